@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.records.frozen import Frozen
-    from fanfold.runtime.views.served import Served
+    from fanfold.runtime.views.installation import Served
     from fanfold.server.mcp.service import FanfoldServer
     from fanfold.store.protocol import Health, Store, StoreAddress
 
@@ -275,7 +275,7 @@ def serve(
 ) -> None:
     """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
     from fanfold.runtime.operations.kept_trees import KeptTrees
-    from fanfold.runtime.operations.runs.abandoned import take_up_abandoned
+    from fanfold.runtime.operations.runs.background import take_up_abandoned
     from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.operations.system.doctor import examine
     from fanfold.server.desk import Desk

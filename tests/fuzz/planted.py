@@ -38,7 +38,7 @@ def a_default_of_reject_completes(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def values_in_sets_are_patterns(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fanfold.runtime.steps.rendering.escape", lambda text: text)
+    patch.setattr("fanfold.runtime.steps.step_type.escape", lambda text: text)
 
 
 @planted

@@ -87,7 +87,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "values_in_sets_are_patterns": Mutant(
         "values rendered into sets are literals",
-        Edit("runtime/steps/rendering.py", "escape(render((part,), names))", "render((part,), names)"),
+        Edit("runtime/steps/step_type.py", "escape(render((part,), names))", "render((part,), names)"),
         (
             "tests/runtime/test_literal_sets.py::test_a_value_does_not_widen_what_may_be_written",
             "tests/runtime/test_literal_sets.py::test_a_folder_of_that_name_can_be_written",
@@ -96,7 +96,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_timed_out_function_gives_its_place_away": Mutant(
         "a blocking function keeps its slot and its claims until it really ended",
-        Edit("runtime/handlers/threads.py", "return await insist(future)", "return await future"),
+        Edit("runtime/handlers/in_process.py", "return await insist(future)", "return await future"),
         (
             "tests/runtime/test_function_processes.py::test_a_function_that_cannot_be_stopped_keeps_its_slot_and_its_files_until_it_ends",
         ),

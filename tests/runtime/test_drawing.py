@@ -12,9 +12,8 @@ from fanfold.kernel.plan import GroupAction, Plan, Repeat, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.views.graph.boxes import Box, Boxes
+from fanfold.runtime.views.graph.boxes import Box, Boxes, label
 from fanfold.runtime.views.graph.drawing import Drawing, draw, draw_boxes
-from fanfold.runtime.views.graph.labels import label
 from fanfold.runtime.views.graph.layout import place
 from fanfold.runtime.views.graph.mermaid import mermaid
 from fanfold.runtime.views.graph.svg import svg

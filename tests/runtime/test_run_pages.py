@@ -8,7 +8,7 @@ import msgspec
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
-from fanfold.runtime.views.runs.table import RunTable, run_table
+from fanfold.runtime.views.runs.step_rows import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from tests.runtime.running import client
 from tests.work import PATIENCE_S

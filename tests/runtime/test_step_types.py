@@ -18,7 +18,6 @@ from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
-from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     LeafType,
     Outcome,
@@ -27,6 +26,7 @@ from fanfold.runtime.steps.step_type import (
     Settled,
     StepReply,
     Timer,
+    text_of,
 )
 from fanfold.runtime.views.runs.result import Result
 from fanfold.text.tables.shapes import Key

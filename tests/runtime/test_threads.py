@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fanfold.runtime.handlers.threads import Threads
+from fanfold.runtime.handlers.in_process import Threads
 from tests.work import PATIENCE_S
 
 

@@ -19,8 +19,7 @@ from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
 from fanfold.sessions.log import MAX_INLINE_BYTES, SessionLog, open_log, read_entries
-from fanfold.sessions.places import Places
-from fanfold.sessions.supervisor import Supervisor
+from fanfold.sessions.supervisor import Places, Supervisor
 from fanfold.store.journal import CROWD, GATHER_S, Journal
 from fanfold.store.protocol import Batch, LeaseLost
 from fanfold.testing.stores.trees import Tree

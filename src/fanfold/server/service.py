@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fanfold.errors import AuthorError, WorldError
 from fanfold.runtime.operations.system.tokens import new_token
-from fanfold.runtime.views.served import Served
+from fanfold.runtime.views.installation import Served
 from fanfold.server.admission import Admission
 from fanfold.server.application import Application
 from fanfold.server.connections import BoundedConnection

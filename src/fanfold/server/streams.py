@@ -26,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.lifecycle import PAUSED, PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.runtime.hosting.clock import wall_clock_ms
-from fanfold.runtime.operations.overview.activity import Activities, Activity
+from fanfold.runtime.operations.overview.sessions import Activities, Activity
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.shown import shown
 from fanfold.server.desk import Desk

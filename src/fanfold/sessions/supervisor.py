@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -34,7 +35,6 @@ from fanfold.kernel.events import Failure
 from fanfold.sessions.insist import insist
 from fanfold.sessions.live import Live, Stuck
 from fanfold.sessions.log import SessionLog, open_log
-from fanfold.sessions.places import Places
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import LeaseLost, StoreFault
 
@@ -200,3 +200,49 @@ def _failed(request: SessionRequest, kind: str, code: str, message: str, hint: s
     return SessionFailed(
         Failure(kind, code, f"{request.step}: {message}", hint, True, request.step, request.attempt)
     )
+
+
+class Places:
+    """At most `count` holders at once, in the order they asked.
+
+    Waiting costs a future and nothing else. A place that becomes free goes straight to the one who waited
+    longest, so nobody who comes later can take it in between.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in the queue."""
+        return sum(not future.done() for future in self._queue)
+
+    def take_free(self) -> bool:
+        """Take a place if there is one: nobody waits while there is."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
+
+    async def take(self) -> None:
+        """Wait for a place."""
+        if self.take_free():
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back()  # it was our turn just as we were called away
+            raise
+
+    def give_back(self) -> None:
+        """Free a place: the next in the queue gets it."""
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

@@ -48,7 +48,7 @@ from fanfold.store.protocol import (
     as_it_is,
     as_json,
 )
-from fanfold.store.sealing.seals import seal
+from fanfold.store.sealing import seal
 from fanfold.store.tables import heads, logs, values
 from fanfold.store.tables.removal import Removal
 

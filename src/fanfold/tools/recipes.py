@@ -10,8 +10,7 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.capture import Captured, capture
-from fanfold.runtime.operations.recipes.checked import CheckedRecipe
-from fanfold.runtime.operations.recipes.saved import require_savable, save_recipe
+from fanfold.runtime.operations.recipes.checked import CheckedRecipe, require_savable, save_recipe
 from fanfold.runtime.operations.specs.draft import Wanted, checked_wish, draft_spec
 from fanfold.runtime.views.recipes.forecasts import Agents, Cost
 from fanfold.text.excerpts import shorten

@@ -24,11 +24,11 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe
 from fanfold.runtime.operations.runs.background import Background, hand_over
 from fanfold.runtime.operations.runs.control import cancel
+from fanfold.runtime.operations.runs.starting.creation import start
 from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
 from fanfold.runtime.operations.runs.starting.limits import check_budget, micro_usd
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import needs_permission
-from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 from fanfold.runtime.views.recipes.forecasts import DryRun
 from fanfold.runtime.views.runs.rows import RunUsage, run_row

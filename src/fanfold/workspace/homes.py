@@ -23,8 +23,7 @@ from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.copies import Copier
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import Layout, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept, write_whole
 
 MAX_DEPTH = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -19,9 +19,8 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
 from fanfold.workspace.files.beneath import PathProblem, open_top
-from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.layout import Layout
-from fanfold.workspace.files.manifest import differing
+from fanfold.workspace.files.manifest import OpenLayers, differing
 from fanfold.workspace.merges.journal import MergeJournal, Moved, Note
 from fanfold.workspace.merges.merge import (
     MergeConflict,
@@ -33,8 +32,7 @@ from fanfold.workspace.merges.merge import (
     merge_simply,
 )
 from fanfold.workspace.merges.objects import FileState, Objects
-from fanfold.workspace.merges.proposals import draw_diff
-from fanfold.workspace.merges.receipts import Blocked, Receipt, Receipts, Reversal
+from fanfold.workspace.merges.receipts import Blocked, Receipt, Receipts, Reversal, draw_diff
 from fanfold.workspace.merges.results import Merged
 from fanfold.workspace.merges.revision import (
     Content,

@@ -23,12 +23,10 @@ from fanfold.workspace import homes
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import Layout
+from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.guard import REFUSED
 from fanfold.workspace.merges.objects import Objects
-from fanfold.workspace.merges.proposals import Proposals, draw_diff, keep_content
-from fanfold.workspace.merges.receipts import Receipts
+from fanfold.workspace.merges.receipts import Proposals, Receipts, draw_diff, keep_content
 from fanfold.workspace.merges.revision import LayeredContent, TreeContent, revise
 from fanfold.workspace.sandbox import cgroups, landlock
 from fanfold.workspace.snapshots import children, overlay

@@ -26,19 +26,25 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from fanfold.trust.repository import find_repository
 from fanfold.workspace import homes
-from fanfold.workspace.confines import make_policy
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import Layout, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept, write_whole
 from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges import disputes
 from fanfold.workspace.merges.disputes import Dispute
 from fanfold.workspace.merges.objects import Objects
-from fanfold.workspace.merges.proposals import Proposal, Proposals, draw_diff, keep_content
-from fanfold.workspace.merges.receipts import Receipt, Receipts, Reversal
+from fanfold.workspace.merges.receipts import (
+    Proposal,
+    Proposals,
+    Receipt,
+    Receipts,
+    Reversal,
+    draw_diff,
+    keep_content,
+)
 from fanfold.workspace.merges.results import Merged, Recovered
 from fanfold.workspace.merges.revision import LayeredContent, StoredContent, TreeContent, revise
 from fanfold.workspace.parent import Arriving, Parent
@@ -52,6 +58,7 @@ from fanfold.workspace.snapshots.children import Child
 
 if TYPE_CHECKING:
     from fanfold.workspace.delivery.deliveries import Deliveries
+
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
 MERGED = "merged.json"
@@ -325,3 +332,44 @@ def _recall(note: Path) -> Merged | None:
         return msgspec.json.decode(read_kept(note), type=Merged)
     except FileNotFoundError:
         return None
+
+
+def make_policy(
+    layout: Layout,
+    child: Child | None,
+    points: Mapping[str, bool],
+    *,
+    read_only: bool,
+    network: bool,
+    environment: Mapping[str, str],
+    limits: ProcessLimits,
+    rooms: Rooms,
+) -> Policy:
+    """The confines of a command in a child, or in the shared workspace when there is none."""
+    project = layout.project
+    entrance = child.entrance if child else None
+    return Policy(
+        project=project,
+        workspace=child.path if child else project,
+        place=child.place if child else project,
+        scratch=layout.scratch,
+        namespaces=entrance.namespaces if entrance else None,
+        read_only=read_only or (child is not None and child.read_only),
+        network=network,
+        environment=dict(environment),
+        points=dict(points),
+        repositories=_repositories(project),
+        path=os.environ.get("PATH", os.defpath),
+        home=Path.home(),
+        rooms=rooms,
+        limits=limits,
+    )
+
+
+def _repositories(project: Path) -> tuple[str, ...]:
+    """Where git keeps what belongs to this work tree, as far as that is outside of it."""
+    found = find_repository(project)
+    if found is None or found.top != project:
+        return ()
+    folders = dict.fromkeys((found.common, found.folder))
+    return tuple(str(folder) for folder in folders if not folder.is_relative_to(project))

@@ -15,8 +15,13 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.config import Config
-from fanfold.runtime.operations.agents.models import list_models, pull_model, serve_model
-from fanfold.runtime.views.recipes.models import ModelsDocument, ServingDocument
+from fanfold.runtime.operations.agents.models import (
+    ModelsDocument,
+    ServingDocument,
+    list_models,
+    pull_model,
+    serve_model,
+)
 
 MIB = 1024 * 1024
 SHOW_EVERY_S = 0.1

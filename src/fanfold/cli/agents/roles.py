@@ -14,8 +14,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK
-from fanfold.runtime.operations.agents.roles import list_roles, show_role
-from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList, RoleNotice
+from fanfold.runtime.operations.agents.roles import RoleDocument, RoleList, RoleNotice, list_roles, show_role
 from fanfold.text.terminal import cells, visible
 
 MAX_LINE = 200

@@ -28,7 +28,7 @@ from fanfold.runtime.hosting.run_tree import run_status
 from fanfold.runtime.operations.agents.chats import Chat
 from fanfold.runtime.operations.agents.lead import RunHeard
 from fanfold.runtime.operations.recipes.checked import check_recipe
-from fanfold.runtime.operations.runs.starting.start import start
+from fanfold.runtime.operations.runs.starting.creation import start
 from fanfold.runtime.views.runs.documents import run_document
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text

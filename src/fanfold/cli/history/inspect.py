@@ -18,7 +18,7 @@ from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, step_rows
-from fanfold.runtime.operations.runs.next_steps import how_to_go_on
+from fanfold.runtime.operations.runs.starting.limits import how_to_go_on
 from fanfold.runtime.views.approvals import answer_command
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument, how_to_retry, indented
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage

@@ -11,14 +11,13 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
-from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.addresses import find_run, find_speaker, only_speaker
 from fanfold.runtime.operations.history.transcripts import (
     follow_transcript,
     transcript,
     transcript_found,
 )
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.session_addresses import find_speaker, only_speaker
 from fanfold.runtime.views.sessions.transcript_text import TranscriptWriter, closing, heading
 from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 

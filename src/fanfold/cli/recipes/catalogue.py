@@ -9,7 +9,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.operations.recipes.catalogue import Picture, list_recipes, show_recipe
+from fanfold.runtime.operations.recipes.checked import Picture, list_recipes, show_recipe
 
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 

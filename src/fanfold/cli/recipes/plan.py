@@ -70,7 +70,7 @@ async def plan_and_show(
     call: Invocation, project: Project, task: str, flags: PlanFlags, options: Options
 ) -> DraftedSpec:
     """Draft what is asked for, save it where that is wanted too, and show it."""
-    from fanfold.runtime.operations.recipes.saved import require_savable, save_recipe
+    from fanfold.runtime.operations.recipes.checked import require_savable, save_recipe
     from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 
     if flags.save is not None and not flags.replace:

@@ -8,7 +8,7 @@ from fanfold.cli.terminal.output import paint, plain
 from fanfold.kernel.nodes import Node, is_shared_writer
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.views.graph.labels import label, shown
+from fanfold.runtime.views.graph.boxes import label, shown
 from fanfold.runtime.views.recipes.forecasts import DryRun, ForeseenConflict
 from fanfold.text.terminal import one_line
 

@@ -22,8 +22,14 @@ from fanfold.cli.terminal.questions import confirm
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.again.agents import ChosenAgents
-from fanfold.runtime.operations.runs.again.fork import AtTurn, Fork, foretell, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.fork import (
+    AtTurn,
+    ChosenAgents,
+    Fork,
+    foretell,
+    plan_fork,
+    start_fork,
+)
 from fanfold.runtime.operations.runs.background import hand_over
 
 F = TypeVar("F", bound=Callable[..., object])

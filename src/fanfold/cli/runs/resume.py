@@ -10,10 +10,10 @@ from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_detached, say_outcome
 from fanfold.kernel.events import Raised
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.operations.runs.adoption import permit_adopted
 from fanfold.runtime.operations.runs.background import resume_detached
 from fanfold.runtime.operations.runs.ownership import take_over, write_files
 from fanfold.runtime.operations.runs.starting.limits import check_budget, check_raised, micro_usd
+from fanfold.runtime.operations.runs.starting.permission import permit_adopted
 
 
 @command("resume", summary="Go on with a run that paused, waits or was killed")

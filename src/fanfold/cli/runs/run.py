@@ -111,7 +111,7 @@ def _run(
     from fanfold.cli.runs.foreground import Foreground
     from fanfold.cli.runs.outcome import say_detached
     from fanfold.runtime.operations.runs.background import hand_over
-    from fanfold.runtime.operations.runs.starting.start import start
+    from fanfold.runtime.operations.runs.starting.creation import start
 
     options = _options(project.folder, flags)
     terminal = Foreground(call)

@@ -16,9 +16,8 @@ from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, W
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.catalogue import list_recipes
-from fanfold.runtime.operations.recipes.checked import recipe_files
-from fanfold.runtime.operations.runs.next_steps import how_to_go_on
+from fanfold.runtime.operations.recipes.checked import list_recipes, recipe_files
+from fanfold.runtime.operations.runs.starting.limits import how_to_go_on
 from fanfold.runtime.views.runs.rows import RunRow
 
 MAX_RUNS = 5

@@ -7,7 +7,7 @@ import click
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import plain, say, say_json, tell
 from fanfold.errors import EXIT_OK
-from fanfold.runtime.views.served import Served
+from fanfold.runtime.views.installation import Served
 
 
 @command("serve", summary="Serve the console and the HTTP API of this project")

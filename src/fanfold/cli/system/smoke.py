@@ -8,7 +8,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import paint, say, say_json, tell, to_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.system.real_smoke import SCENARIOS
-from fanfold.runtime.operations.system.smoke_runs import CLAIMS, run_scripted, would_run
+from fanfold.runtime.operations.system.smoke import CLAIMS, run_scripted, would_run
 from fanfold.runtime.views.installation import SmokeReport
 from fanfold.text.terminal import one_line
 from fanfold.wiring import wire

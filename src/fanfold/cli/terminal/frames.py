@@ -20,7 +20,7 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.runs.step_rows import Row, counts, rows, tallest
-from fanfold.runtime.views.status_marks import MARKS
+from fanfold.runtime.views.standing import MARKS
 from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import cells, cut_end, cut_name, one_line
 

@@ -14,7 +14,7 @@ from fanfold.runtime.views.runs.documents import (
     steps_by_tree_path,
 )
 from fanfold.runtime.views.runs.step_rows import MAX_NOTE_CHARS, Row
-from fanfold.runtime.views.status_marks import MARKS
+from fanfold.runtime.views.standing import MARKS
 from fanfold.text.terminal import one_line
 
 MAX_STEP_LINES = 12

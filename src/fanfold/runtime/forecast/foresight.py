@@ -29,7 +29,7 @@ from fanfold.runtime.steps.decisions import (
     undecided,
 )
 from fanfold.runtime.steps.registry import type_of
-from fanfold.runtime.steps.rendering import value_of
+from fanfold.runtime.steps.step_type import value_of
 from fanfold.text.template import UnresolvedPath
 
 TICK = 1

@@ -51,8 +51,7 @@ from fanfold.runtime.steps.decisions import (
     undecided,
 )
 from fanfold.runtime.steps.registry import Unrenderable, prepare, type_of
-from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job, NeededAgreement, Question, Settled, Timer
+from fanfold.runtime.steps.step_type import Job, NeededAgreement, Question, Settled, Timer, value_of
 from fanfold.runtime.steps.structure import CallJob
 from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Claim

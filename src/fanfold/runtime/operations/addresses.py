@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import NamedTuple
 
-from fanfold.errors import NotFoundError
-from fanfold.kernel.nodes import Node, Run
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.nodes import LEAF, Node, Run
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.subagents import child_name, is_agent
+from fanfold.runtime.views.sessions.transcripts import Speaker, find_speakers, speaker_of
+
+MIN_PREFIX = 5
+"""Shorter words are not taken for the beginning of a session's id."""
 
 
 class Addressed(NamedTuple):
@@ -56,3 +61,90 @@ def find_run(project: Project, name: str, at: int | None = None) -> Addressed:
     if run is None:
         raise NotFoundError("run.not_found", f"run {head.run_id} has not begun")
     return Addressed(tree, run)
+
+
+def find_speaker(found: Addressed, name: str, attempt: int | None) -> Speaker:
+    """The session that somebody means by a step, a subagent or an id."""
+    node = _find_step(found, name)
+    if node is None:
+        return _find_session(found, name, attempt)
+    if not is_agent(node) or node.kind != LEAF:
+        raise _not_an_agent(found, node)
+    wanted = max(1, node.attempt) if attempt is None else attempt
+    if wanted > max(1, node.attempt):
+        message = f"{node.path} has had {node.attempt} attempt{'' if node.attempt == 1 else 's'}"
+        raise NotFoundError("step.no_attempt", message, hint="leave --attempt out for the latest")
+    return speaker_of(found.tree, node, wanted)
+
+
+def only_speaker(found: Addressed) -> str:
+    """The path of the agent step of a run that has one alone; of several, the hint names the last."""
+    paths = [
+        run.tree_path(node.path)
+        for run in found.tree.state.runs.values()
+        for node in run.nodes.values()
+        if is_agent(node) and node.kind == LEAF and node.attempt
+    ]
+    if len(paths) == 1:
+        return paths[0]
+    run = found.root_id
+    if not paths:
+        hint = f"fanfold inspect {run} shows its steps"
+        raise NotFoundError("step.no_session", f"no agent has worked in run {run}", hint=hint)
+    message = f"{len(paths)} agents worked in run {run}: say whose transcript"
+    hint = f"the last one's: fanfold transcript {run} {shlex.quote(paths[-1])}"
+    raise AuthorError("step.several_sessions", message, hint=hint)
+
+
+def _find_step(found: Addressed, name: str) -> Node | None:
+    """A step by its path; by the name of a subagent, its latest turn that began."""
+    turns = found.turns(name)
+    if turns:
+        return ([node for node in turns if node.attempt] or turns)[-1]
+    try:
+        return found.step(name)
+    except NotFoundError:
+        if len(name) < MIN_PREFIX or not name.startswith("s"):
+            raise
+        return None
+
+
+def _find_session(found: Addressed, name: str, attempt: int | None) -> Speaker:
+    if attempt is not None:
+        raise AuthorError("usage.conflict", "a session is one attempt", hint="leave --attempt out")
+    speakers = list(find_speakers(found.tree, name))
+    if len(speakers) > 1:
+        ids = ", ".join(one.session_id for one in speakers[:5])
+        raise AuthorError("session.ambiguous", f"several sessions begin with {name}: {ids}")
+    if not speakers:
+        found.step(name)  # says what is near
+    return speakers[0]
+
+
+def _not_an_agent(found: Addressed, node: Node) -> AuthorError:
+    inside = [
+        other.run.tree_path(other.path)
+        for run in found.tree.state.runs.values()
+        for other in run.nodes.values()
+        if is_agent(other) and other.kind == LEAF and _is_inside(other, node)
+    ]
+    path = node.run.tree_path(node.path)
+    if not inside:
+        hint = f"fanfold explain {found.root_id} {shlex.quote(path)} tells what it did"
+        return AuthorError(
+            "step.no_session", f"{path} is a {node.step.type} step: no agent worked on it", hint=hint
+        )
+    few = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
+    return AuthorError(
+        "step.several_sessions", f"{path} holds several sessions", hint=f"name one of them: {few}"
+    )
+
+
+def _is_inside(node: Node, outer: Node) -> bool:
+    """Whether a step is below another one, in its own run or in a run that one called."""
+    above: Node | None = node
+    while above is not None:
+        if above is outer:
+            return True
+        above = above.parent or above.run.call
+    return False

@@ -28,15 +28,14 @@ from fanfold.runtime.operations.history.query import query
 from fanfold.runtime.operations.history.runs import inspect, inspect_step
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
-from fanfold.runtime.operations.runs.again.agents import ChosenAgents
-from fanfold.runtime.operations.runs.again.fork import AtTurn, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.fork import AtTurn, ChosenAgents, plan_fork, start_fork
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.files.changes import apply, diff
 from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.operations.runs.handle import API, RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
+from fanfold.runtime.operations.runs.starting.creation import start
 from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.operations.specs.intent import workflow_suitable
 from fanfold.runtime.views.approvals import Answered

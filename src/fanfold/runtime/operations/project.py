@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.places.isolation import Isolation
     from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.steps.programs.toolboxes import RootTools
-    from fanfold.sessions.places import Places
+    from fanfold.sessions.supervisor import Places
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 
     ResumeCommand: TypeAlias = Callable[[str, Raised | None], Sequence[str]]
@@ -229,7 +229,7 @@ class Project:
     @cached_property
     def session_places(self) -> Places:
         """How many sessions this process runs at once, whatever runs they belong to."""
-        from fanfold.sessions.places import Places
+        from fanfold.sessions.supervisor import Places
 
         return Places(self.config.integer("sessions.max_sessions"))
 

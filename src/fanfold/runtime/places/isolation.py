@@ -41,7 +41,7 @@ from fanfold.runtime.records.evidence import (
     left_out,
     violation,
 )
-from fanfold.runtime.records.step_names import root_of
+from fanfold.runtime.records.ids import root_of
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
 

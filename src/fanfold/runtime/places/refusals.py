@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
-from fanfold.runtime.records.step_names import root_of, typed_path
+from fanfold.runtime.records.ids import root_of, typed_path
 
 if TYPE_CHECKING:
     from fanfold.workspace.snapshots.changes import FoundChanges, WriteViolation

@@ -6,8 +6,11 @@ follows from the attempt it serves, so that a session that goes on after a crash
 
 from __future__ import annotations
 
+import shlex
 from functools import lru_cache
 from hashlib import blake2b
+
+from fanfold.kernel.nodes import Node
 
 MAX_ROUNDS = 2
 """How often the conflict of one attempt is settled when the project keeps moving meanwhile."""
@@ -43,3 +46,16 @@ def settling_ids(session: str) -> list[str]:
 def functions_id(root: str) -> str:
     """The mark of the processes that call a run's functions: they serve one attempt after another."""
     return f"{root}-functions"
+
+
+def root_of(node: Node) -> str:
+    """The id of the run that a person started."""
+    run = node.run
+    while run.parent is not None:
+        run = run.parent
+    return run.id
+
+
+def typed_path(node: Node) -> str:
+    """The path of a step from the root of its tree, quoted for a shell."""
+    return shlex.quote(node.run.tree_path(node.path))

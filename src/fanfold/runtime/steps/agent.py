@@ -21,13 +21,11 @@ from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.records.frozen import Frozen, with_stages
-from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.ids import root_of, session_id, typed_path
 from fanfold.runtime.records.reviews import MAX_CLAIMS
-from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
 from fanfold.runtime.steps.phases.material import extract, show
-from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.round_before import told_of_round_before
 from fanfold.runtime.steps.step_type import (
     Execution,
@@ -38,6 +36,7 @@ from fanfold.runtime.steps.step_type import (
     Services,
     StepLabel,
     failure,
+    text_of,
 )
 from fanfold.sessions.log import read_entries
 from fanfold.store.blobs import LARGE_BYTES

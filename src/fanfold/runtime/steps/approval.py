@@ -8,9 +8,16 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.replies import BY_DEFAULT, judge
 from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.runtime.records.step_names import root_of, typed_path
-from fanfold.runtime.steps.rendering import text_of
-from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
+from fanfold.runtime.records.ids import root_of, typed_path
+from fanfold.runtime.steps.step_type import (
+    LeafType,
+    Outcome,
+    Preparation,
+    Question,
+    StepLabel,
+    StepReply,
+    text_of,
+)
 
 
 class ApprovalSteps(LeafType[ApprovalBody, Question]):

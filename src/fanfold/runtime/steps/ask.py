@@ -7,9 +7,16 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.expressions.evaluate import evaluate
 from fanfold.recipe.types.ask import AskBody
-from fanfold.runtime.records.step_names import root_of, typed_path
-from fanfold.runtime.steps.rendering import text_of
-from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
+from fanfold.runtime.records.ids import root_of, typed_path
+from fanfold.runtime.steps.step_type import (
+    LeafType,
+    Outcome,
+    Preparation,
+    Question,
+    StepLabel,
+    StepReply,
+    text_of,
+)
 from fanfold.text.json_schema import misfits
 from fanfold.text.json_value import as_text, read_json
 from fanfold.text.template import UnresolvedPath

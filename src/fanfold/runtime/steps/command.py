@@ -12,7 +12,6 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
@@ -22,6 +21,7 @@ from fanfold.runtime.steps.step_type import (
     Services,
     StepLabel,
     failure,
+    text_of,
 )
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text, read_json

@@ -14,7 +14,7 @@ from fanfold.kernel.plan import JSON, MAX_ITEMS, Repeat, Step
 from fanfold.kernel.sets.globs import GlobError, check_glob
 from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
 from fanfold.recipe.expressions.results import KINDS
-from fanfold.runtime.steps.rendering import render_sets
+from fanfold.runtime.steps.step_type import render_sets
 from fanfold.text.notes import json_type
 from fanfold.text.template import UnresolvedPath
 

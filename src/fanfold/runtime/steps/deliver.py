@@ -15,9 +15,7 @@ from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import EVERYTHING, Step
 from fanfold.recipe.types.deliver import DeliverBody, PullRequestWish
-from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.records.step_names import root_of, typed_path
-from fanfold.runtime.steps.rendering import text_of
+from fanfold.runtime.records.ids import root_of, session_id, typed_path
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
@@ -29,6 +27,7 @@ from fanfold.runtime.steps.step_type import (
     StepLabel,
     StepReply,
     failure,
+    text_of,
 )
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import Step
 from fanfold.recipe.types.end import EndBody
-from fanfold.runtime.steps.rendering import text_of, value_of
-from fanfold.runtime.steps.step_type import LeafType, Preparation, Settled, StepLabel
+from fanfold.runtime.steps.step_type import LeafType, Preparation, Settled, StepLabel, text_of, value_of
 
 
 class EndSteps(LeafType[EndBody, Settled]):

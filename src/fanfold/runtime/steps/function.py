@@ -14,8 +14,8 @@ from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.handlers.registration import registered
 from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.records.ids import root_of, typed_path
 from fanfold.runtime.records.outputs import TOO_LARGE_HINT
-from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,

@@ -20,8 +20,15 @@ from fanfold.recipe.expressions.evaluate import ExpressionError
 from fanfold.recipe.types.grammar import StepGrammar
 from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.records.values import Values
-from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, StepLabel, StepReply, StepType
+from fanfold.runtime.steps.step_type import (
+    Job,
+    Outcome,
+    Preparation,
+    StepLabel,
+    StepReply,
+    StepType,
+    value_of,
+)
 from fanfold.text.template import UnresolvedPath
 from fanfold.workspace.artifacts import NOTHING_SEEN
 

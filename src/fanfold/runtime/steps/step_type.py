@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -23,14 +23,16 @@ from fanfold.errors import AuthorError, BugError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, Step
+from fanfold.kernel.plan import JSON, Constant, Fields, Output, Ref, Step, Template
+from fanfold.kernel.sets.globs import escape
 from fanfold.recipe.types.body import Body, read_body
 from fanfold.runtime.records.evidence import WorkspaceFact
 from fanfold.runtime.records.values import Values
 from fanfold.store.protocol import Store
+from fanfold.text.template import parse_path, parse_template, render, resolve
 from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactView
 
-if TYPE_CHECKING:  # what does the work is not needed to look at a step
+if TYPE_CHECKING:
     from fanfold.agents.role import Role
     from fanfold.recipe.types.agent import AgentBody
     from fanfold.runtime.handlers.pool import FunctionProcesses
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # what does the work is not needed to look at a step
     from fanfold.runtime.steps.programs.sandboxed import Programs
     from fanfold.sessions.supervisor import Supervisor
     from fanfold.store.journal import Journal
+
 
 Tell = Callable[[News], None]
 
@@ -286,3 +289,32 @@ def failure(
 ) -> Failure:
     """What an execution of a step fails with."""
     return Failure(kind, code, message, hint, retryable, node.path, start.attempt)
+
+
+def value_of(value: Output, names: dict[str, JSON]) -> JSON:
+    """A reference keeps its type, a template is text, a literal is itself."""
+    if isinstance(value, Ref):
+        return resolve(parse_path(value.path), names)
+    if isinstance(value, Template):
+        return text_of(value.text, names)
+    if isinstance(value, Fields):
+        return {key: value_of(inner, names) for key, inner in value.fields.items()}
+    assert isinstance(value, Constant)
+    return value.value
+
+
+def text_of(template: str, names: dict[str, JSON]) -> str:
+    return render(parse_template(template), names) if "{{" in template else template
+
+
+def render_sets(node: Node, names: dict[str, JSON]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The read-set and write-set of an instance, with item and inputs put in."""
+    read = tuple(pattern_of(pattern, names) for pattern in node.step.read_set)
+    return read, tuple(pattern_of(pattern, names) for pattern in node.step.write_set)
+
+
+def pattern_of(template: str, names: Mapping[str, JSON]) -> str:
+    """A pattern of a set. Its wildcards are the author's alone: what is put in stands for itself."""
+    return "".join(
+        part if isinstance(part, str) else escape(render((part,), names)) for part in parse_template(template)
+    )

@@ -69,3 +69,12 @@ class Initialised(Struct, frozen=True):
 
     created: list[str]
     kept: list[str]
+
+
+class Served(Struct, frozen=True):
+    """`link` lets a browser in, and is shown this once; None where only configured tokens count."""
+
+    url: str
+    link: str | None
+    taken_over: list[str]
+    """Runs whose process had died, and which go on."""

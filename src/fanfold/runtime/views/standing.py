@@ -6,7 +6,7 @@ on. The kernel learns that when the run is resumed; who looks before is told the
 
 from __future__ import annotations
 
-from fanfold.kernel.lifecycle import INTERRUPTED, PAUSED, RUNNING, WAITING
+from fanfold.kernel.lifecycle import COMPLETED, INTERRUPTED, PAUSED, PENDING, READY, RUNNING, SKIPPED, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -35,3 +35,17 @@ def stopped_at(tree: RunTree) -> int | None:
 def may_write(step: Step, patterns: tuple[str, ...]) -> list[str]:
     """What a step may change: of its set nothing, where the set only keeps others from changing it."""
     return [] if step.traits.workspace == "claims" else list(patterns)
+
+
+MARKS = {
+    PENDING: ("·", "."),
+    READY: ("·", "."),
+    RUNNING: ("▸", ">"),
+    WAITING: ("?", "?"),
+    COMPLETED: ("✓", "+"),
+    "failed": ("✗", "x"),
+    "timed_out": ("✗", "x"),
+    "cancelled": ("⊘", "/"),
+    SKIPPED: ("∅", "-"),
+}
+"""Status → the mark in front of a row, and the same in ASCII."""

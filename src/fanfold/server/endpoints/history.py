@@ -9,23 +9,20 @@ from msgspec import Meta, Struct
 from fanfold.kernel.events import Envelope
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.archives.transfer import Imported, export_run, import_run
-from fanfold.runtime.operations.history.audits import replay_run
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.operations.history.logs import read_step_log
-from fanfold.runtime.operations.history.pages import page_of_events, page_of_runs
+from fanfold.runtime.operations.history.pages import EventPage, RunPage, page_of_events, page_of_runs
 from fanfold.runtime.operations.history.runs import inspect_found
 from fanfold.runtime.operations.history.transcripts import transcript
+from fanfold.runtime.operations.history.verify import AuditedRun, replay_run
 from fanfold.runtime.operations.history.whatif import what_if
-from fanfold.runtime.operations.overview.compare import compare_runs
+from fanfold.runtime.operations.overview.compare import Comparison, compare_runs
 from fanfold.runtime.operations.overview.steps import show_step
 from fanfold.runtime.operations.runs.files.changes import diff
-from fanfold.runtime.views.audits import AuditedRun
 from fanfold.runtime.views.graph.drawing import Drawing
 from fanfold.runtime.views.graph.run_boxes import draw_run, parse_opened
-from fanfold.runtime.views.pages import EventPage, RunPage
 from fanfold.runtime.views.recipes.forecasts import WhatIf
 from fanfold.runtime.views.runs.changes import RunChanges
-from fanfold.runtime.views.runs.comparison import Comparison
 from fanfold.runtime.views.runs.costs import RunCost, run_cost
 from fanfold.runtime.views.runs.documents import InspectDocument
 from fanfold.runtime.views.runs.report import report_markdown

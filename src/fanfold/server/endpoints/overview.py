@@ -8,8 +8,7 @@ from msgspec import Meta, Struct, structs
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.history.query import FoundOutputs, query
-from fanfold.runtime.operations.overview.home import show_home
-from fanfold.runtime.operations.overview.questions import all_questions
+from fanfold.runtime.operations.overview.home import Home, all_questions, show_home
 from fanfold.runtime.operations.overview.sessions import AgentsDocument, session_transcript, show_agents
 from fanfold.runtime.operations.overview.spellings import (
     RunWords,
@@ -19,9 +18,8 @@ from fanfold.runtime.operations.overview.spellings import (
     spell,
     spell_start,
 )
-from fanfold.runtime.views.home import Home
+from fanfold.runtime.views.approvals import PendingQuestions
 from fanfold.runtime.views.installation import Examination
-from fanfold.runtime.views.pending_questions import PendingQuestions
 from fanfold.runtime.views.sessions.transcripts import Transcript
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import PRINTABLE, RecipeName, RunName, StepPath, Word

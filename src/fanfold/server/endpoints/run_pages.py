@@ -9,10 +9,10 @@ from msgspec import Struct, structs
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.overview.pulses import Pulse, Pulses, live_pulses, pulse_of
+from fanfold.runtime.operations.overview.home import Pulse, Pulses, live_pulses, pulse_of
 from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
-from fanfold.runtime.views.runs.table import RunTable, run_table
+from fanfold.runtime.views.runs.step_rows import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import RunAsked, RunAt

@@ -16,13 +16,19 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.overview.recipes import find_named
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
-from fanfold.runtime.operations.runs.adoption import permit_adopted
-from fanfold.runtime.operations.runs.again.agents import ChosenAgents
-from fanfold.runtime.operations.runs.again.fork import AtTurn, Fork, foretell, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.fork import (
+    AtTurn,
+    ChosenAgents,
+    Fork,
+    foretell,
+    plan_fork,
+    start_fork,
+)
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.background import hand_over, resume_detached
 from fanfold.runtime.operations.runs.files import changes
 from fanfold.runtime.operations.runs.files.undo import undo
+from fanfold.runtime.operations.runs.starting.creation import start
 from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
 from fanfold.runtime.operations.runs.starting.limits import (
     check_agents,
@@ -32,7 +38,7 @@ from fanfold.runtime.operations.runs.starting.limits import (
     micro_usd,
 )
 from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.operations.runs.starting.start import start
+from fanfold.runtime.operations.runs.starting.permission import permit_adopted
 from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.recipes.forecasts import DryRun
 from fanfold.runtime.views.runs.changes import Applied, Undone

@@ -11,8 +11,7 @@ from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.inputs import parse_input_text
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.catalogue import list_recipes
-from fanfold.runtime.operations.recipes.checked import check_recipe
+from fanfold.runtime.operations.recipes.checked import check_recipe, list_recipes
 
 MAX_PROMPTS = 200
 

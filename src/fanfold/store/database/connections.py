@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import apsw
 
+from fanfold.store import sealing
 from fanfold.store.database import faults
 from fanfold.store.database.presence import refuse_special
-from fanfold.store.sealing import seals
 from fanfold.store.tables import schema
 
 WAL_KEPT_BYTES = 16 * 1024 * 1024
@@ -80,7 +80,7 @@ class DatabaseConnections:
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
         # Replaces SQLite's own checkpoints, so that a failing one is never taken for a failing commit.
         db.set_wal_hook(on_commit)
-        seals.prepare(db)
+        sealing.prepare(db)
         schema.create(db)
 
     def _connect(self) -> apsw.Connection:

@@ -22,7 +22,7 @@ import msgspec
 
 from fanfold.store.owners import leases
 from fanfold.store.protocol import Claim, Lease
-from fanfold.store.sealing.seals import reseal
+from fanfold.store.sealing import reseal
 
 WAITS, HELD, PAST = 0, 1, 2
 _COLUMNS = "id, root, run_id, step, patterns, held"

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost
-from fanfold.store.sealing.seals import reseal
+from fanfold.store.sealing import reseal
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Where there is no such clock, the monotonic one counts suspended time too."""

@@ -6,7 +6,7 @@ import apsw
 import msgspec
 
 from fanfold.store.protocol import Clean, Request
-from fanfold.store.sealing.seals import reseal
+from fanfold.store.sealing import reseal
 
 
 def insert(db: apsw.Connection, request: Request, clean: Clean) -> int:

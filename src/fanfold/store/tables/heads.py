@@ -11,7 +11,7 @@ import msgspec
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.store.protocol import RunHead, no_run
-from fanfold.store.sealing.seals import reseal
+from fanfold.store.sealing import reseal
 
 _FIXED = "run_id root_run_id parent_run_id nesting_depth execution_path recipe version created_at".split()
 _CHANGING = (

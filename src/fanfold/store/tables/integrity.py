@@ -7,8 +7,8 @@ from hashlib import blake2b
 
 import apsw
 
+from fanfold.store import sealing
 from fanfold.store.protocol import Damage
-from fanfold.store.sealing import chain, seals
 from fanfold.store.tables.heads import roots
 from fanfold.store.tables.logs import KEY_SHIFT, span, stored_rows
 from fanfold.store.tables.removal import mentioned
@@ -29,7 +29,7 @@ def check(db: apsw.Connection, root: str | None) -> list[Damage]:
     """Everything that is wrong with one tree, or with the whole store."""
     if root is not None:
         return [Damage(root, text) for text in (*_rows_of(db, root), *_tree(db, root))]
-    found = [Damage("", text) for table in seals.SEALED for text in seals.changed(db, table)]
+    found = [Damage("", text) for table in sealing.SEALED for text in sealing.changed(db, table)]
     found += [Damage(tree, text) for tree in roots(db) for text in _tree(db, tree)]
     found += [Damage("", text) for text in _strays(db)]
     blobs = db.execute("SELECT hash, content FROM blobs WHERE hash IS NOT NULL OR content IS NOT NULL")
@@ -38,7 +38,7 @@ def check(db: apsw.Connection, root: str | None) -> list[Damage]:
 
 def _rows_of(db: apsw.Connection, root: str) -> Iterator[str]:
     for table, where in _OF_TREE.items():
-        yield from seals.changed(db, table, where, root)
+        yield from sealing.changed(db, table, where, root)
 
 
 def _tree(db: apsw.Connection, root: str) -> Iterator[str]:
@@ -47,7 +47,7 @@ def _tree(db: apsw.Connection, root: str) -> Iterator[str]:
         yield "the log is gone"
         return
     key, reaches = found
-    yield from chain.breaks(stored_rows(db, key, _ROW), reaches)
+    yield from sealing.breaks(stored_rows(db, key, _ROW), reaches)
     ends = db.execute("SELECT max(epoch) FROM events WHERE id BETWEEN ? AND ?", span(key)).get or 0
     epoch = db.execute("SELECT epoch FROM leases WHERE root = ?", (root,)).get or 0
     if not isinstance(ends, int) or not isinstance(epoch, int) or epoch < ends:

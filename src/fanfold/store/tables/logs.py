@@ -25,8 +25,7 @@ import msgspec
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
 from fanfold.store.protocol import Batch, Clean, Commit, Decode, as_json
-from fanfold.store.sealing.chain import Chain, state_of
-from fanfold.store.sealing.seals import reseal
+from fanfold.store.sealing import Chain, reseal, state_of
 
 CHUNK = 1_000
 MAX_REMEMBERED = 10_000

@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 
 from fanfold.store.protocol import DELETED, Batch, OutputRow
-from fanfold.store.sealing.seals import seal
+from fanfold.store.sealing import seal
 
 _INSERT = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = (

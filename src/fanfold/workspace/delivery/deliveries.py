@@ -24,8 +24,7 @@ from fanfold.workspace.delivery.commits import Commits, CommitText
 from fanfold.workspace.delivery.pull_requests import PullRequests, PullRequestText
 from fanfold.workspace.delivery.refs import Refs
 from fanfold.workspace.delivery.remotes import Remote
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import Layout, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept, write_whole
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.receipts import Receipt
 from fanfold.workspace.merges.revision import Revised

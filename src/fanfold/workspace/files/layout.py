@@ -13,18 +13,21 @@ Rules
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 from fanfold.errors import AuthorError, WorldError
 
 OWN_FOLDER = ".fanfold"
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:#@=+-]{0,199}")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Layout:
@@ -123,3 +126,39 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_kept(file: Path) -> bytes:
+    """What was written below `.fanfold` by ourselves; `FileNotFoundError` when it is not there.
+
+    Somebody may have put another thing in its place since. A link is not followed and a pipe not waited for:
+    what is no file is not there.
+    """
+    with open_kept(file) as opened:
+        return opened.read()
+
+
+def open_kept(file: Path) -> BufferedReader:
+    """The same, to be read in parts."""
+    try:
+        handle = os.open(file, _READ)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise _missing(file) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _missing(file)
+    return os.fdopen(handle, "rb")
+
+
+def is_kept(file: Path) -> bool:
+    """Whether there is a file, and nothing else in its place."""
+    try:
+        return stat.S_ISREG(os.lstat(file).st_mode)
+    except OSError:
+        return False
+
+
+def _missing(file: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "not a file", str(file))

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fanfold.workspace.files.kept import is_kept, open_kept, read_kept
-from fanfold.workspace.files.layout import Layout, write_whole
+from fanfold.workspace.files.layout import Layout, is_kept, open_kept, read_kept, write_whole
 
 MAX_BYTES = 1_000_000
 _HEAD = 21

@@ -30,8 +30,7 @@ from fanfold.workspace.files.beneath import (
     spot_beneath,
 )
 from fanfold.workspace.files.copies import umask
-from fanfold.workspace.files.layers import OpenLayers
-from fanfold.workspace.files.manifest import differing
+from fanfold.workspace.files.manifest import OpenLayers, differing
 from fanfold.workspace.merges.merge import MergeConflict, gather, read_conflicts
 from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.revision import (

@@ -29,8 +29,7 @@ from fanfold.errors import WorldError
 from fanfold.workspace.files import syscalls, trash
 from fanfold.workspace.files.beneath import PathProblem, Spot, open_folder, open_top, spot_beneath
 from fanfold.workspace.files.copies import umask
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import Layout, sync_folder, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept, sync_folder, write_whole
 from fanfold.workspace.merges.arrivals import Arrivals
 from fanfold.workspace.merges.objects import FileState
 from fanfold.workspace.merges.revision import Content, Revised, state_at

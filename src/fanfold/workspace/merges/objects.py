@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from fanfold.errors import WorldError
 from fanfold.workspace.files import git
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import make_folder, write_whole
+from fanfold.workspace.files.layout import make_folder, read_kept, write_whole
 
 CHUNK = 1024 * 1024
 LEVEL = 1

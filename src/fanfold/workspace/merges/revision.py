@@ -16,8 +16,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
-from fanfold.workspace.files.layers import OpenLayers
-from fanfold.workspace.files.manifest import git_mode
+from fanfold.workspace.files.manifest import OpenLayers, git_mode
 from fanfold.workspace.merges.objects import FileState, Objects, hash_bytes, hash_file
 from fanfold.workspace.snapshots.changes import Change
 

@@ -25,15 +25,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.workspace.artifacts import INSIDE, VARIABLE
 from fanfold.workspace.files import trash
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
+from fanfold.workspace.sandbox.covered import covers
 from fanfold.workspace.sandbox.levels import Levels
-from fanfold.workspace.sandbox.policy import GIVEN, Policy, hidden_folders
-from fanfold.workspace.sandbox.sight import Sight, sight
+from fanfold.workspace.sandbox.policy import GIVEN, Bind, Policy, hidden_folders, programs, scratch_folders
 
 LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
 _ENVIRONMENT = [
@@ -163,3 +163,60 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         spec["set"] = {**cast(dict[str, str], spec["set"]), VARIABLE: where}
     prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec)]
     return Launch(level, prefix, policy, group, scratch, sight(level, policy, hidden))
+
+
+class Sight(Struct, frozen=True, kw_only=True):
+    """What a program in its sandbox can see and change at most; paths as they are inside.
+
+    Made from the policy and the functions that the levels themselves are made from. "At most", because what
+    turns out to be a link, or is gone, when the sandbox is put in place is not there inside.
+    """
+
+    at: str
+    """Where the workspace is."""
+    writes: bool
+    """Whether it may be written."""
+    network: bool
+    variables: tuple[str, ...]
+    """The variables that its step gives it, by name."""
+    bound: tuple[str, ...]
+    """What of the project and its repository is there besides, read-only."""
+    programs: tuple[str, ...]
+    """What of homes and other hidden places is there because PATH leads to it, read-only."""
+    system: tuple[str, ...]
+    """What of the machine is there, read-only. Everything else is hidden."""
+    private: tuple[str, ...]
+    """What is writable and its own; gone afterwards, but for what it publishes."""
+    covered: tuple[str, ...] = ()
+    """What of the project is empty for it, because it would obey what is in there."""
+
+
+def sight(level: str, policy: Policy, hidden: list[Path]) -> Sight:
+    """What a program sees that is started under a policy at a level."""
+    confined = level != "unsafe"
+    return Sight(
+        at=str(policy.project if level == "bubblewrap" else policy.place),
+        writes=not policy.read_only or not confined,
+        network=policy.network or not confined,
+        variables=tuple(sorted(policy.environment)),
+        bound=tuple(_bound(level, policy)),
+        programs=tuple(str(path) for path in programs(policy, hidden)) if confined else (),
+        system=tuple(landlock.around(Path("/"), [*hidden, policy.project])) if confined else ("/",),
+        private=tuple(_private(level, policy, hidden)),
+        covered=tuple(covers(policy)),
+    )
+
+
+def _bound(level: str, policy: Policy) -> list[str]:
+    if level == "bubblewrap":
+        return [word.inside for word in bubblewrap.bound_in(policy) if isinstance(word, Bind)]
+    if level == "unsafe" or policy.shared:
+        return []  # all of it is in the workspace
+    return [str(policy.project / path) for path in sorted(policy.points) if path != ".fanfold"]
+
+
+def _private(level: str, policy: Policy, hidden: list[Path]) -> list[str]:
+    own = [f"${VARIABLE}"] if policy.rooms.artifacts is not None and level != "unsafe" else []
+    if level == "bubblewrap":
+        return [*map(str, scratch_folders(policy, hidden)), *own]
+    return ["$HOME", "$TMPDIR", *own] if level == "landlock" else []

@@ -26,11 +26,10 @@ import msgspec
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layers import OpenLayers
-from fanfold.workspace.files.layout import Layout, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept, write_whole
 from fanfold.workspace.files.manifest import (
     Manifest,
+    OpenLayers,
     decode,
     differing,
     encode,

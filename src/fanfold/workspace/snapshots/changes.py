@@ -27,8 +27,7 @@ from fanfold.kernel.sets.protected import LEFTOVER, holds_protected, is_protecte
 from fanfold.workspace.files.beneath import PathProblem, open_folder
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, Ignoring
-from fanfold.workspace.files.layers import OpenLayers
-from fanfold.workspace.files.manifest import FileEntry, Manifest, git_mode
+from fanfold.workspace.files.manifest import FileEntry, Manifest, OpenLayers, git_mode
 from fanfold.workspace.snapshots.declared import asked_for
 from fanfold.workspace.snapshots.linked import behind_links, link_at
 from fanfold.workspace.snapshots.overlay import is_rewritten

@@ -10,8 +10,7 @@ from typing import Self
 
 from fanfold.workspace.files.beneath import PathProblem, open_folder
 from fanfold.workspace.files.copies import Copier, same_content
-from fanfold.workspace.files.layers import OpenLayers
-from fanfold.workspace.files.manifest import FileEntry, Manifest
+from fanfold.workspace.files.manifest import FileEntry, Manifest, OpenLayers
 from fanfold.workspace.snapshots.deltas import make_places
 
 COPY_THREADS = 2

@@ -18,7 +18,7 @@ from fanfold.runtime.hosting.children import no_subagent
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.agents.delegation import SPAWN_TIMEOUT_MS
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.saved import save_recipe
+from fanfold.runtime.operations.recipes.checked import save_recipe
 from fanfold.runtime.records.subagents import is_lead
 from fanfold.runtime.steps.agent import words_of
 from fanfold.runtime.views.sessions.delegations import find_delegations

@@ -7,22 +7,81 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from fanfold.agents.local.weights import PROVIDER, RELEASE, SMOLLM2, local_state, models_folder
 from fanfold.agents.providers import Provider
 from fanfold.agents.redaction import without_credentials
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.runtime.config import Config
 from fanfold.runtime.model_choice import LOCAL_MODEL, choose_model
-from fanfold.runtime.views.errors import error_body
-from fanfold.runtime.views.recipes.models import (
-    ChosenModel,
-    LocalModelDocument,
-    ModelsDocument,
-    ProviderDocument,
-    PulledDocument,
-    ServerDocument,
-    ServingDocument,
-)
+from fanfold.runtime.views.errors import ErrorBody, error_body
+
+
+class ChosenModel(Struct, frozen=True):
+    """The model that is used when a recipe names none, and why it is this one."""
+
+    model: str
+    provider: str
+    why: str
+
+
+class ProviderDocument(Struct, frozen=True):
+    """Whether a provider is configured; of its key no more than that it is set."""
+
+    provider: str
+    configured: bool
+    key: str
+    key_set: bool
+    base_url: str | None
+    default_model: str
+    fast_model: str
+
+
+class ServerDocument(Struct, frozen=True):
+    """A process that serves the local model; its address when it is ready."""
+
+    pid: int
+    state: str
+    base_url: str | None
+    started_at: float
+
+
+class LocalModelDocument(Struct, frozen=True):
+    model: str
+    installed: bool
+    pulled: bool
+    weights: str | None
+    server: ServerDocument | None
+
+
+class ModelsDocument(Struct, frozen=True):
+    """`error` says why there is no default."""
+
+    default: ChosenModel | None
+    error: ErrorBody | None
+    providers: list[ProviderDocument]
+    local: LocalModelDocument
+
+
+class PulledDocument(Struct, frozen=True):
+    """The weights of the local model; `fetched` is false when they were there."""
+
+    model: str
+    file: str
+    bytes: int
+    sha256: str
+    fetched: bool
+    seconds: float
+
+
+class ServingDocument(Struct, frozen=True):
+    """The local model is served from here on, at this address."""
+
+    base_url: str
+    pid: int
+    model: str
+
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Stage, bytes so far, bytes in all."""

@@ -38,7 +38,7 @@ from fanfold.runtime.hosting.children import (
     turns_of,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.addresses import find_run, find_speaker
 from fanfold.runtime.operations.agents.delegation import Task, make_step, require_name, require_words
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.conversations import take_up
@@ -50,7 +50,6 @@ from fanfold.runtime.operations.runs.ownership import check_enabled
 from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import Attendant, permit
-from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.records.frozen import to_json
 from fanfold.runtime.records.subagents import child_name, depth_of
 from fanfold.runtime.views.sessions.subagents import (

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from itertools import islice
 
+from msgspec import Struct
+
 from fanfold.errors import NotFoundError
+from fanfold.kernel.events import Envelope
 from fanfold.runtime.operations.history.listing import listed
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.pages import EventPage, RunPage
+from fanfold.runtime.views.runs.rows import RunRow
 from fanfold.runtime.views.shown import shown
 from fanfold.store.protocol import RunHead
+
+
+class RunPage(Struct, frozen=True):
+    """Newest first. `next` is the cursor of what follows, None at the end."""
+
+    items: list[RunRow]
+    next: str | None
+
+
+class EventPage(Struct, frozen=True):
+    """Events of a tree in the order they happened. `next` and `previous` are the numbers to ask on from."""
+
+    items: list[Envelope]
+    next: int | None
+    """`after` for the events that follow; None where the log ends for now."""
+    previous: int | None
+    """`before` for the events that came earlier; None at the first."""
+
 
 SEARCHED = 200
 """Runs that are read at a time while those with some words are looked for."""

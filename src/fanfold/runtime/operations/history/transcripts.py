@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from fanfold.kernel.lifecycle import RUN_TERMINAL, TERMINAL
-from fanfold.runtime.operations.addresses import Addressed, find_run
+from fanfold.runtime.operations.addresses import Addressed, find_run, find_speaker
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import Ownerless
-from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.views.sessions.transcripts import (
     Speaker,
     Told,

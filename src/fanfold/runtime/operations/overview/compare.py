@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from fanfold.kernel.nodes import LEAF, Node
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.again.recipe_changes import compare as compare_recipes
-from fanfold.runtime.views.runs.comparison import ComparedInput, ComparedSide, ComparedStep, Comparison
-from fanfold.runtime.views.runs.rows import RunRow, run_row, step_usage
+from fanfold.runtime.views.runs.forks import RecipeChanges
+from fanfold.runtime.views.runs.rows import RunRow, StepUsage, run_row, step_usage
 from fanfold.runtime.views.standing import status_of, stopped_at
+
+
+class ComparedInput(Struct, frozen=True):
+    name: str
+    a: JSON
+    b: JSON
+    same: bool
+
+
+class ComparedSide(Struct, frozen=True):
+    """A step in one of the two."""
+
+    status: str
+    output: JSON
+    usage: StepUsage | None
+    """None for what spends nothing."""
+    seconds: float | None
+
+
+class ComparedStep(Struct, frozen=True):
+    """`same`: both ended alike, with the same output. A side is None where the run has no such step."""
+
+    path: str
+    a: ComparedSide | None
+    b: ComparedSide | None
+    same: bool
+
+
+class Comparison(Struct, frozen=True):
+    a: RunRow
+    b: RunRow
+    recipe: RecipeChanges
+    inputs: list[ComparedInput]
+    steps: list[ComparedStep]
+    left_off: int
+    """Steps beyond those that are shown."""
+
 
 MAX_STEPS = 1_000
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import NOTHING_SPENT
-from fanfold.kernel.lifecycle import PAUSED, RUNNING
+from fanfold.kernel.lifecycle import PAUSED, RUNNING, WAITING
 from fanfold.runtime.hosting.clock import wall_clock_ms
-from fanfold.runtime.operations.history.listing import listed
-from fanfold.runtime.operations.overview.questions import all_questions
+from fanfold.runtime.operations.history.listing import listed, owner_of
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.abandoned import abandoned
-from fanfold.runtime.views.home import Home, Need, NeedKind, SpendDocument
+from fanfold.runtime.operations.runs.background import abandoned
+from fanfold.runtime.views.approvals import PendingQuestion, PendingQuestions, pending_questions
 from fanfold.runtime.views.runs.costs import Spend
 from fanfold.runtime.views.runs.documents import run_error
+from fanfold.runtime.views.runs.rows import OwnerDocument, RunRow
 from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
+
+NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "failed"]
+
 
 MAX_RUNNING = 50
 MAX_FAILED = 20
@@ -26,6 +32,36 @@ COUNTED = 1_000
 PIECE = 200
 STARTING_MS = 15_000
 """A run that goes on in a process of its own has nobody until that process is there."""
+MAX_RUNS = 200
+"""Looked at of each status: a question is open in runs that wait, and may be in those that run."""
+MAX_PULSES = 500
+
+
+class Need(Struct, frozen=True):
+    """Something that waits for a person."""
+
+    kind: NeedKind
+    run_id: str
+    recipe: str
+    step: str | None
+    message: str
+    since: str | None
+
+
+class SpendDocument(Struct, frozen=True):
+    today: Spend
+    week: Spend
+
+
+class Home(Struct, frozen=True):
+    needs: list[Need]
+    running: list[RunRow]
+    spend: SpendDocument
+    recipes: int
+    runs: int
+    """How many there are, up to a thousand."""
+
+
 _KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
 """Types of steps that wait for a person in a way of their own; any other asks for an approval."""
 
@@ -123,3 +159,49 @@ def _spend(heads: Iterable[RunHead]) -> Spend:
     agents = sum(head.agents for head in heads)
     unpriced = len(heads) - len(priced)
     return Spend(len(heads), agents, total.input_tokens, total.output_tokens, dollars, unpriced)
+
+
+def all_questions(project: Project) -> PendingQuestions:
+    """Every question that somebody may answer now, the oldest first."""
+    return PendingQuestions(sorted(_open_questions(project), key=lambda one: one.since or ""))
+
+
+def _open_questions(project: Project) -> list[PendingQuestion]:
+    if not project.has_runs:
+        return []
+    heads = [head for word in (WAITING, RUNNING) for head in project.store.heads(status=word, limit=MAX_RUNS)]
+    return [one for head in heads for one in pending_questions(project.view(head.run_id))]
+
+
+class Pulse(Struct, frozen=True):
+    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody does.
+
+    Signs of life are no events, so nothing that is kept until the next event may hold one.
+    """
+
+    run_id: str
+    owner: OwnerDocument | None
+    heartbeat_age_ms: int | None
+
+
+class Pulses(Struct, frozen=True):
+    items: list[Pulse]
+
+
+def pulse_of(project: Project, run: str) -> Pulse:
+    """That of the tree a run belongs to, by the id of its root."""
+    return _pulse(project, project.resolve(run).root_run_id)
+
+
+def live_pulses(project: Project) -> Pulses:
+    """Those of every root run that runs, or waits for somebody; the newest first."""
+    if not project.has_runs:
+        return Pulses([])
+    heads = [
+        head for word in (RUNNING, WAITING) for head in project.store.heads(status=word, limit=MAX_PULSES)
+    ]
+    return Pulses([_pulse(project, head.run_id) for head in heads])
+
+
+def _pulse(project: Project, root: str) -> Pulse:
+    return Pulse(root, owner_of(project, root), project.store.heartbeat_age_ms(root))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from fanfold.errors import NotFoundError
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.recipe.library import ListedRecipe, require_name, said_by_file
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.recipes.documents import RecipeDocument, recipe_document
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
 from fanfold.text.refusal import FileRefused
 from fanfold.text.renderings import render_text
@@ -20,8 +23,11 @@ from fanfold.trust.project_files import read_beneath
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
 
+
 MISSING = "missing"
 """Where a recipe was found that is not there."""
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
+Picture: TypeAlias = Literal["mermaid", "svg"]
 
 
 class CheckedRecipe:
@@ -198,3 +204,58 @@ def _misnamed(recipe: FoundRecipe, plan: Plan) -> Iterator[Diagnostic]:
         line = next((i for i, text in enumerate(lines, 1) if text.startswith(f"{key}:")), 1)
         place = Range(Position(line, 1), Position(line, len(key) + 1))
         yield Diagnostic("recipe.bad_value", "warning", message, recipe.file, place, "rename one of them")
+
+
+def save_recipe(project: Project, name: str, text: str, *, replace: bool = False) -> Path:
+    """Save a recipe as `name` (or `name@2`) of this project; the text is made to say that name too.
+
+    Raises `FileRefused` for a recipe with errors, and `recipe.exists` rather than replace another one.
+    """
+    require_savable(project, name, replace=replace)  # before it becomes a path
+    text = renamed(text, name)
+    file = project.memory / "workflows" / f"{name}.yaml"
+    check_found(project, name, FoundRecipe(text.encode("utf-8", "replace"), str(file))).runnable()
+    return project.library.save(name, text)
+
+
+def require_savable(project: Project, name: str, *, replace: bool = False) -> None:
+    """Raise where no recipe can be saved under this name: before one is made that would be lost."""
+    require_name(name)
+    if not replace and _is_there(project, name):
+        hint = "choose another name, or NAME@2 for a second version; --replace writes over it"
+        raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
+
+
+def renamed(text: str, name: str) -> str:
+    """The recipe under another name (`name` or `name@2`)."""
+    plain, _ = said_by_file(f"{name}.yaml")
+    return text if plain is None else _NAME_LINE.sub(f"name: {plain}", text, count=1)
+
+
+def _is_there(project: Project, name: str) -> bool:
+    """Whether the project itself has it; a name that is built in or the user's is only shadowed."""
+    try:
+        return project.library.find(name).origin == "project"
+    except NotFoundError:
+        return False
+
+
+def list_recipes(project: Project) -> list[ListedRecipe]:
+    """Recipes by name: the project's, the user's, and those built in."""
+    return project.library.list()
+
+
+def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> RecipeDocument:
+    """One recipe by name or file, with its graph drawn where that is asked for; raises `Refused`."""
+    checked = check_recipe(project, ref)
+    plan = checked.runnable()
+    graph = None
+    if picture == "mermaid":
+        from fanfold.runtime.views.graph.mermaid import mermaid
+
+        graph = mermaid(plan)
+    elif picture == "svg":
+        from fanfold.runtime.views.graph.svg import svg
+
+        graph = svg(plan)
+    return recipe_document(plan, checked.found.file, graph)

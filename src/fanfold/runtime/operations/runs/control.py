@@ -29,8 +29,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import Background, go_on_detached
 from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.views.approvals import Answered, open_approvals
-from fanfold.runtime.views.pending_questions import pending_question
+from fanfold.runtime.views.approvals import Answered, open_approvals, pending_question
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 MAX_NAMED = 5

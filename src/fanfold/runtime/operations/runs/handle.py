@@ -16,10 +16,9 @@ from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import OnProgress
 from fanfold.runtime.hosting.requests import AnswerRequest, check_answer, to_row
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.addresses import find_run, find_speaker
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.ownership import Owned
-from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.views.runs.result import Result, TypedResult, to_result, with_type
 from fanfold.runtime.views.sessions.transcripts import Transcript, transcript_of
 from fanfold.runtime.views.shown import shown

@@ -26,12 +26,11 @@ from fanfold.kernel.plan import JSON
 from fanfold.recipe.builder import Recipe
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found
-from fanfold.runtime.operations.recipes.saved import renamed
+from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found, renamed
 from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.starting.creation import start
 from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
 from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.specs.intent_patterns import judge, kind_of
 from fanfold.runtime.specs.planner import (
     LANGUAGE,

@@ -16,8 +16,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.system.real_smoke import FOLDER, SCENARIOS, Left
-from fanfold.runtime.operations.system.smoke import Ran
-from fanfold.runtime.operations.system.smoke_runs import run_smoke
+from fanfold.runtime.operations.system.smoke import Ran, run_smoke
 from fanfold.runtime.views.errors import ErrorBody, error_body
 from fanfold.runtime.views.installation import SmokeCheck, SmokeReport
 from fanfold.runtime.views.runs.documents import RunDocument, exit_status, run_document

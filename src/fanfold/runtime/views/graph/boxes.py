@@ -11,11 +11,53 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.kernel.lifecycle import PENDING
 from fanfold.kernel.plan import GroupAction, Plan, Step
-from fanfold.runtime.views.graph.edges import edges_of, steps_inside
-from fanfold.runtime.views.graph.labels import Label, label
+from fanfold.runtime.steps.registry import label_of
+from fanfold.text.excerpts import shorten_line
+
+MAX_SHOWN_CHARS = 28
+
+
+class Label(Struct, frozen=True):
+    """What a node says: its id, who or what does it, and marks for anything special."""
+
+    title: str
+    subtitle: str
+    kind: str
+    """`reader`, `writer`, `command`, `function`, `workflow`, `approval` or `group`."""
+    marks: tuple[str, ...]
+    spoken: str
+    """One sentence for a reader who cannot see the picture."""
+
+
+def label(step: Step) -> Label:
+    """How a step is presented in every picture and listing."""
+    kind, subtitle = label_of(step)
+    marks = tuple(_marks(step))
+    spoken = f"{step.id}: {kind}" + (f" {subtitle}" if subtitle and subtitle != kind else "")
+    if marks:
+        spoken += f" ({', '.join(marks)})"
+    if step.depends_on:
+        spoken += f", after {', '.join(step.depends_on)}"
+    return Label(step.id, subtitle, kind, marks, spoken)
+
+
+def shown(text: str) -> str:
+    """Text cut to what fits a node, on one line."""
+    return shorten_line(text, MAX_SHOWN_CHARS)
+
+
+def _marks(step: Step) -> Iterator[str]:
+    if step.for_each is not None:
+        yield "for each"
+    if step.repeat is not None and step.repeat.max_iterations > 1:
+        yield f"up to {step.repeat.max_iterations} times"
+    if step.when is not None:
+        yield "conditional"
+
 
 MAX_CELLS = 300
 """Cells of a strip. Of more, each stands for several, and shows the one that needs attention most."""
@@ -109,3 +151,50 @@ def _items(path: str, statuses: Mapping[str, str]) -> Iterator[str]:
         if (status := statuses.get(f"{path}[{i}]")) is None:
             return
         yield status
+
+
+def edges_of(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Pairs of places in `steps`; an edge that a longer way already implies would only add lines."""
+    index = {step.id: i for i, step in enumerate(steps)}
+    needs = [
+        [index[before] for before in dict.fromkeys((*step.depends_on, *step.after)) if before in index]
+        for step in steps
+    ]
+    above: dict[int, int] = {}  # bit set of everything a step comes after
+    for i in _topological(needs):
+        above[i] = 0
+        for before in needs[i]:
+            above[i] |= above[before] | 1 << before
+    return [
+        (before, i)
+        for i, befores in enumerate(needs)
+        for before in befores
+        if not any(above[other] >> before & 1 for other in befores)
+    ]
+
+
+def steps_inside(step: Step) -> tuple[Step, ...]:
+    """What a group holds. Its fold runs once after everything else, and is shown as its last step."""
+    assert isinstance(step.action, GroupAction)
+    if step.fold is None:
+        return step.action.steps
+    held = step.action.steps
+    leads_on = {before for inner in held for before in inner.depends_on}
+    ends = tuple(inner.id for inner in held if inner.id not in leads_on)
+    return (*held, replace(step.fold, depends_on=ends))
+
+
+def _topological(needs: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Steps may be declared in any order."""
+    waiting = [len(befores) for befores in needs]
+    after: list[list[int]] = [[] for _ in needs]
+    for i, befores in enumerate(needs):
+        for before in befores:
+            after[before].append(i)
+    ready = [i for i, left in enumerate(waiting) if not left]
+    for i in ready:
+        yield i
+        for later in after[i]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                ready.append(later)

@@ -11,8 +11,7 @@ from math import ceil, sqrt
 from msgspec import Struct, field
 
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.views.graph.boxes import Box, Boxes, boxes_of_plan, cells_of, tally_of
-from fanfold.runtime.views.graph.labels import Label, shown
+from fanfold.runtime.views.graph.boxes import Box, Boxes, Label, boxes_of_plan, cells_of, shown, tally_of
 from fanfold.runtime.views.graph.layout import ROW_GAP, Placed, place
 
 NODE_HEIGHT = 52.0

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from fanfold.kernel.plan import GroupAction, Plan, Step
-from fanfold.runtime.views.graph.edges import edges_of, steps_inside
-from fanfold.runtime.views.graph.labels import label, shown
+from fanfold.runtime.views.graph.boxes import edges_of, label, shown, steps_inside
 
 
 def mermaid(plan: Plan) -> str:

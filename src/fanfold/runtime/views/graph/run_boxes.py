@@ -15,10 +15,17 @@ from fanfold.kernel.lifecycle import PENDING
 from fanfold.kernel.nodes import LEAF, LOOP, MAP, SCOPE, Composite, Node, Run, WorkflowCall
 from fanfold.kernel.plan import GroupAction, Step
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.graph.boxes import Box, Boxes, boxes_of_steps, kind_of
+from fanfold.runtime.views.graph.boxes import (
+    Box,
+    Boxes,
+    Label,
+    boxes_of_steps,
+    edges_of,
+    kind_of,
+    label,
+    steps_inside,
+)
 from fanfold.runtime.views.graph.drawing import Drawing, draw_boxes
-from fanfold.runtime.views.graph.edges import edges_of, steps_inside
-from fanfold.runtime.views.graph.labels import Label, label
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.standing import status_of
 

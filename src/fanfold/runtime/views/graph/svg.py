@@ -13,9 +13,9 @@ from itertools import groupby
 
 from fanfold.kernel.lifecycle import PENDING
 from fanfold.kernel.plan import Plan
+from fanfold.runtime.views.graph.boxes import shown
 from fanfold.runtime.views.graph.drawing import Drawing, DrawnEdge, DrawnStep, draw, spoken_in_order
-from fanfold.runtime.views.graph.labels import shown
-from fanfold.runtime.views.status_marks import MARKS
+from fanfold.runtime.views.standing import MARKS
 from fanfold.text.excerpts import shorten_line
 
 MARGIN = 24.0

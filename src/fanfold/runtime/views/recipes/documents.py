@@ -107,7 +107,7 @@ def _input(one: Input) -> RecipeInput:
 
 
 def _step(step: Step) -> RecipeStep:
-    from fanfold.runtime.views.graph.labels import label
+    from fanfold.runtime.views.graph.boxes import label
 
     inner = step.action.steps if isinstance(step.action, GroupAction) else ()
     said = find_body(AgentBody, step)

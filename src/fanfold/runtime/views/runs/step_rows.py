@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.lifecycle import ASKED, COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
-from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
+from fanfold.kernel.nodes import CALL, LEAF, LOOP, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
+from fanfold.runtime.views.runs.rows import step_usage
 from fanfold.runtime.views.standing import is_interrupted, status_of, stopped_at
-from fanfold.runtime.views.times import duration
+from fanfold.runtime.views.times import duration, when
 from fanfold.text.terminal import cut_name, one_line
 
 MAX_ITEMS = 12
@@ -35,6 +36,8 @@ MAX_ITEM_CHARS = 44
 _RANKS = {RUNNING: 0, WAITING: 0, PENDING: 2, READY: 2, COMPLETED: 3, SKIPPED: 3}
 _FAILED_RANK = 1
 _LAST_RANK = 3
+MAX_ROWS = 20_000
+_KINDS = {LEAF: "step", MAP: "map", LOOP: "loop", CALL: "run"}
 
 
 class Row(Struct, frozen=True):
@@ -223,3 +226,70 @@ class _Walk:
         words = (RUNNING, WAITING, "failed", "timed_out")
         parts = [f"{done}/{len(items)}", *(f"{found[word]} {word}" for word in words if found[word])]
         return ", ".join(parts)
+
+
+class TableRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One step instance. `path` is its path in the tree, `run_id` the run whose step it is."""
+
+    path: str
+    depth: int
+    name: str
+    kind: str
+    type: str
+    who: str
+    status: str
+    run_id: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    attempts: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    stopped_at: str | None = None
+    """When its time stopped, in a run that is paused."""
+    note: str = ""
+    child_run_id: str | None = None
+
+
+class RunTable(Struct, frozen=True):
+    """`left_off` rows are more than anybody reads. Outputs are read one by one, where somebody looks: a page
+    about two thousand steps must not carry them all.
+    """
+
+    rows: list[TableRow]
+    left_off: int
+
+
+def nodes_by_path(tree: RunTree) -> dict[str, Node]:
+    """Every step instance of a tree, by its path in it."""
+    return {one.tree_path(path): node for one in tree.state.runs.values() for path, node in one.nodes.items()}
+
+
+def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
+    """The rows of a run and of the runs below it."""
+    nodes = nodes_by_path(tree)
+    rows = run_rows(tree, run, now, every=True)
+    found = [_table_row(tree, nodes[row.path], row) for row in rows[:MAX_ROWS]]
+    return RunTable(found, max(0, len(rows) - MAX_ROWS))
+
+
+def _table_row(tree: RunTree, node: Node, row: Row) -> TableRow:
+    spent = tree.memory.usage.get((node.run.id, node.path))
+    child = getattr(node, "child", None)
+    return TableRow(
+        path=row.path,
+        depth=row.depth,
+        name=row.name,
+        kind=_KINDS.get(node.kind, "group"),
+        type=node.step.type,
+        who=row.who,
+        status=status_of(tree, node),
+        run_id=node.run.id,
+        started_at=when(node.started_at),
+        ended_at=when(node.ended_at),
+        stopped_at=when(stopped_at(tree)),
+        attempts=node.attempt,
+        note=row.note,
+        child_run_id=child.id if isinstance(child, Run) else None,
+        **(structs.asdict(step_usage(spent)) if spent is not None else {}),
+    )

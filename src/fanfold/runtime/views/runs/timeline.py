@@ -15,8 +15,7 @@ from fanfold.kernel.events import Envelope, Event, Finished, Paused, StepEvent, 
 from fanfold.kernel.lifecycle import RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.runs.step_rows import Row, run_rows
-from fanfold.runtime.views.runs.table import MAX_ROWS, nodes_by_path
+from fanfold.runtime.views.runs.step_rows import MAX_ROWS, Row, nodes_by_path, run_rows
 from fanfold.runtime.views.standing import status_of, stopped_at
 
 MIN_GAP_MS = 5_000

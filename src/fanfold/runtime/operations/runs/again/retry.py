@@ -31,8 +31,7 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.again.agents import SAME_AGENTS, ChosenAgents, options_of
-from fanfold.runtime.operations.runs.again.fork import Fork
+from fanfold.runtime.operations.runs.again.fork import SAME_AGENTS, ChosenAgents, Fork, options_of
 from fanfold.runtime.operations.runs.again.reached import Reached
 from fanfold.runtime.operations.runs.again.recipe_changes import compare, reaches
 from fanfold.runtime.operations.runs.starting.creation import Lineage

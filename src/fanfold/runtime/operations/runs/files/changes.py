@@ -5,7 +5,8 @@ Rules
 * Applying a proposal is safe to repeat. The merge itself remembers that it was done; then the log of the run
   is told, also when the run has ended; and only then is the proposal dropped. So dying anywhere in between
   loses nothing, and doing it again merges nothing twice.
-* Whoever drives the run writes its log; see `file_records`.
+* Whoever drives the run writes its log. When nobody does, the lease is taken for a moment; also of a run that
+  has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import structs
@@ -21,27 +22,37 @@ from msgspec import structs
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.lifecycle import UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Node, Run
-from fanfold.runtime.hosting.requests import AppliedRequest, is_applied, this_person
+from fanfold.runtime.hosting.requests import (
+    AppliedRequest,
+    UndoneRequest,
+    is_applied,
+    note_applied,
+    note_undone,
+    this_person,
+)
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.files.file_records import record
+from fanfold.runtime.operations.runs.control import PATIENCE_S, leave, until_taken
+from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.records.evidence import ChangedPath
-from fanfold.runtime.records.ids import session_id, settling_ids
-from fanfold.runtime.records.step_names import root_of, typed_path
+from fanfold.runtime.records.ids import root_of, session_id, settling_ids, typed_path
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.changes import Applied, RunChanges, StepChanges
+from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.merge import MergeConflict
     from fanfold.workspace.merges.results import Merged
     from fanfold.workspace.workspaces import Workspaces
 
+
 MAX_SAID = 5
 
 MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
 LEFT_OUT = "left_out"
+Done: TypeAlias = AppliedRequest | UndoneRequest
 
 
 # Looking
@@ -269,3 +280,40 @@ def who_changed(conflict: MergeConflict) -> str:
     if conflict.theirs is None:
         return "changed in the project, deleted by the step"
     return "changed on both sides"
+
+
+async def record(project: Project, head: RunHead, done: Done) -> None:
+    """Have it in the log of the run: by its owner, or here when nobody owns it."""
+    root = head.root_run_id
+    number: int | None = None
+    while True:
+        try:
+            owned = own(project, root)
+        except LeaseHeld:
+            number = leave(project, head, done) if number is None else number
+            taken = await until_taken(project, root, number)
+            if taken:
+                return
+            if taken is None:
+                raise _unrecorded(root) from None
+            continue
+        try:
+            now = owned.tree.now_ms()
+            if isinstance(done, AppliedRequest):
+                note_applied(owned.tree, head.run_id, done, now)
+            else:
+                note_undone(owned.tree, head.run_id, done, now)
+            owned.tree.requests_done += [] if number is None else [number]
+            owned.tree.commit()
+        finally:
+            owned.done()
+        return
+
+
+def _unrecorded(root: str) -> WorldError:
+    return WorldError(
+        "run.busy",
+        f"the files of the project are as asked, but the process that drives run {root} has not recorded it"
+        f" within {PATIENCE_S:g} s",
+        hint="say it again when it has ended: nothing is done twice",
+    )

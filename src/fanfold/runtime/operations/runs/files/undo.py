@@ -24,8 +24,13 @@ from fanfold.runtime.hosting.requests import UndoneRequest, is_undone, this_pers
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.files.changes import MAX_SAID, leaves_below, shown_path, spaces_of
-from fanfold.runtime.operations.runs.files.file_records import record
+from fanfold.runtime.operations.runs.files.changes import (
+    MAX_SAID,
+    leaves_below,
+    record,
+    shown_path,
+    spaces_of,
+)
 from fanfold.runtime.records.evidence import ChangedPath
 from fanfold.runtime.views.runs.changes import Undone, UndoneStep
 

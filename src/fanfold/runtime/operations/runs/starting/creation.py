@@ -1,4 +1,8 @@
-"""Creating a run: everything it will ever need is fixed and recorded before anything begins."""
+"""Starting and creating a run: everything it will ever need is fixed and recorded before anything begins.
+
+One question at the start covers what the recipe declares, and what it will probably take where that is much
+(see `permission`). Where nobody can answer, the answer is no.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,12 @@ from fanfold.runtime.operations.runs.ownership import (
     supervise,
 )
 from fanfold.runtime.operations.runs.starting.options import Options, settings_of
+from fanfold.runtime.operations.runs.starting.permission import (
+    Attendant,
+    asked_about,
+    foresee_spending,
+    permit,
+)
 from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.frozen import (
     Frozen,
@@ -245,3 +255,37 @@ def check_variables(config: Config, plan: Plan) -> None:
         if withheld is not None:
             message = f"step {step.id}: {withheld.message}"
             raise WorldError(withheld.code, message, hint=withheld.hint, exit_status=EXIT_PERMISSION)
+
+
+def start(
+    project: Project,
+    plan: Plan,
+    given: Mapping[str, JSON],
+    options: Options,
+    *,
+    yes: bool = False,
+    attendant: Attendant | None = None,
+) -> Owned:
+    """Record a new run that may do what its recipe declares; raises `permission_denied` otherwise.
+
+    `yes` answers every question about permission, this one and those that agents cause later.
+    """
+    bound = bind_inputs(plan, given)
+    check_enabled(project)
+    check_variables(project.config, plan)  # no question is asked whose answer would change nothing
+    scripted = options.script is not None
+    also: list[str] = []
+    if options.permission == "ask" and not yes:
+        also = asked_about(project.config, foresee_spending(project, plan, bound, options))
+    permit(
+        plan,
+        project.roles.find,
+        options.permission,
+        yes=yes,
+        attendant=attendant,
+        also=also,
+        scripted=scripted,
+    )
+    if yes and options.permission == "ask":
+        options = structs.replace(options, permission="auto")
+    return create(project, plan, bound, options, ask=None if attendant is None else attendant.allow)

@@ -9,14 +9,17 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.budget import Amount, Ledger
 from fanfold.kernel.events import Raised
 from fanfold.kernel.fold.admission import reservation
-from fanfold.kernel.lifecycle import PENDING, READY
+from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Composite, Map
 from fanfold.kernel.plan import GroupAction
 from fanfold.runtime.config import Config
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.approvals import how_to_answer, open_approvals
 
 if TYPE_CHECKING:
     from fanfold.runtime.hosting.run_tree import RunTree
+
 
 MAX_AGENTS = 2_000
 """What `--max-agents` may say without any configuration."""
@@ -168,3 +171,16 @@ def _check(flag: str, value: int | None, held: int, ceiling: int, hint: str = ""
         raise AuthorError("usage.out_of_range", f"{flag} must be from 1 to {ceiling}, not {value}", hint=hint)
     if value <= held:
         raise AuthorError("usage.out_of_range", f"{flag} {value} raises nothing: the run has {held}")
+
+
+def how_to_go_on(tree: RunTree) -> str:
+    """The command that answers, raises what is reached, or resumes; empty for a run that is over or open."""
+    status = run_status(tree.state, tree.root)
+    if status in RUN_TERMINAL or tree.root.growing:
+        return ""
+    if status == WAITING:
+        asked = open_approvals(tree)
+        return how_to_answer(tree.root.id, asked[0]) if asked else ""
+    if tree.state.pausing == "budget":
+        return how_to_raise(tree)
+    return f"fanfold resume {tree.root.id}" if tree.state.pausing else ""

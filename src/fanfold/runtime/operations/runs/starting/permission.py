@@ -1,24 +1,34 @@
 """What a run may do without asking: `read_only`, `ask` or `auto`.
 
 One question at the start covers what the recipe declares: agents that write, commands, functions, programs
-that are tools of a role. A recipe that only reads needs no permission.
+that are tools of a role. A recipe that only reads needs no permission for what it does, but fifty agents are
+a bill: a run that will probably start more agents, or spend more, than the user's own configuration lets pass
+is asked about like one that writes. A project's configuration has no say in it. Nobody is asked about
+scripted agents, nor about what a budget of the run rules out.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from fanfold.agents.permissions import Action
 from fanfold.agents.role import COMMAND, SPOKEN, Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
-from fanfold.kernel.plan import Plan
-from fanfold.runtime.records.frozen import all_steps, freeze_roles, with_stages
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.config import Config
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.starting.options import Options, settings_of
+from fanfold.runtime.records.frozen import all_steps, all_steps_below, freeze_roles, with_stages
 from fanfold.runtime.steps.registry import declare
 from fanfold.text.terminal import visible
+from fanfold.trust.adopted import is_adopted, permitted
 
 MAX_NAMED = 5
+KEPT_FROM_LOG = "goes on from results and answers in its log, which may be somebody else's"
+AGENTS, CENTS = "permission.ask_above_agents", "permission.ask_above_cents"
 
 
 def needs_permission(
@@ -123,3 +133,57 @@ def _denied(plan: Plan, lines: Sequence[str], posture: str) -> WorldError:
         details={"needs": list(lines)},
         exit_status=EXIT_PERMISSION,
     )
+
+
+def permit_adopted(project: Project, tree: RunTree, *, yes: bool, attendant: Attendant | None) -> None:
+    """Return when a run may go on; one that was adopted only after somebody here said so."""
+    root = tree.root.id
+    if not is_adopted(project.folder, root):
+        return
+    frozen = tree.frozen()
+    also = [KEPT_FROM_LOG, f"its agents work on: {', '.join(sorted(frozen.backends())) or frozen.backend}"]
+    if frozen.permission == "auto":
+        also.append("its agents run programs without asking")
+    if frozen.unsafe:
+        also.append("its programs run without a sandbox where there is none")
+    permit(tree.state.plan, frozen.roles.get, "ask", yes=yes, attendant=attendant, also=also)
+    permitted(project.folder, root)
+
+
+class Spending(NamedTuple):
+    """What a run will probably take; a price that nobody knows counts as nothing."""
+
+    agents: int
+    micro_usd: int
+
+
+def foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options) -> Spending:
+    """What a run of a plan will probably take, within the limits that it has. As in a dry run, lists that are
+    known are counted, and any other stands for one item.
+    """
+    if options.script is not None or not any(step.traits.role for step in all_steps_below(plan)):
+        return Spending(0, 0)
+    from fanfold.runtime.forecast.foresight import Foresight
+    from fanfold.runtime.forecast.host import ForecastHost
+    from fanfold.runtime.operations.runs.starting.preflight import usual_estimates
+
+    settings = settings_of(project.config, plan, options)
+    host = ForecastHost(plan, settings, Foresight(inputs))
+    host.drive()
+    roles = [role for begun in host.begun if (role := begun.node.step.traits.role) is not None]
+    estimates = usual_estimates(project, plan, options.backend, options.model)
+    spent = sum(estimates[role].micro_usd for role in roles if role in estimates)
+    if settings.budget_micro_usd is not None:
+        spent = min(spent, settings.budget_micro_usd)
+    return Spending(min(len(roles), settings.max_agents), spent)
+
+
+def asked_about(config: Config, spending: Spending) -> list[str]:
+    """What is said in the question at the start, if it is so much that there is one."""
+    told: list[str] = []
+    if spending.agents > (most := config.integer(AGENTS)):
+        told.append(f"will probably start {spending.agents} agents (more than {most}, {AGENTS})")
+    if spending.micro_usd > (cents := config.integer(CENTS)) * 10_000:
+        dollars = spending.micro_usd / 1_000_000
+        told.append(f"will probably cost ${dollars:.2f} (more than ${cents / 100:.2f}, {CENTS})")
+    return told

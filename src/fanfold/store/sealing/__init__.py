@@ -1,1 +1,0 @@
-"""Hashes by which a change of what is stored is found: of each row, and of the log as a chain."""
