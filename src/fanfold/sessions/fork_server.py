@@ -23,6 +23,8 @@ from fanfold.sessions import fork_server_process, keeper
 from fanfold.sessions.environment import ALLOWED
 from fanfold.workspace.sandbox import launcher
 
+_AT_ONCE = {"LD_BIND_NOW": "1"}
+"""Functions of libraries are looked up when it starts, else each fork would do it again."""
 _lock = threading.Lock()
 
 
@@ -69,7 +71,7 @@ def _connect() -> _Server:
         process = subprocess.Popen(
             [*command, keeper.__file__, launcher.__file__],
             cwd="/",
-            env={name: text for name, text in os.environ.items() if name in ALLOWED},
+            env={name: text for name, text in os.environ.items() if name in ALLOWED} | _AT_ONCE,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),

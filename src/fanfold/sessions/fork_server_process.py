@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
@@ -24,6 +25,7 @@ from typing import Any
 
 HANDLES = 5
 HEAD_BYTES = 8
+SERVER = os.getpid()
 
 
 def load(name: str, path: str) -> ModuleType:
@@ -43,6 +45,7 @@ def read_all(server: socket.socket, size: int) -> bytes:
 
 
 def serve(server: socket.socket, keeper: ModuleType, launcher: ModuleType) -> None:
+    line = server.fileno()
     while True:
         head, handles, _, _ = socket.recv_fds(server, HEAD_BYTES, HANDLES)
         for handle in handles:
@@ -52,44 +55,50 @@ def serve(server: socket.socket, keeper: ModuleType, launcher: ModuleType) -> No
         body = read_all(server, size)
         if len(head) < HEAD_BYTES or len(body) < size or len(handles) != HANDLES:
             return
+        asked = json.loads(body)
+        become = how_to_become(asked, launcher)
         if os.fork() == 0:
             try:
-                server.close()
-                keep(json.loads(body), list(handles), keeper, launcher)
+                os.close(line)
+                keep(asked, list(handles), keeper, become)
             finally:
                 os._exit(0)
         for handle in handles:
             os.close(handle)
+        del asked, body, become
 
 
-def keep(asked: dict[str, Any], handles: list[int], keeper: ModuleType, launcher: ModuleType) -> None:
+def how_to_become(asked: dict[str, Any], launcher: ModuleType) -> Callable[[list[str]], None]:
+    """Worked out before the fork, which then has the less to copy; see `launcher`."""
+    command, variables = asked["argv"], asked["environment"]
+    if command[:4] == [sys.executable, "-I", "-S", launcher.__file__]:
+        start = launcher.prepare(command[4:], variables)
+        return lambda _: launcher.become(start)
+    return lambda argv: os.execvpe(argv[0], argv, variables)  # noqa: S606 - a list and no shell is what we want
+
+
+def keep(
+    asked: dict[str, Any], handles: list[int], keeper: ModuleType, become: Callable[[list[str]], None]
+) -> None:
     """Become the keeper of a command, in a session of its own."""
     os.setsid()
     *streams, life, news = handles
     for number, handle in enumerate(streams):
         os.dup2(handle, number)
         os.close(handle)
-    os.environ.clear()
-    os.environ.update(asked["environment"])
-    command = list(asked["argv"])
-    confined = command[:4] == [sys.executable, "-I", "-S", launcher.__file__]
-
-    def become(argv: list[str]) -> None:
-        if confined:
-            launcher.become(argv[4:])
-        os.execvp(argv[0], argv)  # noqa: S606 - a list of arguments and no shell is what we want
-
     keeper.name(str(asked["mark"]))
     try:
         os.chdir(str(asked["cwd"]))
     except OSError as error:
         os.write(news, b"d %d\n" % (error.errno or 0))
         return
-    keeper.keep(life, news, command, become)
+    keeper.keep(life, news, asked["argv"], become)
 
 
 def reap(*_: object) -> None:
     """Take what keepers leave at once, also the time they used: it counts as our owner's."""
+    if os.getpid() != SERVER:
+        return  # a keeper looks after its children itself
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -98,14 +107,15 @@ def reap(*_: object) -> None:
 
 
 def main(argv: list[str]) -> None:
+    keeper, launcher = load("keeper", argv[2]), load("launcher", argv[3])
     signal.signal(signal.SIGCHLD, reap)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in keeper.HELD_BACK:
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is for our owner
     with socket.socket(fileno=int(argv[1])) as server:
         server.set_inheritable(False)
-        keeper, launcher = load("keeper", argv[2]), load("launcher", argv[3])
-        import_module("warnings")  # `os.execvp` asks for it, and each fork would load it anew
-        keeper.libc()
+        import_module("warnings")  # `os.execvpe` asks for it, and each fork would load it anew
+        keeper.warm_up()
+        launcher.warm_up()
         gc.disable()
         gc.freeze()  # a fork that collected garbage would touch, and so copy, every page
         serve(server, keeper, launcher)

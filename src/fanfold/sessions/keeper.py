@@ -42,8 +42,12 @@ ORPHANED_GRACE_S = 0.5
 """What is left of a command that ended, and of everything when our owner died, gets this long."""
 STUBBORN_S = 5.0
 LOOK_S = 0.01
-_HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_RESTORED = (*_HELD_BACK, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+SETTLE_S = 0.005
+"""What ends with its command has this long to do so by itself: looking for it costs more."""
+HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What a keeper does not obey, and whoever forks it does not either."""
+_RESTORED = tuple(map(int, (*HELD_BACK, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)))
+_DEFAULT = 0
 
 
 def children_of(pid: int) -> list[int]:
@@ -141,8 +145,8 @@ class Keeper:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(127)
-            for number in _RESTORED:
-                signal.signal(number, signal.SIG_DFL)
+            for number in _RESTORED:  # not by `signal.signal`, which looks at much that a fork has to copy
+                libc().signal(number, _DEFAULT)
             self._become_command(argv)
         except OSError as error:
             os.write(failing, str(error.errno).encode())
@@ -164,8 +168,19 @@ class Keeper:
             if self._life in ready:
                 return _grace_s(os.read(self._life, 64))
 
+    def _settle(self) -> bool:
+        """Whether everything ended with the command, at once or nearly so."""
+        until = time.monotonic() + SETTLE_S
+        while not self._reap():
+            if self._command or (left_s := until - time.monotonic()) <= 0:
+                return False
+            if not select.select([self._wake], [], [], left_s)[0]:
+                return False
+            os.read(self._wake, 4096)
+        return True
+
     def _ask(self, grace_s: float) -> None:
-        if self._reap() or grace_s <= 0:
+        if self._settle() or grace_s <= 0:
             return
         self._signal_all(signal.SIGTERM, in_groups=False)
         self._signal_all(signal.SIGCONT, in_groups=False)  # a stopped process could not even end
@@ -237,6 +252,12 @@ def libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
+def warm_up() -> None:
+    """Look up once what every fork of this process would look up for itself."""
+    for function in ("prctl", "signal"):
+        getattr(libc(), function)
+
+
 def prctl(option: int, value: int) -> None:
     """Linux alone adopts orphans; elsewhere the keeper does what a process group allows."""
     if not LINUX:
@@ -245,13 +266,14 @@ def prctl(option: int, value: int) -> None:
 
 
 def keep(life: int, news: int, argv: list[str], become: Callable[[list[str]], None]) -> None:
-    """Keep a command until nothing of it is left; `become` turns a fork of this process into it."""
+    """Keep a command until nothing of it is left; `become` turns a fork of this process into it.
+
+    Who forked this process made it deaf to `HELD_BACK`, and has something called on SIGCHLD that does nothing
+    here: that a child ended is told through a pipe.
+    """
     heard, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in _HELD_BACK:
-        signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.write(news, b"k %d\n" % os.getpid())
     Keeper(life, news, heard, become).run(argv)

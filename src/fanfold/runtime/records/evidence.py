@@ -68,7 +68,7 @@ class Reopened(_Fact, frozen=True, tag="reopened"):
 
 
 class Sandboxed(_Fact, frozen=True, tag="sandbox"):
-    """Programs ran at this level of the sandbox, and saw and changed at most this; see `sandbox.sight`."""
+    """Programs ran at this level of the sandbox, and saw and changed at most this; see `sandbox.start`."""
 
     level: str
     at: str

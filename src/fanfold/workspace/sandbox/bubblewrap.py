@@ -20,7 +20,8 @@ from fanfold.kernel.sets.protected import OWNERS
 from fanfold.workspace.artifacts import INSIDE
 from fanfold.workspace.files.programs import find_program
 from fanfold.workspace.sandbox import covered
-from fanfold.workspace.sandbox.policy import Bind, Policy, programs, scratch_folders
+from fanfold.workspace.sandbox.outside import Outside, is_within
+from fanfold.workspace.sandbox.policy import Bind, Policy, programs
 
 Word: TypeAlias = str | Bind
 
@@ -58,30 +59,32 @@ def takes_handles(project: Path) -> bool:
     return "--ro-bind-fd" in _options(project)
 
 
-def arguments(policy: Policy, hidden: list[Path]) -> list[Word]:
+def arguments(policy: Policy, outside: Outside) -> list[Word]:
     """Everything up to the command; the program is told to start in the project."""
     found: list[Word] = [program(policy.project) or "bwrap", *namespaces(policy.project, policy.network)]
-    found += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    found += [word for path, target in outside.links for word in ("--symlink", target, path)]
+    found += [Bind(path, "/", path[1:]) for path in outside.seen if path != "/sys"]
+    found += ["--dev", "/dev", "--proc", "/proc"]
     for name in _KERNEL:
         found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
-    for folder in hidden:
-        found += [*_sized(policy), "--tmpfs", str(folder)]
-    if any(policy.home.is_relative_to(folder) for folder in hidden):
-        found += ["--dir", str(policy.home)]  # programs expect their home to exist
+    for folder in outside.hidden:
+        found += [*_sized(policy), "--tmpfs", folder] if folder in outside.scratch else ["--dir", folder]
+    home = str(policy.home)
+    if any(is_within(home, folder) for folder in outside.hidden):
+        found += ["--dir", home]  # programs expect their home to exist
     if policy.rooms.home is not None:
-        found.append(Bind(str(policy.home), str(policy.rooms.home), read_only=False))
+        found.append(Bind(home, str(policy.rooms.home), read_only=False))
     if policy.rooms.artifacts is not None:
         found.append(Bind(INSIDE, str(policy.rooms.artifacts), read_only=False))
-    for path in (*programs(policy, hidden), *policy.rooms.also):
+    for path in (*programs(policy, outside.hidden), *policy.rooms.also):
         found += ["--ro-bind-try", str(path), str(path)]
     if policy.network:
-        found += _name_service(hidden)
+        found += _name_service(outside.hidden)
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
     found += [*bound_in(policy), *covered.words(policy, _sized(policy))]
-    scratch = scratch_folders(policy, hidden)
-    for folder in hidden:
-        if folder not in scratch:
-            found += ["--remount-ro", str(folder)]
+    if "/sys" in outside.seen:
+        found.append(Bind("/sys", "/", "sys"))  # last: the mounts in it would be read again for each of ours
+    found += ["--remount-ro", "/"]
     return [*found, "--chdir", str(policy.project), "--"]
 
 
@@ -92,19 +95,20 @@ def _sized(policy: Policy) -> list[str]:
 def bound_in(policy: Policy) -> list[Word]:
     """What of the parent appears in the workspace, read-only."""
     found: list[Word] = []
+    project, place = str(policy.project), str(policy.place)
     for path in sorted(policy.points):
-        inside = str(policy.project / path)
+        inside = f"{project}/{path}"
         name = path.rpartition("/")[2]
         if path == ".fanfold":
             found += ["--tmpfs", inside, "--remount-ro", inside]
         elif name == ".git" or not policy.shared:
-            found.append(Bind(inside, str(policy.project), path))
+            found.append(Bind(inside, project, path))
     found += [Bind(folder, folder) for folder in policy.repositories]
     others = (name for name in OWNERS if name not in (".git", ".fanfold"))
-    return [*found, *(Bind(str(policy.project / name), str(policy.place), name) for name in others)]
+    return [*found, *(Bind(f"{project}/{name}", place, name) for name in others)]
 
 
-def _name_service(hidden: list[Path]) -> list[str]:
+def _name_service(hidden: tuple[str, ...]) -> list[str]:
     """Names are looked up through a file that some systems keep among run-time folders."""
-    real = Path(os.path.realpath("/etc/resolv.conf"))
-    return ["--ro-bind-try", str(real), str(real)] if any(real.is_relative_to(one) for one in hidden) else []
+    real = os.path.realpath("/etc/resolv.conf")
+    return ["--ro-bind-try", real, real] if any(is_within(real, one) for one in hidden) else []

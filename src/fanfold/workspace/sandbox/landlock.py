@@ -9,13 +9,13 @@ stay closed, the rules name everything around it (`around`), and nothing new can
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from fanfold.kernel.sets.protected import OWNERS
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.workspace.sandbox.policy import Policy, is_within, programs
+from fanfold.workspace.sandbox.outside import Outside, around
+from fanfold.workspace.sandbox.policy import Policy, programs
 
 MIN_ABI = 3
 """Before that, a file that may only be read can be emptied."""
@@ -55,25 +55,24 @@ def scope_only() -> dict[str, object] | None:
     return {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
 
 
-def rules(policy: Policy, scratch: Path, outside: list[Path]) -> dict[str, object]:
+def rules(policy: Policy, scratch: Path, outside: Outside) -> dict[str, object]:
     """The rules of a policy as the launcher takes them: rights on what is at a path beneath a folder."""
     everything = _everything()
     writing = everything & ~(_CHAR | _BLOCK)
-    hidden = [*outside, Path("/dev"), Path("/proc"), Path("/sys")]
-    paths = [_rule(path, _READING) for path in around(Path("/"), [*hidden, policy.project])]
-    paths += [_rule("/proc", _READING), _rule("/sys", _READING), _rule("/dev", _LIST)]
+    paths = [_rule(path, _READING) for path in outside.around(policy.project)]
+    paths += [_rule("/proc", _READING), _rule("/dev", _LIST)]
     paths += [_rule(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
-    paths += [_rule(path, _READING) for path in programs(policy, hidden)]
+    paths += [_rule(path, _READING) for path in programs(policy, (*outside.hidden, "/dev", "/proc", "/sys"))]
     paths += [_rule(path, _READING) for path in policy.rooms.also]
     own_folders = (scratch, policy.rooms.home, policy.rooms.artifacts)
     paths += [_rule(path, writing) for path in own_folders if path is not None]
     top = str(policy.project)
     if policy.shared:
-        own = policy.project / ".fanfold"
-        paths += [_beneath(top, path, _READING) for path in around(policy.project, [own])]
+        own = f"{top}/.fanfold"
+        paths += [_beneath(top, path, _READING) for path in around(top, [own])]
         if not policy.read_only:
-            closed = [policy.project / path for path in (*policy.points, *OWNERS) if _is_closed(path)]
-            paths += [_beneath(top, path, writing) for path in around(policy.project, [own, *closed])]
+            closed = [f"{top}/{path}" for path in (*policy.points, *OWNERS) if _is_closed(path)]
+            paths += [_beneath(top, path, writing) for path in around(top, [own, *closed])]
     else:
         paths.append(_rule(policy.place, _READING if policy.read_only else writing))
         paths += [(top, path, _READING) for path in policy.points if path != ".fanfold"]
@@ -93,32 +92,6 @@ def _beneath(top: str, path: str, access: int) -> tuple[str, str, int]:
 
 def _is_closed(path: str) -> bool:
     return path in OWNERS or path.endswith("/.git")
-
-
-def around(top: Path, closed: Iterable[Path]) -> list[str]:
-    """The entries below `top` that together hold everything but the closed ones.
-
-    Folders on the way to something closed are opened up into their entries.
-    """
-    return _around(str(top), [str(path) for path in closed])
-
-
-def _around(top: str, closed: list[str]) -> list[str]:
-    shut = [path for path in closed if is_within(path, top)]
-    if not shut:
-        return [top]
-    found: list[str] = []
-    try:
-        with os.scandir(top) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-    except OSError:
-        return []
-    for entry in entries:
-        path = entry.path
-        if path in shut or entry.is_symlink():
-            continue  # a link needs no rule: what it leads to has its own, or none
-        found += _around(path, shut)
-    return found
 
 
 def make_scratch(policy: Policy) -> Path:

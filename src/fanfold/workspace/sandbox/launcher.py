@@ -1,8 +1,10 @@
 """The last thing outside: a small program that puts the sandbox around itself and becomes the command.
 
-Run as `python -I -S launcher.py SPEC COMMAND…`, or in a fork of a process that has loaded it (`become`): it
-uses the standard library alone and needs no handle from its parent. SPEC is JSON (see `sandbox`). Whatever
-cannot be put in place ends it with status 126 and a sentence on stderr: it fails closed.
+Run as `python -I -S launcher.py SPEC COMMAND…`, or in a fork of a process that has loaded it: that one reads
+what is asked (`prepare`), and the fork does it (`become`). What a fork writes to it has to copy first, and
+Python writes to whatever it looks at, so as little as possible is left to the fork. It uses the standard
+library alone and needs no handle from its parent. SPEC is JSON (see `sandbox`). Whatever cannot be put in
+place ends it with status 126 and a sentence on stderr: it fails closed.
 
 Order matters: the cgroup before anything can fork, namespaces before paths are opened, limits before the
 rules (/proc may be closed after them), rules before the filter (it forbids what makes rules).
@@ -17,7 +19,8 @@ import os
 import resource
 import stat
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
@@ -39,6 +42,34 @@ class Program(ctypes.Structure):
 
 
 libc = ctypes.CDLL(None, use_errno=True)
+Attributes = ctypes.c_uint64 * 3
+Rule = ctypes.c_char * 12
+
+
+class Prepared(NamedTuple):
+    """A start as far as it can be worked out before the process is there that becomes the command."""
+
+    spec: dict[str, Any]
+    command: list[str]
+    code: bytes
+    """The filter of system calls."""
+    passed: dict[str, str]
+    """The variables of the next program."""
+    inside: bytes
+    """What the wrapper is told about variables of the command, which it must not have itself."""
+
+
+def prepare(words: list[str], variables: Mapping[str, str]) -> Prepared:
+    """Read what is asked; see `become`."""
+    spec: dict[str, Any] = json.loads(words[0])
+    passed = environment(spec["environment"], spec["given"], variables)
+    inside = given(spec["given"], variables) | spec["set"]
+    told = b""
+    if spec["wrapper"]:
+        told = b"".join(os.fsencode(word) + b"\0" for pair in inside.items() for word in ("--setenv", *pair))
+    else:
+        passed |= inside
+    return Prepared(spec, words[1:], base64.b64decode(spec["filter"]), passed, told)
 
 
 def checked(result: int, what: str) -> int:
@@ -49,8 +80,9 @@ def checked(result: int, what: str) -> int:
 
 def join_cgroups(files: list[str]) -> None:
     for file in files:
-        with open(file, "w") as group:
-            group.write("0")
+        handle = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(handle, b"0")
+        os.close(handle)
 
 
 def enter(namespaces: list[str]) -> None:
@@ -68,43 +100,76 @@ def stand_apart(place: str) -> None:
     if os.geteuid() != 0 or libc.unshare(CLONE_NEWNS) != 0:
         return
     checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "stand apart")
-    with open("/proc/self/mountinfo", "rb") as mounts:
-        lines = mounts.read().splitlines()
-    for line in lines:
-        path = line.split()[4].decode("unicode_escape").encode("latin-1")
-        if b" - overlay fanfold " in line and os.fsdecode(path) != place:
+    own = os.fsencode(place)
+    for line in read_whole("/proc/self/mountinfo").split(b"\n"):
+        if b" - overlay fanfold " in line and (path := unescaped(line.split()[4])) != own:
             libc.umount2(path, MNT_DETACH)
+
+
+def read_whole(file: str) -> bytes:
+    handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    parts: list[bytes] = []
+    while part := os.read(handle, 1 << 16):
+        parts.append(part)
+    os.close(handle)
+    return b"".join(parts)
+
+
+def unescaped(path: bytes) -> bytes:
+    r"""A path as the kernel writes it into its table of mounts: blanks and backslashes as octal numbers.
+
+    >>> unescaped(rb"/a\040b\134c")
+    b'/a b\\c'
+    """
+    first, *parts = path.split(b"\\")
+    return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)
 
 
 def open_beneath(top: str, path: str) -> int | None:
     """A handle of what is at a path beneath a folder; None when it is not there or a link is on the way."""
-    handle = -1
     try:
         handle = os.open(top, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        for name in filter(None, path.split("/")):
-            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
-            os.close(handle)
-            handle = below
     except OSError:
-        if handle >= 0:
-            os.close(handle)
         return None
-    if stat.S_ISLNK(os.fstat(handle).st_mode):
+    found = open_below(handle, path)
+    if found != handle:
         os.close(handle)
-        return None
-    return handle
+    return found
+
+
+def open_below(top: int, path: str) -> int | None:
+    """The same for a folder that is open, and stays so."""
+    handle = top
+    try:
+        for name in filter(None, path.split("/")):
+            above, handle = handle, os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+            if above != top:
+                os.close(above)
+        if not stat.S_ISLNK(os.fstat(handle).st_mode):
+            return handle
+    except OSError:
+        pass
+    if handle != top:
+        os.close(handle)
+    return None
 
 
 def bound(words: list[Any], by_handle: bool) -> list[str]:
     """The words of the wrapper, with everything that is to be bound in opened."""
     found: list[str] = []
+    tops: dict[str, int | None] = {}
     for word in words:
         if isinstance(word, str):
             found.append(word)
             continue
-        handle = open_beneath(word["top"], word["path"])
+        if (name := word["top"]) not in tops:
+            tops[name] = open_beneath(name, "")
+        top = tops[name]
+        handle = None if top is None else open_below(top, word["path"])
         if handle is None:
             continue
+        if handle == top:
+            handle = os.dup(handle)
         os.set_inheritable(handle, True)
         how = "--ro-bind" if word["read_only"] else "--bind"
         source = [f"{how}-fd", str(handle)] if by_handle else [how, os.readlink(f"/proc/self/fd/{handle}")]
@@ -146,7 +211,7 @@ def drop_capabilities() -> None:
 def restrict(rules: dict[str, Any]) -> None:
     """Put Landlock's rules around this process."""
     sizes = {"fs": 8, "net": 16, "scoped": 24}
-    attributes = (ctypes.c_uint64 * 3)(rules["fs"], rules["net"], rules["scoped"])
+    attributes = Attributes(rules["fs"], rules["net"], rules["scoped"])
     size = sizes["scoped" if rules["scoped"] else "net" if rules["net"] else "fs"]
     ruleset = checked(libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(size), 0), "Landlock")
     for top, path, access in rules["paths"]:
@@ -154,9 +219,7 @@ def restrict(rules: dict[str, Any]) -> None:
         if handle is None:
             continue  # what is not there needs no rule, and a link none: what it leads to has its own
         rights = access if stat.S_ISDIR(os.fstat(handle).st_mode) else access & rules["files"]
-        rule = (ctypes.c_char * 12).from_buffer_copy(
-            rights.to_bytes(8, sys.byteorder) + handle.to_bytes(4, sys.byteorder)
-        )
+        rule = Rule.from_buffer_copy(rights.to_bytes(8, sys.byteorder) + handle.to_bytes(4, sys.byteorder))
         checked(libc.syscall(ADD_RULE, ruleset, 1, rule, 0), f"Landlock for {top}/{path}")
         os.close(handle)
     checked(libc.syscall(RESTRICT_SELF, ruleset, 0), "Landlock")
@@ -168,19 +231,19 @@ def filter_calls(code: bytes) -> None:
     checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
-def environment(names: list[str], prefix: str) -> dict[str, str]:
+def environment(names: list[str], prefix: str, variables: Mapping[str, str]) -> dict[str, str]:
     """By allow-list; a name that ends in * is a beginning."""
     starts = tuple(name[:-1] for name in names if name.endswith("*"))
     return {
         name: value
-        for name, value in os.environ.items()
+        for name, value in variables.items()
         if (name in names or (starts and name.startswith(starts))) and not name.startswith(prefix)
     }
 
 
-def given(prefix: str) -> dict[str, str]:
+def given(prefix: str, variables: Mapping[str, str]) -> dict[str, str]:
     """The variables of the step, which come under names that mean nothing to anybody on the way."""
-    found = {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
+    found = {name[len(prefix) :]: value for name, value in variables.items() if name.startswith(prefix)}
     found.pop("FANFOLD_SESSION", None)  # says whose process this is
     return found
 
@@ -193,7 +256,8 @@ def handed(data: bytes) -> str:
     return str(handle)
 
 
-def main(spec: dict[str, Any], command: list[str]) -> None:
+def main(prepared: Prepared) -> None:
+    spec, code = prepared.spec, prepared.code
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     join_cgroups(spec["cgroups"])
     if spec["namespaces"]:
@@ -201,7 +265,6 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
     elif spec["wrapper"]:
         stand_apart(spec["place"])
     limit(spec["limits"])
-    code = base64.b64decode(spec["filter"])
     wrapper = bound(spec["wrapper"], spec["by_handle"])
     if spec["cwd"]:
         os.chdir(spec["cwd"])
@@ -213,29 +276,25 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
         restrict(spec["rules"])
     if not wrapper and code:
         filter_calls(code)
-    passed = environment(spec["environment"], spec["given"])
-    inside = given(spec["given"]) | spec["set"]
     if wrapper:
-        words = [word for pair in inside.items() for word in ("--setenv", *pair)]
-        wrapper[1:1] = ["--args", handed(b"".join(os.fsencode(word) + b"\0" for word in words))]
-    else:
-        passed |= inside
-    program = (wrapper or command)[0]
+        wrapper[1:1] = ["--args", handed(prepared.inside)]
+    program = (wrapper or prepared.command)[0]
     try:
-        os.execvpe(program, [*wrapper, *command], passed)  # noqa: S606 - no shell is what we want
+        execute = os.execve if "/" in program else os.execvpe
+        execute(program, [*wrapper, *prepared.command], prepared.passed)
     except OSError as error:
         error.filename = program  # as it was asked for, not the last place where it was looked for
         raise
 
 
-def become(words: list[str]) -> None:
+def become(prepared: Prepared) -> None:
     """Put the sandbox up around this process and become the command; returns never."""
     try:
-        main(json.loads(words[0]), words[1:])
+        main(prepared)
     except SandboxRefused as refused:
         sys.stderr.write(f"sandbox: {refused}\n")
     except OSError as error:
-        sys.stderr.write(f"sandbox: {error.filename or words[1:2]}: {error.strerror}\n")
+        sys.stderr.write(f"sandbox: {error.filename or prepared.command[:1]}: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(127 if isinstance(error, FileNotFoundError) else REFUSED)
     finally:
@@ -243,5 +302,11 @@ def become(words: list[str]) -> None:
         os._exit(REFUSED)
 
 
+def warm_up() -> None:
+    """Look up once what every fork of this process would look up for itself."""
+    for name in ("prctl", "setns", "unshare", "mount", "umount2", "capset", "syscall"):
+        getattr(libc, name)
+
+
 if __name__ == "__main__":
-    become(sys.argv[1:])
+    become(prepare(sys.argv[1:], os.environ))

@@ -3,27 +3,19 @@
 Rules
 * What of the project is bound in is named beneath the project and opened so, no link followed, by the process
   that makes the sandbox, right before it does: a folder that somebody replaced by a link is not there.
-* Of the machine only the system's own folders are seen. Homes, temporary and run-time folders, data and
-  everything else at the top is hidden: files there are not ours to show, and sockets and pipes lead to
-  programs outside whatever the mount says.
+* Of the machine it sees what `outside` says, and of what is hidden there the programs on its PATH.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
-
-_SYSTEM = frozenset("bin boot dev etc gnu lib lib32 lib64 libx32 nix opt proc sbin snap sys usr var".split())
-"""What a system keeps at the top; all other folders there are hidden."""
-_SCRATCH = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - hidden, not used
-_VARIABLE_PARTS = frozenset(("cache", "lib"))
-"""What of /var is seen: certificates, fonts and package databases that programs look for."""
-
 
 GIVEN = "FANFOLD_GIVEN_"
 """What a step's own variables are called on their way in. Under their real names they would be variables of
@@ -93,50 +85,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.place == self.project
 
 
-def hidden_folders(policy: Policy) -> list[Path]:
-    """What is not the system's own, without folders inside another of them."""
-    wanted = [str(policy.home), os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - hidden, not used
-    for top, seen in (("/", _SYSTEM), ("/var", _VARIABLE_PARTS)):
-        with os.scandir(top) as listing:
-            wanted += [entry.path for entry in listing if entry.name not in seen]
-    found: list[str] = []
-    for name in sorted({os.path.realpath(name) for name in wanted if name and os.path.isdir(name)}):
-        if name == "/" or any(is_within(name, one) for one in found):
-            continue
-        if not _is_system(name):  # a link at the top may lead to one
-            found.append(name)
-    return [Path(name) for name in found]
-
-
-def scratch_folders(policy: Policy, hidden: Sequence[Path]) -> list[Path]:
-    """Hidden folders where programs expect to be able to write: homes, temporary and run-time ones."""
-    wanted = {*_SCRATCH, str(policy.home), os.environ.get("TMPDIR", "/tmp")}  # noqa: S108 - hidden, not used
-    real = {os.path.realpath(name) for name in wanted}
-    return [folder for folder in hidden if any(is_within(name, str(folder)) for name in real)]
-
-
-def is_within(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies below it; both are absolute and normal.
-
-    >>> is_within("/var/tmp", "/var"), is_within("/var", "/var"), is_within("/variable", "/var")
-    (True, True, False)
-    """
-    return path == folder or path.startswith(folder if folder == "/" else f"{folder}/")
-
-
-def _is_system(folder: str) -> bool:
-    """Whether hiding this folder would hide what programs are made of.
-
-    >>> _is_system("/usr/lib"), _is_system("/home"), _is_system("/var/tmp")
-    (True, False, False)
-    """
-    names = folder.split("/")[1:]
-    if names[0] == "var":
-        return len(names) == 1 or names[1] in _VARIABLE_PARTS
-    return names[0] in _SYSTEM
-
-
-def programs(policy: Policy, hidden: list[Path]) -> list[Path]:
+def programs(policy: Policy, hidden: tuple[str, ...]) -> tuple[Path, ...]:
     """What of hidden folders is needed to run programs: PATH entries and their interpreters' prefixes.
 
     Virtual environments of the project count too. The project may be somebody else's work, so of these only
@@ -146,13 +95,22 @@ def programs(policy: Policy, hidden: list[Path]) -> list[Path]:
     entries = [name for name in policy.path.split(":") if name.startswith("/") and not name.startswith(own)]
     entries += [f"{own}{point}/bin" for point in sorted(policy.points) if policy.points[point]]
     # Looking takes a tenth of a second where PATH is long; a new program changes its folder's time.
-    seen = tuple((name, os.stat(name).st_mtime_ns) for name in entries if os.path.isdir(name))
-    return list(_programs(seen, policy.home, policy.project, tuple(hidden)))
+    return _programs(tuple(_stamped(entries)), policy.home, policy.project, hidden)
+
+
+def _stamped(folders: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for name in folders:
+        try:
+            now = os.stat(name)
+        except OSError:
+            continue
+        if stat.S_ISDIR(now.st_mode):
+            yield name, now.st_mtime_ns
 
 
 @lru_cache(maxsize=16)
 def _programs(
-    entries: tuple[tuple[str, int], ...], home: Path, project: Path, hidden: tuple[Path, ...]
+    entries: tuple[tuple[str, int], ...], home: Path, project: Path, hidden: tuple[str, ...]
 ) -> tuple[Path, ...]:
     found: list[Path] = []
     tried: set[Path] = set()

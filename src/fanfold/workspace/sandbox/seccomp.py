@@ -19,6 +19,7 @@ import platform
 import socket
 import struct
 from collections.abc import Mapping
+from functools import cache
 
 _LOAD, _JEQ, _JGE, _JSET, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
@@ -97,6 +98,7 @@ def is_available() -> bool:
     return platform.machine() in _MACHINES
 
 
+@cache
 def assemble(*, alone: bool, network: bool) -> bytes:
     """The filter as the kernel takes it; `alone` when no namespaces stand behind it."""
     arch, own = _MACHINES[platform.machine()]

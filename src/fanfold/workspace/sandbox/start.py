@@ -33,7 +33,8 @@ from fanfold.workspace.files import trash
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
 from fanfold.workspace.sandbox.covered import covers
 from fanfold.workspace.sandbox.levels import Levels
-from fanfold.workspace.sandbox.policy import GIVEN, Bind, Policy, hidden_folders, programs, scratch_folders
+from fanfold.workspace.sandbox.outside import Outside, look_outside
+from fanfold.workspace.sandbox.policy import GIVEN, Bind, Policy, programs
 
 LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
 _ENVIRONMENT = [
@@ -124,7 +125,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "given": GIVEN,
         "set": {},
     }
-    hidden = hidden_folders(policy)
+    outside = look_outside(policy.home)
     group = cgroups.Group([])
     scratch: Path | None = None
     if level != "unsafe":
@@ -139,7 +140,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
             "CORE": 0,
         }
     if level == "bubblewrap":
-        spec["wrapper"] = [to_builtins(word) for word in bubblewrap.arguments(policy, hidden)]
+        spec["wrapper"] = bubblewrap.arguments(policy, outside)
         if seccomp.is_available():
             code = seccomp.assemble(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()
@@ -149,7 +150,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         scratch = landlock.make_scratch(policy)
         code = seccomp.assemble(alone=True, network=policy.network)
         spec["filter"] = base64.b64encode(code).decode()
-        spec["rules"] = landlock.rules(policy, scratch, hidden)
+        spec["rules"] = landlock.rules(policy, scratch, outside)
         spec["drop"] = True
         spec["cwd"] = str(policy.place)
         spec["set"] = landlock.environment(policy, scratch)
@@ -161,8 +162,8 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
     if policy.rooms.artifacts is not None:
         where = INSIDE if level == "bubblewrap" else str(policy.rooms.artifacts)
         spec["set"] = {**cast(dict[str, str], spec["set"]), VARIABLE: where}
-    prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec)]
-    return Launch(level, prefix, policy, group, scratch, sight(level, policy, hidden))
+    prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec, default=to_builtins)]
+    return Launch(level, prefix, policy, group, scratch, sight(level, policy, outside))
 
 
 class Sight(Struct, frozen=True, kw_only=True):
@@ -191,7 +192,7 @@ class Sight(Struct, frozen=True, kw_only=True):
     """What of the project is empty for it, because it would obey what is in there."""
 
 
-def sight(level: str, policy: Policy, hidden: list[Path]) -> Sight:
+def sight(level: str, policy: Policy, outside: Outside) -> Sight:
     """What a program sees that is started under a policy at a level."""
     confined = level != "unsafe"
     return Sight(
@@ -200,9 +201,9 @@ def sight(level: str, policy: Policy, hidden: list[Path]) -> Sight:
         network=policy.network or not confined,
         variables=tuple(sorted(policy.environment)),
         bound=tuple(_bound(level, policy)),
-        programs=tuple(str(path) for path in programs(policy, hidden)) if confined else (),
-        system=tuple(landlock.around(Path("/"), [*hidden, policy.project])) if confined else ("/",),
-        private=tuple(_private(level, policy, hidden)),
+        programs=tuple(str(path) for path in programs(policy, outside.hidden)) if confined else (),
+        system=tuple(sorted(["/dev", "/proc", *outside.around(policy.project)])) if confined else ("/",),
+        private=tuple(_private(level, policy, outside)),
         covered=tuple(covers(policy)),
     )
 
@@ -215,8 +216,8 @@ def _bound(level: str, policy: Policy) -> list[str]:
     return [str(policy.project / path) for path in sorted(policy.points) if path != ".fanfold"]
 
 
-def _private(level: str, policy: Policy, hidden: list[Path]) -> list[str]:
+def _private(level: str, policy: Policy, outside: Outside) -> list[str]:
     own = [f"${VARIABLE}"] if policy.rooms.artifacts is not None and level != "unsafe" else []
     if level == "bubblewrap":
-        return [*map(str, scratch_folders(policy, hidden)), *own]
+        return [*outside.scratch, *own]
     return ["$HOME", "$TMPDIR", *own] if level == "landlock" else []
