@@ -90,15 +90,13 @@ class SqliteStore:
         self._signals = Signals(path, make=not self.read_only)
         self._expiry_ms = int(expiry_s * 1_000)
         self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
-        self._pages = 0
-        """In the write-ahead log after the last commit."""
+        self._log = LogRoom(self._file, CHECKPOINT_PAGES)
         self._connections = DatabaseConnections(
             self._file, vfs, durability, protected=protected, read_only=self.read_only
         )
         with faults.translated(self._file):
-            self._db = self._connections.open_writer(self._committed)
+            self._db = self._connections.open_writer(self._log.committed)
         self._presence = Presence(self._file)
-        self._room = LogRoom(self._file, CHECKPOINT_PAGES)
         self._appender = logs.Appender(self._db, clean)
 
     # ------------------------------------------------------------------------------------ writing
@@ -145,7 +143,7 @@ class SqliteStore:
             db = self._db
             try:
                 faults.begin(db)
-                self._room.make(self._pages, self._presence.log_bytes)
+                self._log.make_room(self._presence.log_bytes)
                 yield db
                 db.execute("COMMIT")
             except BaseException as error:
@@ -157,7 +155,7 @@ class SqliteStore:
                     faults.bury(db)
                 raise faults.fault(error, self._file) from error
             self._presence.check()
-            if self._pages >= CHECKPOINT_PAGES:
+            if self._log.pages >= CHECKPOINT_PAGES:
                 self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -166,10 +164,6 @@ class SqliteStore:
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error:
             pass  # the commit is safe in the write-ahead log, and that is all the caller was promised
-
-    def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        self._pages = pages
-        return apsw.SQLITE_OK
 
     # ------------------------------------------------------------------------------------ reading
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import os
 
+import apsw
+
 FRAME_BYTES = 4_096 + 24
 """What a page takes in the log."""
 WORTH_PAGES = 48
@@ -29,13 +31,21 @@ PIECE_BYTES = 1024 * 1024
 class LogRoom:
     """Of the write-ahead log of one database, in which so many pages wait for a checkpoint."""
 
-    def __init__(self, file: str, pages: int) -> None:
+    def __init__(self, file: str, max_pages: int) -> None:
         self._log = f"{file}-wal"
-        self._max_bytes = pages * FRAME_BYTES + AHEAD_BYTES
+        self._max_bytes = max_pages * FRAME_BYTES + AHEAD_BYTES
+        self.pages = 0
+        """In the log after the last commit."""
 
-    def make(self, pages: int, log_bytes: int) -> None:
-        """Have room behind so many pages in a log of this size; inside a write transaction."""
-        if pages < WORTH_PAGES or min(pages * FRAME_BYTES + AHEAD_BYTES, self._max_bytes) <= log_bytes:
+    def committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        """What SQLite calls after each commit."""
+        self.pages = pages
+        return apsw.SQLITE_OK
+
+    def make_room(self, log_bytes: int) -> None:
+        """Have room for the next commit in a log that is so long; inside a write transaction."""
+        needed = min(self.pages * FRAME_BYTES + AHEAD_BYTES, self._max_bytes)
+        if self.pages < WORTH_PAGES or needed <= log_bytes:
             return
         try:
             log = os.open(self._log, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
