@@ -1,11 +1,14 @@
 """Names for things that have none: runs and sessions.
 
 A run's id is random and short, so that a few characters of it are enough to mean it. A session's id
-follows from the attempt it serves, so that a session that goes on after a crash finds its own log.
+follows from the attempt it serves, so that a session that goes on after a crash finds its own log. Steps that
+differ by a number, as items of a list do, follow one another, and so do their sessions: what thousands of
+them record goes to one place of an index, one after another, and not to as many places as there are sessions.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import lru_cache
 from hashlib import blake2b
@@ -16,6 +19,12 @@ MAX_ROUNDS = 2
 """How often the conflict of one attempt is settled when the project keeps moving meanwhile."""
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 RUN_ID_CHARS = 12
+_NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,13})(?=[^0-9]*\Z)")
+"""The last number of a path, where it is written in one way alone."""
+_DISTANCE = (1 << 28) + 1
+"""Between sessions that follow one another: wide enough that the first characters tell them apart. It is odd,
+so that no two numbers come out at the same place; and where each row begins follows from a hash, so sessions
+of different rows meet no more often than by chance."""
 
 
 def new_run_id() -> str:
@@ -31,7 +40,13 @@ def session_id(run_id: str, path: str, attempt: int) -> str:
     >>> session_id("r", "gather", 1) == session_id("r", "gather", 1) != session_id("r", "gather", 2)
     True
     """
-    return "s" + blake2b(f"{run_id}\0{path}\0{attempt}".encode(), digest_size=6).hexdigest()
+    numbered = _NUMBER.search(path)
+    number = 0
+    if numbered is not None:
+        number, path = int(numbered[0]), f"{path[: numbered.start()]}\0{path[numbered.end() :]}"
+    begins = blake2b(f"{run_id}\0{path}\0{attempt}".encode(), digest_size=6).digest()
+    place = int.from_bytes(begins) + number * _DISTANCE
+    return f"s{place & 0xFFFF_FFFF_FFFF:012x}"
 
 
 def settling_ids(session: str) -> list[str]:
