@@ -122,6 +122,8 @@ def test_a_subagent_is_looked_at_like_any_step(agents):
 
 
 def test_gc_forgets_subagents_when_everybody_is_over_and_nothing_waits(agents, project):
+    spawn(agents, "quick", "--name", "done")
+    agents("wait")
     spawn(agents, "slow", "--name", "busy")
     assert agents("gc", "--older-than", "0m", "--json").json()["runs"] == []
     agents("close", "busy")
@@ -133,6 +135,8 @@ def test_gc_forgets_subagents_when_everybody_is_over_and_nothing_waits(agents, p
     assert agents("ps", "--all", "--json").json() == []
     assert not (project / ".fanfold/runs/hand").exists()
     assert spawn(agents, "quick")["id"] == "explorer-1"
+    assert agents("wait", "--json").status == 0
+    assert agents("verify", "--all").status == 0, "the next one has its name again, and nothing else of it"
 
 
 def test_where_nothing_ran_there_are_no_subagents(fanfold, project):

@@ -1,6 +1,7 @@
 """`fanfold` without a command says what to do next, in commands that work as they are printed."""
 
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -127,3 +128,20 @@ def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebod
         more = ["Go on"] if words[0] == "chat" else []  # nobody is at a terminal to say something
         assert fanfold(*words, *more).status == 0
     follow.did(said)
+
+
+@suggested("starting/limits.py: fanfold resume")
+def test_a_question_that_time_has_answered_meanwhile_is_not_to_be_answered(
+    fanfold: Fanfold, told: Told, follow: Follow, project: Path
+) -> None:
+    (project / "q.yaml").write_text(
+        'name: q\nsteps: [{id: ask, ask: "Which?", timeout: 3s, default: blue}, {id: nap, wait: 1ms}]\n'
+    )
+    assert fanfold("run", "q.yaml", "--yes").status == 3
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    assert told()[0] == ["answer", run, "ask", "…"]
+    deadline = time.monotonic() + 60
+    while told()[0] != ["resume", run]:
+        assert time.monotonic() < deadline, "the time of the question is over"
+    follow(fanfold("inspect", run), may=(0,))
+    assert fanfold("inspect", run, "--json").json()["steps"]["ask"]["output"] == "blue"

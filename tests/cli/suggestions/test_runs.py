@@ -42,7 +42,7 @@ def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path
 @suggested(
     "views/approvals.py: fanfold approve",
     "again/retry.py: fanfold inspect {}",
-    "session_addresses.py: fanfold explain",
+    "operations/addresses.py: fanfold explain",
     "steps/approval.py: fanfold approve",
 )
 def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Follow) -> None:
@@ -84,8 +84,8 @@ def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Pa
 
 
 @suggested(
-    "session_addresses.py: fanfold inspect",
-    "session_addresses.py: fanfold transcript",
+    "operations/addresses.py: fanfold inspect",
+    "operations/addresses.py: fanfold transcript",
 )
 def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "s.yaml").write_text("default: words of {{step}}\n")

@@ -67,7 +67,7 @@ def inspect_command(
                 say(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
             if again := how_to_retry(found.tree):
                 say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
-            elif on := how_to_go_on(found.tree):
+            elif on := how_to_go_on(found.tree, driven=bool(document.owner and document.owner.alive)):
                 say(f"\n{paint(f'go on with it: {on}', 'dim', call.colour)}\n")
     return EXIT_OK
 

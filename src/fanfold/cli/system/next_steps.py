@@ -82,7 +82,8 @@ def _about(project: Project, run: RunRow) -> Suggestion:
     if _is_idle(run):
         return _about_open(project, run)
     if run.status not in RUN_TERMINAL:
-        on = how_to_go_on(find_run(project, run.run_id).tree)
+        driven = bool(run.owner and run.owner.alive)
+        on = how_to_go_on(find_run(project, run.run_id).tree, driven=driven)
         return Suggestion(f"{named} is {run.status}", on or f"fanfold explain {run.run_id}")
     verb = "inspect" if run.status == "completed" else "explain"
     return Suggestion(f"{named} is {run.status.replace('_', ' ')}", f"fanfold {verb} {run.run_id}")

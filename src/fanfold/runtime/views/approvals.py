@@ -90,8 +90,12 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
 def default_due(tree: RunTree, path: str) -> int | None:
     """When the default of an open question answers it, if it has one."""
     node = find_node(tree.state, path)
-    if node is None or node.step.traits.default is None:
-        return None
+    return None if node is None or node.step.traits.default is None else due_at(tree, path)
+
+
+def due_at(tree: RunTree, path: str) -> int | None:
+    """When time answers an open question, or fails it; None where it never does."""
+    node = find_node(tree.state, path)
     return next((timer[0] for timer in tree.state.timers if timer[3] is node), None)
 
 

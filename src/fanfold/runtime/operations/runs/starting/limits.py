@@ -13,9 +13,10 @@ from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Composite, Map
 from fanfold.kernel.plan import GroupAction
 from fanfold.runtime.config import Config
+from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.approvals import how_to_answer, open_approvals
+from fanfold.runtime.views.approvals import due_at, how_to_answer, open_approvals
 
 if TYPE_CHECKING:
     from fanfold.runtime.hosting.run_tree import RunTree
@@ -173,14 +174,20 @@ def _check(flag: str, value: int | None, held: int, ceiling: int, hint: str = ""
         raise AuthorError("usage.out_of_range", f"{flag} {value} raises nothing: the run has {held}")
 
 
-def how_to_go_on(tree: RunTree) -> str:
-    """The command that answers, raises what is reached, or resumes; empty for a run that is over or open."""
+def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
+    """The command that answers, raises what is reached, or resumes; empty for a run that is over or open.
+
+    What time has answered, or is to answer, happens when somebody drives the run.
+    """
     status = run_status(tree.state, tree.root)
     if status in RUN_TERMINAL or tree.root.growing:
         return ""
     if status == WAITING:
-        asked = open_approvals(tree)
-        return how_to_answer(tree.root.id, asked[0]) if asked else ""
+        now = wall_clock_ms()
+        asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
+        if asked:
+            return how_to_answer(tree.root.id, asked[0])
+        return "" if driven else f"fanfold resume {tree.root.id}"
     if tree.state.pausing == "budget":
         return how_to_raise(tree)
     return f"fanfold resume {tree.root.id}" if tree.state.pausing else ""
