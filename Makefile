@@ -14,7 +14,7 @@ VERSIONS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
+.PHONY: help demo test properties test-all check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,9 @@ fuzz: N = 2000
 fuzz: $(READY) ## run N random recipes from SEED, disturbed, against an independent interpreter
 	$(BIN)/python -m tests.fuzz.driver --seed $(SEED) --count $(N) --jobs $(JOBS)
 
+properties: $(READY) ## every example of the properties that are sampled in `make test`
+	TEST_EXAMPLES=all $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal tests/kernel tests/recipe tests/runtime/test_dryrun.py $(ARGS)
+
 mutants: $(READY) ## put defects that gave wrong results once into a copy of the code: each is noticed (ARGS=NAME: one of them; ARGS=--all: by everyone who has to)
 	$(BIN)/python -m tests.mutants.wrong_results $(ARGS)
 
@@ -82,7 +85,7 @@ requests: $(READY) ## pause, cancel, approve, reject at every event of a run, he
 	REQUESTS=all $(BIN)/python -m pytest -q --numprocesses auto tests/runtime/test_requests.py $(ARGS)
 
 hostile: $(READY) ## every hostile tree, repository, link and attempt, at every level, also without root (PART=tests/hostile/test_trees.py is one part of it)
-	HOSTILE=all HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto $(or $(PART),tests/hostile tests/workspace) $(ARGS)
+	HOSTILE=all HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto $(or $(PART),tests/hostile tests/workspace tests/cli/test_tampering.py) $(ARGS)
 
 http: $(READY) ## hold the HTTP API against its description: every edge of every parameter, many examples
 	HTTP_TEST=all $(BIN)/python -m pytest -q -s tests/server/test_described.py $(ARGS)

@@ -10,6 +10,12 @@ import random
 from itertools import pairwise
 
 SEED = os.environ.get("TEST_SEED", "0")
+EXAMPLES = os.environ.get("TEST_EXAMPLES", "")
+
+
+def examples(all_of_them: int) -> int:
+    """How many examples of a costly property are drawn: all in `make properties` (TEST_EXAMPLES=all)."""
+    return all_of_them if EXAMPLES == "all" else all_of_them // 4
 
 
 def spread(count: int, last: int, *kind: object) -> list[int]:

@@ -1,9 +1,14 @@
-"""Whatever is changed in the database behind Fanfold's back, `verify` finds it."""
+"""Whatever is changed in the database behind Fanfold's back, `verify` finds it.
+
+Each kind of edit of each column is tried in one row, and each two events change places in one column, chosen
+by a seed; in `make hostile` in three rows and in all columns.
+"""
 
 import itertools
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,10 @@ import pytest
 from fanfold.process_identity import ProcessIdentity
 from fanfold.store.protocol import Claim, Request
 from fanfold.store.sqlite import SqliteStore
+from tests.sampling import spread
 
+EVERYTHING = os.environ.get("HOSTILE") == "all"
+COLUMNS = ("data", "at", "type", "chain")
 RECIPE = """\
 name: tour
 steps:
@@ -93,14 +101,22 @@ def other(value: Any) -> list[Any]:
     return [value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :], b"", b"\xff\xfe", None]
 
 
+def is_tried(one: Any, every: Sequence[Any], *kind: object) -> bool:
+    """Whether this one of several stands for its kind."""
+    return EVERYTHING or one == every[spread(1, len(every), *kind)[0] - 1]
+
+
 def test_every_column_of_every_table(told: Path, tampered):
     tried: dict[str, int] = {}
     for table, (key, *columns), rows in list(tables(told)):
         assert rows, f"the test has no row in {table}"
-        for place in sorted({0, len(rows) // 2, len(rows) - 1}):
+        places = sorted({0, len(rows) // 2, len(rows) - 1})
+        for place in places:
             name, *row = rows[place]
             for column, value in zip(columns, row, strict=True):
-                for wrong in other(value):
+                for kind, wrong in enumerate(other(value)):
+                    if not is_tried(place, places, table, column, kind):
+                        continue
                     try:
                         found = tampered(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", wrong, name)
                     except sqlite3.IntegrityError:
@@ -134,7 +150,9 @@ def test_a_log_in_another_order(told: Path, tampered):
     (ids,) = ([row[0] for row in rows] for table, _, rows in tables(told) if table == "events")
     for one, two in itertools.pairwise(ids):
         swap = f"CASE id WHEN {one} THEN {two} ELSE {one} END"
-        for column in ("data", "at", "type", "chain"):
+        for column in COLUMNS:
+            if not is_tried(column, COLUMNS, one):
+                continue
             sql = f"UPDATE events SET {column} = (SELECT b.{column} FROM events b WHERE b.id = {swap})"
             with closing(sqlite3.connect(told.parent.parent / "whole.db")) as db:
                 pair = db.execute(f"SELECT {column} FROM events WHERE id IN (?, ?)", (one, two)).fetchall()

@@ -19,7 +19,7 @@ from tests.hostile.trees import Maker
 from tests.hostile.ways import ways
 from tests.work import PATIENCE_S
 
-COUNT = int(os.environ.get("HOSTILE_TREES", "50"))
+COUNT = int(os.environ.get("HOSTILE_TREES", "24"))
 FIRST = int(os.environ.get("HOSTILE_SEED", "0"))
 SEEDS = range(
     FIRST, FIRST + (1 if "HOSTILE_SEED" in os.environ and "HOSTILE_TREES" not in os.environ else COUNT)

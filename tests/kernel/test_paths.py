@@ -14,6 +14,7 @@ from fanfold.kernel.paths import matches, overlaps, witness
 from fanfold.kernel.sets import claims
 from fanfold.kernel.sets.claims import ClaimIndex
 from fanfold.kernel.sets.globs import GlobError, check_glob
+from tests.sampling import examples
 from tests.work import count_calls, patience
 
 # The slow version: multiply braces out, split at '/', match by trying everything.
@@ -151,7 +152,7 @@ globs = st.recursive(plain, braces, max_leaves=4).filter(lambda pattern: slow_re
 
 
 @given(st.text(alphabet="aab.//**?[]!-{},", min_size=1, max_size=9))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_pattern_is_refused_exactly_when_one_of_its_expansions_is_no_glob(pattern):
     if slow_read(pattern) is not None:
         check_glob(pattern)
@@ -162,14 +163,14 @@ def test_a_pattern_is_refused_exactly_when_one_of_its_expansions_is_no_glob(patt
 
 
 @given(globs, st.lists(st.sampled_from(STRINGS), max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_matching_agrees_with_trying_everything(pattern, paths):
     for path in paths:
         assert matches([pattern], path) == slow_matches(pattern, path), path
 
 
 @given(globs, globs)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_overlap_agrees_with_all_short_paths_and_is_proven_by_its_witness(a, b):
     """Of no overlap, all paths up to a length are evidence; of overlap, the witness is a proof."""
     example = witness(a, b)
@@ -365,7 +366,7 @@ operations = st.lists(
     st.lists(st.tuples(sets, st.none() | st.integers(0, 60)), max_size=6),
     st.sampled_from([(3, 3, 0, -40), (2, 2, 1, 0), (256, 8, 16, 1_024)]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_index_answers_like_a_list_of_claims(steps, questions, limits):
     """With small limits runs are cut, heads are too deep, patience ends and idle sets are forgotten."""
     with pytest.MonkeyPatch.context() as patch:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fanfold.kernel.plan import Plan
 from fanfold.text.trees import tree, yaml
 from tests.recipe.known import HERE, compile_text
+from tests.sampling import examples
 
 TEXTS = [file.read_text() for folder in ("good", "bad") for file in sorted((HERE / folder).glob("*.yaml"))]
 TREES = [
@@ -52,7 +53,7 @@ def check(text: str) -> None:
         assert msgspec.json.decode(msgspec.json.encode(compiled.plan), type=Plan) == compiled.plan
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_a_recipe_with_words_replaced_never_raises(data: st.DataObject):
     text = data.draw(st.sampled_from(TEXTS))
@@ -66,7 +67,7 @@ def test_a_recipe_with_words_replaced_never_raises(data: st.DataObject):
     check(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_a_recipe_with_lines_moved_never_raises(data: st.DataObject):
     lines = data.draw(st.sampled_from(TEXTS)).splitlines(keepends=True)
@@ -77,7 +78,7 @@ def test_a_recipe_with_lines_moved_never_raises(data: st.DataObject):
     check("".join(lines))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data())
 def test_a_recipe_with_any_values_replaced_never_raises(data: st.DataObject):
     tree = copy.deepcopy(data.draw(st.sampled_from(TREES)))

@@ -6,6 +6,7 @@ import pytest
 
 from fanfold.testing import schedule
 from fanfold.testing.schedule import run_schedule
+from fanfold.testing.simulate import simulate
 from tests.testing.planted import PLANTED, plant
 
 SEEDS = range(1, 1501)
@@ -77,5 +78,8 @@ def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     pytest.fail(f"{name} was not noticed in {len(SEEDS)} schedules")
 
 
-def test_without_a_defect_the_same_schedules_are_clean():
-    assert [outcome for outcome in map(run_schedule, SEEDS) if outcome.violation is not None] == []
+def test_without_a_defect_the_same_schedules_are_clean_and_meet_every_construct_fault_and_transition():
+    tally = simulate(SEEDS[0], len(SEEDS), jobs=1)
+    assert tally.broken == []
+    assert tally.schedules == len(SEEDS)
+    assert tally.missing() == []
