@@ -84,7 +84,7 @@ def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Pa
 
 
 @suggested(
-    "operations/addresses.py: fanfold inspect",
+    "operations/addresses.py: fanfold inspect {} shows its steps",
     "operations/addresses.py: fanfold transcript",
 )
 def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, follow: Follow) -> None:
@@ -234,7 +234,7 @@ def test_when_a_conflict_stops_a_step(fanfold: Fanfold, project: Path, follow: F
 @suggested(
     "store/address.py: fanfold list",
     "store/protocol.py: fanfold runs lists",
-    "operations/addresses.py: fanfold inspect",
+    "operations/addresses.py: fanfold inspect {} shows its steps",
     "operations/runs/control.py: fanfold inspect",
     "hosting/children.py: fanfold ps --all",
     "recipe/library.py: fanfold list",
