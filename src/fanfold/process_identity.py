@@ -56,12 +56,16 @@ class ProcessIdentity(Struct, frozen=True):
         return self.namespace == pid_namespace() and _sees_its_own_namespace()
 
 
+@cache
 def this_process() -> ProcessIdentity:
     """Names this process for as long as it lives."""
     pid = os.getpid()
     return ProcessIdentity(
         boot_id(), pid, start_time("self" if BOOT_ID.exists() else pid) or "", pid_namespace()
     )
+
+
+os.register_at_fork(after_in_child=this_process.cache_clear)
 
 
 def pid_namespace() -> str:

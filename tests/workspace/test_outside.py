@@ -13,6 +13,7 @@ from fanfold.workspace.sandbox.levels import detect
 from fanfold.workspace.sandbox.outside import around, look_outside
 from fanfold.workspace.sandbox.start import plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 INSIDE = """
@@ -59,7 +60,7 @@ def test_at_the_top_is_what_is_outside_but_empty_where_it_is_hidden(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     launch.close()
     assert ended.returncode == 0, ended.stderr

@@ -32,7 +32,7 @@ def child_environment(
     `named` are variables of `given` that the user named for this very program: keys of theirs, too.
     """
     ours = os.environ if ours is None else ours
-    passed = {name: text for name, text in ours.items() if name in ALLOWED}
+    passed = {name: ours[name] for name in ALLOWED if name in ours}
     keys = key_variables()
     secrets = {ours[name] for name in keys if ours.get(name)}
     passed |= {

@@ -37,16 +37,18 @@ class Repository(NamedTuple):
 def find_repository(project: Path) -> Repository | None:
     """The repository that the project is, or lies in."""
     device = os.stat(project).st_dev
-    for top in (project, *project.parents):
+    above, top = "", str(project)
+    while top != above:
         try:
             if os.stat(top).st_dev != device:
                 return None  # git does not look for one on another disk either
-            kind = os.lstat(top / ".git")
+            kind = os.lstat(os.path.join(top, ".git"))
         except FileNotFoundError:
+            above, top = top, os.path.dirname(top)
             continue
         except OSError:
             return None
-        return _read(top, kind)
+        return _read(Path(top), kind)
     return None
 
 

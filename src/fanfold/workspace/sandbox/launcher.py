@@ -115,8 +115,19 @@ def read_whole(file: str) -> bytes:
     return b"".join(parts)
 
 
+def escaped(path: bytes) -> bytes:
+    r"""A path as the kernel writes it into its table of mounts.
+
+    >>> escaped(b"/a b")
+    b'/a\\040b'
+    """
+    for byte in b"\\ \t\n":
+        path = path.replace(bytes([byte]), b"\\%03o" % byte)
+    return path
+
+
 def unescaped(path: bytes) -> bytes:
-    r"""A path as the kernel writes it into its table of mounts: blanks and backslashes as octal numbers.
+    r"""The path that the kernel writes so.
 
     >>> unescaped(rb"/a\040b\134c")
     b'/a b\\c'
