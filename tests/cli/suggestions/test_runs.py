@@ -234,7 +234,7 @@ def test_when_a_conflict_stops_a_step(fanfold: Fanfold, project: Path, follow: F
 @suggested(
     "store/address.py: fanfold list",
     "store/protocol.py: fanfold runs lists",
-    "operations/addresses.py: fanfold inspect {} shows its steps",
+    "operations/addresses.py: fanfold inspect {} --steps lists them",
     "operations/runs/control.py: fanfold inspect",
     "hosting/children.py: fanfold ps --all",
     "recipe/library.py: fanfold list",
