@@ -16,6 +16,7 @@ import yaml
 
 from fanfold.wiring import BUILT_IN_RECIPES
 from tests.runtime.killing import Doomed
+from tests.sampling import spread
 from tests.work import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -24,7 +25,7 @@ RECIPE = (BUILT_IN_RECIPES / "audit-fix-verify.yaml").read_text()
 ANSWERS = (HERE / "answers.yaml").read_text()
 PACKAGES = ["cart", "prices"]
 WHOLE = os.environ.get("KILL_TEST") == "all"
-SAMPLES = 4
+SAMPLES = 2
 
 
 def shop(folder: Path) -> Path:
@@ -140,8 +141,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_at_any_commit_and_resumed_it_ends_the_same(when: str, base: Path, tmp_path: Path):
     """A sample; `make kill-test` takes every commit."""
     expected, commits = undisturbed(base)
-    step = 1 if WHOLE else max(1, commits // SAMPLES)
-    for kill_at in range(1 if when == "after" else 1 + step // 2, commits + 1, step):
+    for kill_at in range(1, commits + 1) if WHOLE else spread(SAMPLES, commits, when):
         run = Killed(tmp_path / str(kill_at))
         run.process(kill_at, when)
         run.process()

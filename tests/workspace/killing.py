@@ -3,7 +3,7 @@
 Run as a program: `python killing.py FOLDER SCENARIO WHERE`. It forks once per call, which needs a process
 without threads. WHERE is one of
 
-    parent   calls that touch the parent's own files, and the commit
+    some     every third of the calls that touch the parent's own files, by the seed of the tests; the commit
     every    every call from the first of the journal to the end; and every call of the recoveries that have
              the most to do, from right before the commit and from right after it
     all      every call of the merge from its very beginning, and every call of the recovery from each of them
@@ -27,6 +27,7 @@ from fanfold.workspace.files import syscalls
 from fanfold.workspace.merges.journal import MergeJournal
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.workspaces import Workspaces
+from tests.sampling import SEED
 from tests.workspace.tracing import Call, begin, calls_of, trace, why_not
 from tests.workspace.trees import git_bytes, repository, tree, write
 
@@ -287,7 +288,8 @@ def main(folder: Path, scenario: Scenario, where: str) -> dict[str, Any]:
     (commit,) = [number for number, call in enumerate(stage.calls, 1) if commits(call)]
     for number, call in enumerate(stage.calls, 1):
         around = number in (commit, commit + 1)
-        if where != "parent" or around or touches(call, stage.project):
+        is_drawn = number % 3 == int(SEED) % 3 and touches(call, stage.project)
+        if where != "some" or around or is_drawn:
             stage.kill(number)
         if where == "all" or (where == "every" and around):
             stage.kill_recoveries(number)

@@ -57,8 +57,9 @@ def test_killed_before_any_call_the_tree_is_old_or_new(fast: Path):
 def test_so_it_is_after_a_merge_by_git_where_names_cannot_be_exchanged_and_when_it_is_taken_back(
     fast: Path, scenario: str
 ):
-    seen = kill(fast, scenario, "parent")
-    assert seen["kills"] >= 40
+    """At some of its calls; at every one, and at those of every recovery, in `make kill-test`."""
+    seen = kill(fast, scenario, "some")
+    assert seen["kills"] >= 13
     assert seen["new"] >= 1
 
 
