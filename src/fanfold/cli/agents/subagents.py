@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import click
 from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_script
+from fanfold.cli.inputs import read_options
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import on_terminal, paint, plain, say, say_json, tell
+from fanfold.cli.terminal.output import first_lines, on_terminal, paint, plain, say, say_json, tell
 from fanfold.cli.terminal.progress import open_progress
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
@@ -25,7 +24,6 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.delegation import SPAWN_TIMEOUT_MS, Merge, Task
 from fanfold.runtime.operations.agents.subagents import WAIT_S
-from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent
 from fanfold.text.terminal import one_line
 
@@ -111,25 +109,19 @@ def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given
             from fanfold.cli.terminal.questions import Questions
 
             attendant = Questions(open_progress(call.no_color))
-        spawning = subagents.spawn(
-            project, wanted, _options(project.folder, flags), yes=flags.yes, attendant=attendant
+        options = read_options(
+            project.folder,
+            model=flags.model,
+            script=flags.script,
+            permission=flags.permission,
+            unsafe_no_sandbox=flags.unsafe_no_sandbox,
         )
-        child = asyncio.run(spawning)
+        child = asyncio.run(subagents.spawn(project, wanted, options, yes=flags.yes, attendant=attendant))
         if waiting:
             found = asyncio.run(subagents.wait(project, [child.id], flags.timeout + PATIENCE_S))
             return _say_result(call, next(iter(found.values()))[0])
-    say_json(child) if call.as_json else say(f"{child.id}\n")
+    call.give(child, lambda: f"{child.id}\n")
     return EXIT_OK
-
-
-def _options(project: Path, flags: Flags) -> Options:
-    return Options(
-        permission=flags.permission or "ask",
-        unsafe_no_sandbox=flags.unsafe_no_sandbox,
-        model=flags.model,
-        script=None if flags.script is None else read_script(project, Path(flags.script)),
-        script_file=flags.script or "",
-    )
 
 
 @command("wait", summary="Wait for subagents; never ends one")
@@ -144,7 +136,8 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
     """
     with open_project(call) as project:
         if not project.has_runs and not names:
-            return say_subagents(call, [])
+            say_subagents(call, [])
+            return EXIT_OK
         found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
         over = 0 if any(found.values()) else len(subagents.list_subagents(project))
     children = [child for bucket in found.values() for child in bucket]
@@ -168,7 +161,7 @@ def _none() -> dict[str, list[Subagent]]:
 @click.argument("name")
 @click.argument("text", required=False)
 @click.option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
-def send_command(call: Invocation, name: str, text: str | None, resume: bool) -> int:
+def send_command(call: Invocation, name: str, text: str | None, resume: bool) -> None:
     """Give subagent NAME more input: its next turn, behind the one that runs.
 
     A turn behind one that completed starts from the project as it is then; any other goes on in the
@@ -182,12 +175,12 @@ def send_command(call: Invocation, name: str, text: str | None, resume: bool) ->
         if not project.has_runs:
             _none()
         child = asyncio.run(subagents.send_input(project, name, text, resume=resume))
-    return _say_status(call, child)
+    _say_status(call, child)
 
 
 @command("close", summary="Cancel a subagent that runs, or close one for good")
 @click.argument("name")
-def close_command(call: Invocation, name: str) -> int:
+def close_command(call: Invocation, name: str) -> None:
     """Cancel subagent NAME if it is queued or running; close any other, so that it cannot run again.
 
     A workspace that was kept for one that did not complete is thrown away when it is closed.
@@ -196,12 +189,12 @@ def close_command(call: Invocation, name: str) -> int:
         if not project.has_runs:
             _none()
         child = asyncio.run(subagents.close(project, name))
-    return _say_status(call, child)
+    _say_status(call, child)
 
 
 @command("ps", summary="List subagents, newest last")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
-def ps_command(call: Invocation, everything: bool) -> int:
+def ps_command(call: Invocation, everything: bool) -> None:
     """List the subagents that were spawned here: who, doing what, and how it stands.
 
     Those that are not over, and those that left something which waits for you: the workspace of one that
@@ -210,7 +203,7 @@ def ps_command(call: Invocation, everything: bool) -> int:
     with open_project(call, to_read=True) as project:
         found = subagents.list_subagents(project) if project.has_runs else []
     shown = [one for one in found if everything or one.status not in OVER or one.left_something]
-    return say_subagents(call, shown, over=len(found) - len(shown))
+    say_subagents(call, shown, over=len(found) - len(shown))
 
 
 # Saying
@@ -228,46 +221,36 @@ def _say_result(call: Invocation, child: Subagent) -> int:
     return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
 
 
-def _say_status(call: Invocation, child: Subagent) -> int:
-    if call.as_json:
-        say_json(child)
-        return EXIT_OK
-    say(f"{child.id} is {child.status}\n")
-    if child.error is not None:
-        say(f"  {plain(child.error.message)}\n")
-        if child.error.hint:
-            say(f"  {plain(child.error.hint)}\n")
-    return EXIT_OK
+def _say_status(call: Invocation, child: Subagent) -> None:
+    words = (child.error.message, child.error.hint) if child.error is not None else ()
+    lines = [f"{child.id} is {child.status}\n", *(f"  {plain(one)}\n" for one in words if one)]
+    call.give(child, lambda: lines)
 
 
 def say_subagents(
     call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False, over: int = 0
-) -> int:
+) -> None:
     """One line for each, or one document for all. Where there are none, how many are `over` already."""
-    if call.as_json:
-        say_json(list(children))
-        return EXIT_OK
-    if not children:
-        say(f"nobody runs; fanfold ps --all lists the {over} that ended\n" if over else "no subagents\n")
-        return EXIT_OK
+    none = f"nobody runs; fanfold ps --all lists the {over} that ended\n" if over else "no subagents\n"
+    call.give(list(children), lambda: _rows(children, with_changes, call.colour) if children else none)
+
+
+def _rows(children: Sequence[Subagent], with_changes: bool, colour: bool) -> Iterator[str]:
     columns = ("id", "role", "status")
     widths = [max(len(getattr(child, name)) for child in children) for name in columns]
     for child in children:
-        status = paint(child.status.ljust(widths[2]), COLOURS.get(child.status, "blue"), call.colour)
-        name = paint(child.id.ljust(widths[0]), "cyan", call.colour)
+        status = paint(child.status.ljust(widths[2]), COLOURS.get(child.status, "blue"), colour)
+        name = paint(child.id.ljust(widths[0]), "cyan", colour)
         text = child.summary or child.task
-        say(f"{name}  {child.role.ljust(widths[1])}  {status}  {one_line(text, 80)}\n")
-        if with_changes:
-            say("".join(f"  {line}\n" for line in _changes(child)))
-    return EXIT_OK
+        yield f"{name}  {child.role.ljust(widths[1])}  {status}  {one_line(text, 80)}\n"
+        yield from (f"  {line}\n" for line in _changes(child) if with_changes)
 
 
 def _changes(child: Subagent) -> list[str]:
     """What a subagent changed and what became of it, as lines."""
     changes = child.changes or []
-    lines = [f"{one.kind} {one_line(one.path)}" for one in changes[:MAX_LINES]]
-    if len(changes) > MAX_LINES:
-        lines.append(f"and {len(changes) - MAX_LINES} more")
+    named = (f"{one.kind} {one_line(one.path)}" for one in changes)
+    lines = list(first_lines(named, MAX_LINES, "and {} more"))
     if child.proposal:
         seen = f"fanfold diff {child.run_id} {shlex.quote(child.id)}"
         lines.append(f"proposed: the project is as it was; {seen} shows it")

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.agents.entries import News
 from fanfold.cli.chat.interrupts import Interrupts
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_script
+from fanfold.cli.inputs import read_options
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import on_terminal, paint, plain, say_json, tell, wants_colour
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
@@ -95,7 +94,6 @@ class _Talk:
 
     async def _open(self) -> None:
         from fanfold.runtime.operations.agents.chats import open_chat, resume_chat
-        from fanfold.runtime.operations.runs.starting.options import Options
 
         project, flags = self._project, self._flags
         ask = self._keyboard.allow if on_terminal() else None
@@ -104,14 +102,7 @@ class _Talk:
                 project, self._resume, ask, self._hear, permission=flags.permission, model=flags.model
             )
             return
-        script = None if flags.script is None else read_script(project.folder, Path(flags.script))
-        options = Options(
-            permission=flags.permission or "ask",
-            unsafe_no_sandbox=flags.unsafe_no_sandbox,
-            model=flags.model,
-            script=script,
-            script_file=flags.script or "",
-        )
+        options = read_options(project.folder, **structs.asdict(flags))
         self._chat = await open_chat(project, options, ask, self._hear)
 
     def _hear(self, _run: str, step: str, news: News) -> None:

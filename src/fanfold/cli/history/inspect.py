@@ -14,7 +14,6 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS
-from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, step_rows
@@ -39,23 +38,18 @@ MAX_HELD = 12
 @click.option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
 def inspect_command(
     call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
-) -> int:
+) -> None:
     """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
     with open_project(call, to_read=True) as project:
         if output:
             given = inspect(project, run) if step is None else inspect_step(project, run, step)
-            if call.as_json:
-                say_json(given.output)
-            else:
-                hand_over("" if given.output is None else f"{indented(given.output)}\n")
-            return EXIT_OK
+            text = "" if given.output is None else f"{indented(given.output)}\n"
+            call.give(given.output, lambda: hand_over(text))
+            return
         if step is not None:
             one = inspect_step(project, run, step)
-            if call.as_json:
-                say_json(one)
-            else:
-                say("".join(_step_text(one, call.colour)))
-            return EXIT_OK
+            call.give(one, lambda: _step_text(one, call.colour))
+            return
         found = find_run(project, run)
         if call.as_json:
             say_json(inspect_found(project, found, with_state=state))
@@ -69,7 +63,6 @@ def inspect_command(
                 say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
             elif on := how_to_go_on(found.tree, driven=bool(document.owner and document.owner.alive)):
                 say(f"\n{paint(f'go on with it: {on}', 'dim', call.colour)}\n")
-    return EXIT_OK
 
 
 def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -33,7 +33,7 @@ LINES_AT_ONCE = 500
 @click.argument("step", required=False)
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
 @click.option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
-def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> int:
+def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> None:
     """Print what was recorded about RUN, one line per event; with --json the events themselves.
 
     With STEP, a path or the name of a subagent: what its run and its own sessions recorded about it.
@@ -53,7 +53,6 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
             asyncio.run(_follow(project, head, tree, show))
         else:
             show(read_log(project, head, whole_tree=tree))
-    return EXIT_OK
 
 
 async def _follow(

@@ -9,8 +9,7 @@ import click
 from fanfold.cli.ages import read_moment
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import paint, plain, say
 from fanfold.runtime.operations.history.query import named_run, query
 from fanfold.store.search.index import Filters, Hit
 
@@ -34,7 +33,7 @@ def query_command(
     since: str | None,
     explained: bool,
     **only: str | None,
-) -> int:
+) -> None:
     """Search outputs for any of WORDS; only those of RUN and the runs below it when the first word is one.
 
     A "phrase in quotes" is found where its words stand together, and dendr* finds every word that begins so.
@@ -47,20 +46,15 @@ def query_command(
         asked = words if named is None else words[1:]
         found = query(project, asked, filters, run=run or named, most=most, explained=explained)
         nothing = "no output matches\n" if project.has_runs else "nothing has run here yet\n"
-    if call.as_json:
-        say_json(found)
-        return EXIT_OK
-    for hit in found.hits:
-        role = paint(f"  {hit.role}", "dim", call.colour) if hit.role else ""
-        say(f"{paint(hit.run_id, 'dim', call.colour)} {paint(hit.path, 'cyan', call.colour)}{role}\n")
-        say(f"  {plain(hit.excerpt)}\n")
-        say("".join(_parts(hit)))
-    if not found.hits:
+    call.give(found, lambda: (line for hit in found.hits for line in _text(hit, call.colour)))
+    if not (found.hits or call.as_json):
         say(nothing)
-    return EXIT_OK
 
 
-def _parts(hit: Hit) -> Iterator[str]:
+def _text(hit: Hit, colour: bool) -> Iterator[str]:
+    role = paint(f"  {hit.role}", "dim", colour) if hit.role else ""
+    yield f"{paint(hit.run_id, 'dim', colour)} {paint(hit.path, 'cyan', colour)}{role}\n"
+    yield f"  {plain(hit.excerpt)}\n"
     if not isinstance(hit.parts, list):
         return
     yield f"  score {hit.score:.3f}\n"

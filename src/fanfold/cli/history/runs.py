@@ -9,9 +9,8 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, say, say_json
+from fanfold.cli.terminal.output import paint
 from fanfold.cli.terminal.statuses import COLOURS
-from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUNNING
 from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.views.runs.rows import RunRow, RunUsage
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
 @click.option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
-def runs_command(call: Invocation, status: str | None, limit: int, everything: bool) -> int:
+def runs_command(call: Invocation, status: str | None, limit: int, everything: bool) -> None:
     """List the runs of this project, newest first.
 
     A run whose process died is shown as `running` with the mark `no process`: resume it.
@@ -33,13 +32,10 @@ def runs_command(call: Invocation, status: str | None, limit: int, everything: b
     with open_project(call, to_read=True) as project:
         most = None if everything else limit
         found = list_runs(project, status=status, limit=most, children=everything)
-        if call.as_json:
-            say_json(found)
-        elif found:
-            say("".join(_table(found, call.colour)))
-        else:
-            say("no run is in this status\n" if status and project.has_runs else "nothing has run here yet\n")
-    return EXIT_OK
+        nothing = (
+            "no run is in this status\n" if status and project.has_runs else "nothing has run here yet\n"
+        )
+    call.give(found, lambda: _table(found, call.colour) if found else nothing)
 
 
 def _table(runs: list[RunRow], colour: bool) -> Iterator[str]:

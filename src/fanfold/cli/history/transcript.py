@@ -10,7 +10,6 @@ import click
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.addresses import find_run, find_speaker, only_speaker
 from fanfold.runtime.operations.history.transcripts import (
     follow_transcript,
@@ -31,7 +30,7 @@ from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
 def transcript_command(
     call: Invocation, run: str, name: str | None, attempt: int | None, following: bool
-) -> int:
+) -> None:
     """Print the conversation of one agent of RUN: system prompt, turns, tool calls and their results.
 
     STEP is a path as `fanfold inspect` shows it, or the name of a subagent, whose turns are then shown
@@ -51,7 +50,6 @@ def transcript_command(
             _say(call, heading(told))
             _say_entries(call, TranscriptWriter(), told.entries)
             _say(call, closing(told))
-    return EXIT_OK
 
 
 async def _follow(call: Invocation, project: Project, run: str, name: str, attempt: int | None) -> None:

@@ -8,10 +8,10 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.kernel.invariants import InvariantViolation
-from fanfold.runtime.operations.history.verify import replay_run, verify_all, verify_run
+from fanfold.runtime.operations.history.verify import Audit, replay_run, verify_all, verify_run
 
 
 @command("replay", summary="Fold a run's log again without running anything")
@@ -24,11 +24,8 @@ def replay_command(call: Invocation, run: str, checked: bool) -> int:
     """
     with open_project(call, to_read=True) as project:
         audited = replay_run(project, run, checked=checked)
-    if call.as_json:
-        say_json(audited)
-    else:
-        say(f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n")
-        say("".join(_violations(audited.violations, call.colour)))
+    where = f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n"
+    call.give(audited, lambda: [where, *_violations(audited.violations, call.colour)])
     return EXIT_OK if audited.ok else EXIT_FAILED
 
 
@@ -45,19 +42,20 @@ def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
     with open_project(call, to_read=True) as project:
         audit = verify_all(project) if everything else verify_run(project, run or "last")
-    if call.as_json:
-        say_json(audit)
-        return EXIT_OK if audit.ok else EXIT_FAILED
-    for one in audit.runs:
-        word = paint("ok", "green", call.colour) if one.ok else paint("broken", "red", call.colour)
-        say(f"{one.run_id}  {word}  {one.events} events, {one.status or 'unreadable'}\n")
-        say("".join(_violations(one.violations, call.colour)))
-    if audit.violations:
-        say(f"store  {paint('broken', 'red', call.colour)}\n")
-        say("".join(_violations(audit.violations, call.colour)))
-    if not audit.runs:
-        say("nothing has run here yet\n")
+    call.give(audit, lambda: _text(audit, call.colour))
     return EXIT_OK if audit.ok else EXIT_FAILED
+
+
+def _text(audit: Audit, colour: bool) -> Iterator[str]:
+    for one in audit.runs:
+        word = paint("ok", "green", colour) if one.ok else paint("broken", "red", colour)
+        yield f"{one.run_id}  {word}  {one.events} events, {one.status or 'unreadable'}\n"
+        yield from _violations(one.violations, colour)
+    if audit.violations:
+        yield f"store  {paint('broken', 'red', colour)}\n"
+        yield from _violations(audit.violations, colour)
+    if not audit.runs:
+        yield "nothing has run here yet\n"
 
 
 def _violations(found: Iterable[InvariantViolation], colour: bool) -> Iterator[str]:

@@ -6,8 +6,7 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import paint, plain
 from fanfold.runtime.operations.history.whatif import what_if
 from fanfold.runtime.views.recipes.forecasts import WhatIf
 from fanfold.runtime.views.times import duration
@@ -18,7 +17,7 @@ MAX_PATH_STEPS = 12
 @command("whatif", summary="What a run would have taken with another number of slots")
 @click.argument("run")
 @click.option("--max-concurrency", type=int, required=True, metavar="N", help="How many steps at once.")
-def whatif_command(call: Invocation, run: str, max_concurrency: int) -> int:
+def whatif_command(call: Invocation, run: str, max_concurrency: int) -> None:
     """Replay the recorded durations of RUN and its child runs through the scheduler, with N slots.
 
     Everything else is as it was: failures and retries, conflicts, caps of groups and child runs. Waits for
@@ -28,11 +27,7 @@ def whatif_command(call: Invocation, run: str, max_concurrency: int) -> int:
     """
     with open_project(call, to_read=True) as project:
         found = what_if(project, run, max_concurrency)
-    if call.as_json:
-        say_json(found)
-    else:
-        say(_text(found, call.colour))
-    return EXIT_OK
+    call.give(found, lambda: _text(found, call.colour))
 
 
 def _text(found: WhatIf, colour: bool) -> str:

@@ -6,7 +6,7 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import hand_over, paint, plain, say_json, tell
+from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.agents.capture import Captured, capture
 
@@ -39,10 +39,8 @@ def capture_command(
             replace=replace,
         )
     wrong = any(one.severity == "error" for one in found.diagnostics)
-    if call.as_json:
-        say_json(found)
-    else:
-        hand_over(found.recipe)
+    call.give(found, lambda: hand_over(found.recipe))
+    if not call.as_json:
         tell(notes_text(found, call.colour))
     return EXIT_USAGE if wrong else EXIT_OK
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_script
+from fanfold.cli.inputs import read_options
 from fanfold.cli.project import open_project
 from fanfold.cli.recipes.recipe_text import recipe_text
-from fanfold.cli.terminal.output import hand_over, paint, plain, say_json, tell
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.cli.terminal.output import hand_over, paint, plain, tell
+from fanfold.errors import AuthorError
 from fanfold.runtime.views.recipes.specs import DraftedSpec
 from fanfold.text.terminal import one_line
 
@@ -44,31 +43,24 @@ class PlanFlags(Struct, frozen=True, kw_only=True):
 @click.option("--no-model", is_flag=True, help="Fill in a template for this kind of task.")
 @click.option("--anyway", is_flag=True, help="Fill in a template also for what looks like one agent's work.")
 @click.option("--script", metavar="FILE", help="A scripted planner instead of a model, for tests.")
-def plan_command(call: Invocation, task: str, **given: object) -> int:
+def plan_command(call: Invocation, task: str, **given: object) -> None:
     """Draft a recipe for TASK: phases, agents, gates. It is checked and priced, and nothing of it runs.
 
     The recipe goes to stdout, what is to be said about it to stderr. A planner drafts it where there is a
     model, and is told what the compiler says until the draft is valid; otherwise a template is filled in.
     What one agent does better is said to be so.
     """
-    from fanfold.runtime.operations.runs.starting.options import Options  # completion and help need none
-
     flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if flags.no_model and (flags.model or flags.script):
         raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
     with open_project(call) as project:
-        options = Options(
-            model=flags.model,
-            script=None if flags.script is None else read_script(project.folder, Path(flags.script)),
-            script_file=flags.script or "",
-        )
+        options = read_options(project.folder, model=flags.model, script=flags.script)
         asyncio.run(plan_and_show(call, project, task, flags, options))
-    return EXIT_OK
 
 
 async def plan_and_show(
     call: Invocation, project: Project, task: str, flags: PlanFlags, options: Options
-) -> DraftedSpec:
+) -> None:
     """Draft what is asked for, save it where that is wanted too, and show it."""
     from fanfold.runtime.operations.recipes.checked import require_savable, save_recipe
     from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
@@ -92,11 +84,7 @@ async def plan_and_show(
     if flags.save is not None and drafted.fit:
         file = save_recipe(project, flags.save, drafted.recipe, replace=flags.replace)
         drafted = structs.replace(drafted, saved=str(file))
-    if call.as_json:
-        say_json(drafted)
-    else:
-        _show(call, drafted, flags)
-    return drafted
+    call.give(drafted, lambda: _show(call, drafted, flags))
 
 
 def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:

@@ -6,15 +6,14 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import say
 from fanfold.runtime.operations.recipes.editors import MODELINE, recipe_schema, set_up_editors
 from fanfold.runtime.views.recipes.documents import SCHEMA_FILE, SETTINGS_FILE
 
 
 @command("schema", summary="Print the recipe format as JSON Schema, or set up editors with --install")
 @click.option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
-def schema_command(call: Invocation, install: bool) -> int:
+def schema_command(call: Invocation, install: bool) -> None:
     """Print the JSON Schema of recipes, with the roles known here.
 
     With --install, editors that understand YAML schemas complete and check recipes while you type.
@@ -23,13 +22,8 @@ def schema_command(call: Invocation, install: bool) -> int:
     with open_project(call) as project:
         if not install:
             say(recipe_schema(project))
-            return EXIT_OK
+            return
         done = set_up_editors(project)
-    if call.as_json:
-        say_json(done)
-        return EXIT_OK
-    say(f"{done.schema}  {SCHEMA_FILE}\n{done.settings}  {SETTINGS_FILE}\n")
-    if done.note:
-        say(f"{done.note}\n")
-    say(f"In other editors, put this first in a recipe of .fanfold/workflows:\n  {MODELINE}\n")
-    return EXIT_OK
+    lines = [f"{done.schema}  {SCHEMA_FILE}", f"{done.settings}  {SETTINGS_FILE}", *filter(None, [done.note])]
+    lines += ["In other editors, put this first in a recipe of .fanfold/workflows:", f"  {MODELINE}"]
+    call.give(done, lambda: (f"{line}\n" for line in lines))

@@ -10,15 +10,15 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import plain, say, say_json, tell
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.cli.terminal.output import plain, tell
+from fanfold.errors import AuthorError
 from fanfold.trust.project_files import read_named, write_named
 
 
 @command("export", summary="Write a run into one file that opens anywhere")
 @click.argument("run")
 @click.option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
-def export_command(call: Invocation, run: str, file: str | None) -> int:
+def export_command(call: Invocation, run: str, file: str | None) -> None:
     """Write RUN, with the runs below it, into one HTML file that needs no network and no Fanfold.
 
     It shows the graph, the answer and every step, and carries everything that was recorded, so that
@@ -33,22 +33,19 @@ def export_command(call: Invocation, run: str, file: str | None) -> int:
         top = project.folder
     if file == "-":
         sys.stdout.write(page)
-        return EXIT_OK
+        return
     target = Path(file or f"{head.recipe}-{head.root_run_id}.html")
     try:
         write_named(top, target, page.encode())
     except OSError as error:
         raise AuthorError("usage.bad_file", f"{target} cannot be written: {error.strerror}") from None
-    if call.as_json:
-        say_json(Exported(head.root_run_id, str(target), len(page.encode())))
-    else:
-        say(f"{plain(str(target))}\n")
-    return EXIT_OK
+    done = Exported(head.root_run_id, str(target), len(page.encode()))
+    call.give(done, lambda: f"{plain(done.file)}\n")
 
 
 @command("import", summary="Take a run from a file that export wrote")
 @click.argument("file")
-def import_command(call: Invocation, file: str) -> int:
+def import_command(call: Invocation, file: str) -> None:
     """Take the run in FILE into this project, to be looked at and forked.
 
     What the file says is checked as if this Fanfold had recorded it; anything else is refused whole. Nothing
@@ -63,9 +60,6 @@ def import_command(call: Invocation, file: str) -> int:
             reason = error.strerror if isinstance(error, OSError) else "not a file name"
             raise AuthorError("usage.bad_file", f"{file} cannot be read: {reason}") from None
         done = import_run(project, page)
-    if call.as_json:
-        say_json(done)
-        return EXIT_OK
-    say(f"{plain(done.run_id)}\n")
-    tell(f"{plain(done.recipe)}, {done.status}; look at it: fanfold inspect {shlex.quote(done.run_id)}\n")
-    return EXIT_OK
+    call.give(done, lambda: f"{plain(done.run_id)}\n")
+    if not call.as_json:
+        tell(f"{plain(done.recipe)}, {done.status}; look at it: fanfold inspect {shlex.quote(done.run_id)}\n")

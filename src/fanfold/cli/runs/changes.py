@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections.abc import Iterator
 
 import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.cli.terminal.output import first_lines, paint, plain, say
+from fanfold.errors import AuthorError
 from fanfold.runtime.operations.runs.files.changes import (
     APPLIED,
     KEPT,
@@ -41,7 +42,7 @@ _COLOURS = (
 @command("diff", summary="Show what steps merged or proposed, or changed before they failed")
 @click.argument("run")
 @click.argument("step", required=False)
-def diff_command(call: Invocation, run: str, step: str | None) -> int:
+def diff_command(call: Invocation, run: str, step: str | None) -> None:
     """Show what the steps of RUN changed, or only STEP: a patch of what was merged, of each proposal that
     waits, and of what a failed step left in its workspace. Subagents are steps of the run `hand`.
 
@@ -53,14 +54,15 @@ def diff_command(call: Invocation, run: str, step: str | None) -> int:
     ignores its files.
     """
     with open_project(call) as project:
-        return _say_changes(call, diff(project, run, step))
+        found = diff(project, run, step)
+    call.give(found, lambda: _say_changes(found, call.colour))
 
 
 @command("apply", summary="Merge what a step proposed into the project")
 @click.argument("run")
 @click.argument("step", required=False)
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
-def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> int:
+def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
     """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
 
     Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
@@ -72,41 +74,27 @@ def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -
         hint = f"fanfold diff {run} lists what waits"
         raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
     with open_project(call) as project:
-        return _say_applied(call, asyncio.run(apply(project, run, step, dry_run=dry_run)))
+        done = asyncio.run(apply(project, run, step, dry_run=dry_run))
+    call.give(done, lambda: _applied(done))
 
 
-def _say_changes(call: Invocation, found: RunChanges) -> int:
-    if call.as_json:
-        say_json(found)
-        return EXIT_OK
+def _say_changes(found: RunChanges, colour: bool) -> None:
     for one in found.steps:
-        _show(one, found.run_id, call.colour)
+        _show(one, found.run_id, colour)
     if not found.steps:
         say(f"no step of run {found.run_id} changed anything that is merged, proposed or kept\n")
-    return EXIT_OK
 
 
-def _say_applied(call: Invocation, done: Applied) -> int:
-    if call.as_json:
-        say_json(done)
-    else:
-        _tell(done)
-    return EXIT_OK
-
-
-def _tell(done: Applied) -> None:
+def _applied(done: Applied) -> Iterator[str]:
     path = one_line(done.step)
     if done.already:
-        say(f"{path} was applied before\n")
-        return
-    if not done.changes:
-        say(f"{path}: the project holds all of it already\n")
-        return
-    say(f"{'would apply' if done.dry_run else 'applied'} {path}: {_files(len(done.changes))}\n")
-    for change in done.changes[:MAX_FILES]:
-        say(f"  {change.kind} {one_line(change.path)}\n")
-    if len(done.changes) > MAX_FILES:
-        say(f"  … {len(done.changes) - MAX_FILES} more\n")
+        yield f"{path} was applied before\n"
+    elif not done.changes:
+        yield f"{path}: the project holds all of it already\n"
+    else:
+        yield f"{'would apply' if done.dry_run else 'applied'} {path}: {_files(len(done.changes))}\n"
+        lines = (f"  {change.kind} {one_line(change.path)}\n" for change in done.changes)
+        yield from first_lines(lines, MAX_FILES, "  … {} more\n")
 
 
 def _show(step: StepChanges, run: str, colour: bool) -> None:
@@ -114,10 +102,8 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
     if step.left_out and step.state != LEFT_OUT:
         say(f"# {one_line(_left_out(step))}\n")
     if step.patch is None:
-        for change in step.changes[:MAX_FILES]:
-            say(f"#   {change.kind} {one_line(change.path)}\n")
-        if len(step.changes) > MAX_FILES:
-            say(f"#   … {len(step.changes) - MAX_FILES} more\n")
+        lines = (f"#   {change.kind} {one_line(change.path)}\n" for change in step.changes)
+        say("".join(first_lines(lines, MAX_FILES, "#   … {} more\n")))
         return
     bare = [change.path for change in step.changes if not _is_drawn(change.path, step.patch)]
     if bare:

@@ -11,8 +11,8 @@ import click
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_text_file, read_value
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import plain, say, say_json
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.cli.terminal.output import plain, say
+from fanfold.errors import AuthorError
 from fanfold.kernel.lifecycle import PAUSED, WAITING
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.views.approvals import Answered
@@ -22,30 +22,25 @@ from fanfold.store.protocol import RunHead
 
 @command("pause", summary="Pause a run; everything is kept")
 @click.argument("run")
-def pause_command(call: Invocation, run: str) -> int:
+def pause_command(call: Invocation, run: str) -> None:
     """Pause RUN and wait until it has paused. `fanfold resume` goes on."""
     with open_project(call) as project:
         head = asyncio.run(control.pause(project, run))
     _say_head(call, head)
     if head.status in (PAUSED, WAITING) and not call.as_json:
         say(f"resume it: fanfold resume {head.run_id}\n")
-    return EXIT_OK
 
 
 @command("cancel", summary="Cancel a run and everything below it")
 @click.argument("run")
-def cancel_command(call: Invocation, run: str) -> int:
+def cancel_command(call: Invocation, run: str) -> None:
     """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
     with open_project(call) as project:
         _say_head(call, asyncio.run(control.cancel(project, run)))
-    return EXIT_OK
 
 
 def _say_head(call: Invocation, head: RunHead) -> None:
-    if call.as_json:
-        say_json(run_row(head))
-    else:
-        say(f"run {head.run_id} is {head.status}\n")
+    call.give(run_row(head), lambda: f"run {head.run_id} is {head.status}\n")
 
 
 @command("approve", summary="Answer an approval with yes, or with one of its choices")
@@ -56,13 +51,13 @@ def _say_head(call: Invocation, head: RunHead) -> None:
 @click.option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
 def approve_command(
     call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
-) -> int:
+) -> None:
     """Approve STEP of RUN. A run that no process drives goes on in the background.
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
     out when only one approval waits.
     """
-    return _answer(call, run, step, choice or "approve", comment, edit)
+    _answer(call, run, step, choice or "approve", comment, edit)
 
 
 @command("reject", summary="Answer an approval with no")
@@ -73,9 +68,9 @@ def approve_command(
 @click.option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
 def reject_command(
     call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
-) -> int:
+) -> None:
     """Reject STEP of RUN. A run that no process drives goes on in the background."""
-    return _answer(call, run, step, choice or "reject", comment, edit)
+    _answer(call, run, step, choice or "reject", comment, edit)
 
 
 @command("answer", summary="Answer the question of an ask step")
@@ -83,7 +78,7 @@ def reject_command(
 @click.argument("step")
 @click.argument("text", required=False)
 @click.option("--file", "file", metavar="F", help="Take the answer from a file instead.")
-def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> int:
+def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> None:
     """Answer STEP of RUN with TEXT: in words, with one of its choices, or with JSON where the step has a
     schema. A run that no process drives goes on in the background.
     """
@@ -96,7 +91,7 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
         given = text if text is not None else _read_answer(project.folder, Path(str(file)))
         done = asyncio.run(control.reply(project, run, step, given))
         root = project.resolve(done.run_id).root_run_id
-    return _say_answered(call, done, root)
+    _say_answered(call, done, root)
 
 
 def _read_answer(project: Path, file: Path) -> str:
@@ -108,19 +103,14 @@ def _read_answer(project: Path, file: Path) -> str:
 
 def _answer(
     call: Invocation, run: str, step: str | None, decision: str, comment: str | None, edit: str | None
-) -> int:
+) -> None:
     with open_project(call) as project:
         edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
         done = asyncio.run(control.answer(project, run, step, decision, comment, edited))
         root = project.resolve(done.run_id).root_run_id
-    return _say_answered(call, done, root)
+    _say_answered(call, done, root)
 
 
-def _say_answered(call: Invocation, done: Answered, root: str) -> int:
-    if call.as_json:
-        say_json(done)
-        return EXIT_OK
-    say(f"{plain(done.step)}: {plain(done.decision)}\n")
-    if done.detached:
-        say(f"run {root} goes on in the background; follow it: fanfold watch {root}\n")
-    return EXIT_OK
+def _say_answered(call: Invocation, done: Answered, root: str) -> None:
+    on = f"run {root} goes on in the background; follow it: fanfold watch {root}\n" if done.detached else ""
+    call.give(done, lambda: f"{plain(done.step)}: {plain(done.decision)}\n{on}")

@@ -17,7 +17,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.fork_text import forecast_lines
 from fanfold.cli.runs.outcome import say_detached
-from fanfold.cli.terminal.output import say, say_json, tell, wants_colour
+from fanfold.cli.terminal.output import say_json, tell, wants_colour
 from fanfold.cli.terminal.questions import confirm
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.addresses import find_run
@@ -155,7 +155,7 @@ def _fork_subagent(call: Invocation, project: Project, step: str, at: AtTurn, ye
     from fanfold.runtime.operations.agents.subagents import fork_subagent
 
     child = asyncio.run(fork_subagent(project, step, at, yes=yes))
-    say_json(child) if call.as_json else say(f"{child.id}\n")
+    call.give(child, lambda: f"{child.id}\n")
     return EXIT_OK
 
 

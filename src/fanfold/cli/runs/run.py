@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_script
+from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_options
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import say, say_json, tell
+from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.operations.project import Project
@@ -113,7 +113,7 @@ def _run(
     from fanfold.runtime.operations.runs.background import hand_over
     from fanfold.runtime.operations.runs.starting.creation import start
 
-    options = _options(project.folder, flags)
+    options = _options(project.folder, flags, flags.script)
     terminal = Foreground(call)
     owned = start(project, plan, inputs, options, yes=flags.yes, attendant=terminal.attendant)
     for name in owned.tree.frozen().instructions.cut:
@@ -124,22 +124,11 @@ def _run(
     return terminal.drive(owned)
 
 
-def _options(project: Path, flags: RunFlags) -> Options:
-    from fanfold.runtime.operations.runs.starting.options import Options
-
-    script = None if flags.script is None else read_script(project, Path(flags.script))
-    return Options(
-        max_concurrency=flags.max_concurrency,
-        max_agents=flags.max_agents,
-        budget_tokens=flags.budget_tokens,
-        budget_micro_usd=micro_usd(flags.budget_usd),
-        permission=flags.permission or "ask",
-        unsafe_no_sandbox=flags.unsafe_no_sandbox,
-        backend=flags.agent_backend,
-        model=flags.model,
-        script=script,
-        script_file=flags.script or "",
-    )
+def _options(project: Path, flags: RunFlags, script: str | None) -> Options:
+    given = structs.asdict(structs.replace(flags, script=script))
+    given["budget_micro_usd"] = micro_usd(given.pop("budget_usd"))
+    del given["yes"]
+    return read_options(project, **given)
 
 
 def _predict(
@@ -151,21 +140,14 @@ def _predict(
     flags: RunFlags,
 ) -> None:
     from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
-    from fanfold.runtime.operations.runs.starting.options import Options
 
-    options = Options(
-        max_concurrency=flags.max_concurrency,
-        max_agents=flags.max_agents,
-        budget_tokens=flags.budget_tokens,
-        budget_micro_usd=micro_usd(flags.budget_usd),
-        backend=flags.agent_backend,
-        model=flags.model,
-        script=flags.script,
-    )
+    # Whether there is a script matters, not what it says.
+    options = structs.replace(_options(project.folder, flags, None), script=flags.script)
     result, steps = foresee_run(project, checked, inputs, options, missing)
-    if call.as_json:
-        say_json(result)
-    else:
+
+    def text() -> str:
         from fanfold.cli.runs.dry_run_text import render
 
-        say(render(checked.runnable(), result, steps, call.colour))
+        return render(checked.runnable(), result, steps, call.colour)
+
+    call.give(result, text)

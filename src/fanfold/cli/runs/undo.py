@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import first_lines
 from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.views.runs.changes import Undone
 from fanfold.text.terminal import one_line
@@ -22,7 +22,7 @@ _WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
 @click.argument("run")
 @click.argument("step", required=False)
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
-def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> int:
+def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
     """Put the project's files back as they were before RUN, or only STEP of it, was merged.
 
     All of it or nothing: where anybody changed one of the files since, nothing is touched and the files are
@@ -33,21 +33,15 @@ def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) ->
     """
     with open_project(call) as project:
         done = asyncio.run(undo(project, run, step, dry_run=dry_run))
-    if call.as_json:
-        say_json(done)
-    else:
-        _tell(done)
-    return EXIT_OK
+    call.give(done, lambda: _text(done))
 
 
-def _tell(done: Undone) -> None:
+def _text(done: Undone) -> Iterator[str]:
     fresh = [one.path for one in done.steps if not one.already]
     if not fresh:
-        say(f"{one_line(', '.join(one.path for one in done.steps))}: taken back before\n")
+        yield f"{one_line(', '.join(one.path for one in done.steps))}: taken back before\n"
         return
     files = f"{len(done.changes)} file{'' if len(done.changes) == 1 else 's'}"
-    say(f"{'would take back' if done.dry_run else 'took back'} {one_line(', '.join(fresh))}: {files}\n")
-    for change in done.changes[:MAX_FILES]:
-        say(f"  {_WORDS[change.kind]} {one_line(change.path)}\n")
-    if len(done.changes) > MAX_FILES:
-        say(f"  … {len(done.changes) - MAX_FILES} more\n")
+    yield f"{'would take back' if done.dry_run else 'took back'} {one_line(', '.join(fresh))}: {files}\n"
+    lines = (f"  {_WORDS[change.kind]} {one_line(change.path)}\n" for change in done.changes)
+    yield from first_lines(lines, MAX_FILES, "  … {} more\n")

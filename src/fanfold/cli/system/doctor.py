@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain
 from fanfold.errors import EXIT_FAILED, EXIT_OK
 from fanfold.runtime.operations.system.doctor import examine
 from fanfold.runtime.views.installation import Examination
@@ -20,10 +20,7 @@ def doctor_command(call: Invocation) -> int:
     from fanfold import __version__
 
     found = examine(call.project, lambda: wire(call.project, to_read=True), __version__)
-    if call.as_json:
-        say_json(found)
-    else:
-        say("".join(_text(found, call.colour)))
+    call.give(found, lambda: _text(found, call.colour))
     return EXIT_OK if found.ok else EXIT_FAILED
 
 

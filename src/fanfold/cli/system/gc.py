@@ -7,8 +7,7 @@ import click
 from fanfold.cli.ages import read_age
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import plain, say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import plain
 from fanfold.runtime.operations.system.gc import collect
 
 
@@ -17,7 +16,7 @@ from fanfold.runtime.operations.system.gc import collect
     "--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
-def gc_command(call: Invocation, older_than: str, dry_run: bool) -> int:
+def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     """Remove runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
 
     Workspaces that failed or interrupted steps left go too when they are that old, also those of runs that
@@ -28,16 +27,12 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> int:
     age_ms = read_age("--older-than", older_than)
     with open_project(call) as project:
         removed = collect(project, age_ms, dry_run=dry_run)
-    if call.as_json:
-        say_json(removed)
-        return EXIT_OK
     verb = "would remove" if dry_run else "removed"
     named = [("", removed.runs), ("workspace ", removed.workspaces), ("proposal ", removed.proposals)]
-    for word, names in named:
-        say("".join(f"{verb} {word}{plain(name)}\n" for name in names))
+    lines = [f"{verb} {word}{plain(name)}\n" for word, names in named for name in names]
     counts = [_count(len(names), word.strip()) for word, names in named[1:] if names]
-    say(f"{verb} {', '.join([_count(len(removed.runs), 'run'), *counts])}\n")
-    return EXIT_OK
+    lines.append(f"{verb} {', '.join([_count(len(removed.runs), 'run'), *counts])}\n")
+    call.give(removed, lambda: lines)
 
 
 def _count(number: int, word: str) -> str:

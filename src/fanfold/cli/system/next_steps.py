@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import paint, plain
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
@@ -34,7 +33,7 @@ class Suggestion(Struct, frozen=True):
 
 
 @command("", summary="What to do next here")
-def next_command(call: Invocation) -> int:
+def next_command(call: Invocation) -> None:
     """Say what waits for you in this project, and what you can do next."""
     with open_project(call, to_read=True) as project:
         runs = _worth_telling(list_runs(project, limit=LOOKED_AT))
@@ -42,13 +41,12 @@ def next_command(call: Invocation) -> int:
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
     found += _about_recipes([*own, *files], bool(runs))
-    if call.as_json:
-        say_json(found)
-        return EXIT_OK
-    for one in found:
-        say(f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n")
-    say(f"All commands\n  {paint('fanfold --help', 'cyan', call.colour)}\n")
-    return EXIT_OK
+    told = [*found, Suggestion("All commands", "fanfold --help")]
+    call.give(found, lambda: (f"{plain(one.what)}\n  {_painted(one.command, call.colour)}\n" for one in told))
+
+
+def _painted(command: str, colour: bool) -> str:
+    return paint(plain(command), "cyan", colour)
 
 
 def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:

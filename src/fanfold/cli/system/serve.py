@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import plain, say, say_json, tell
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import plain, tell
 from fanfold.runtime.views.installation import Served
 
 
@@ -21,7 +20,7 @@ from fanfold.runtime.views.installation import Served
     type=click.Choice(["operator", "viewer"]),
     help="Make a token for an address that others can reach, and serve nothing.",
 )
-def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_token: str | None) -> int:
+def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_token: str | None) -> None:
     """Serve the console, the API under /api, and MCP at /mcp, until Ctrl-C.
 
     The link that is printed lets a browser in; it is shown this once. Runs that are started here have
@@ -31,7 +30,8 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
     configuration (server.operators, server.viewers); --new-token makes one.
     """
     if new_token is not None:
-        return _make_token(call, new_token)
+        _make_token(call, new_token)
+        return
     from fanfold import __version__
     from fanfold.wiring import serve
 
@@ -39,32 +39,26 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
         _say(call, served)
 
     serve(call.project, host, port, version=__version__, take_over=take_over, tell=said)
-    return EXIT_OK
 
 
 def _say(call: Invocation, served: Served) -> None:
     import sys
 
-    if call.as_json:
-        say_json(served)
-    else:
-        say(f"{served.link or served.url}\n")
+    call.give(served, lambda: f"{served.link or served.url}\n")
+    if not call.as_json:
         for run in served.taken_over:
             tell(f"run {plain(run)} goes on\n")
         tell("Ctrl-C stops the server; runs go on\n")
     sys.stdout.flush()  # whoever started us may read it from a pipe
 
 
-def _make_token(call: Invocation, role: str) -> int:
+def _make_token(call: Invocation, role: str) -> None:
     import os
 
     from fanfold.runtime.config import fanfold_home
     from fanfold.runtime.operations.system.tokens import make_token
 
     made = make_token(role, fanfold_home(os.environ))
-    if call.as_json:
-        say_json(made)
-        return EXIT_OK
-    say(f"{made.token}\n")
-    tell(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
-    return EXIT_OK
+    call.give(made, lambda: f"{made.token}\n")
+    if not call.as_json:
+        tell(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")

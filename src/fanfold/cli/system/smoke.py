@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import paint, say, say_json, tell, to_json
+from fanfold.cli.terminal.output import paint, say, tell, to_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.system.real_smoke import SCENARIOS
 from fanfold.runtime.operations.system.smoke import CLAIMS, run_scripted, would_run
@@ -43,10 +43,7 @@ def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: b
         from fanfold.runtime.operations.system.smoke_scenarios import run_scenarios
 
         report, status = run_scenarios(lambda: wire(call.project), call.project, names)
-    if call.as_json:
-        say_json(report)
-    else:
-        _say(report, call.colour)
+    call.give(report, lambda: _say(report, call.colour))
     return EXIT_OK if report.ok else status
 
 

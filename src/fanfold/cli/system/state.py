@@ -9,8 +9,8 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import say, say_json, tell
-from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
+from fanfold.cli.terminal.output import tell
+from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
 from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.system.state import StateView, adopt_state, remove_state, show_state
@@ -22,7 +22,7 @@ _KIB = 1024
 @command("state", summary="Show, adopt or remove state that is not yours: a clone's, or of a copied project")
 @click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
 @click.option("--yes", is_flag=True, help="adopt, remove: do not ask.")
-def state_command(call: Invocation, action: str, yes: bool) -> int:
+def state_command(call: Invocation, action: str, yes: bool) -> None:
     """Decide about what Fanfold remembers of this project.
 
     State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
@@ -32,15 +32,15 @@ def state_command(call: Invocation, action: str, yes: bool) -> int:
     recipes, roles and configuration stay.
     """
     home = fanfold_home(os.environ)
-    if action == "show":
-        return _tell(call, show_state(call.project, home))
     seen = show_state(call.project, home)
     wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
-    if wanted and not yes:
+    if action != "show" and wanted and not yes:
         _ask(call, seen, action)
     if action == "remove":
-        return _tell(call, remove_state(call.project, home))
-    return _tell(call, adopt_state(call.project, home, lambda: _roots(call)))
+        seen = remove_state(call.project, home)
+    elif action == "adopt":
+        seen = adopt_state(call.project, home, lambda: _roots(call))
+    call.give(seen, lambda: _text(seen))
 
 
 def _roots(call: Invocation) -> list[str]:
@@ -56,14 +56,6 @@ def _ask(call: Invocation, seen: StateView, action: str) -> None:
     question = "Take it over as it is?" if action == "adopt" else "Delete it?"
     if not click.confirm(question, err=True):
         raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
-
-
-def _tell(call: Invocation, seen: StateView) -> int:
-    if call.as_json:
-        say_json(seen)
-    else:
-        say(_text(seen))
-    return EXIT_OK
 
 
 def _text(seen: StateView) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from fanfold.text.terminal import visible, visible_json
@@ -135,6 +136,14 @@ def to_json(document: object) -> str:
         import json
 
         return json.dumps(msgspec.to_builtins(document))
+
+
+def first_lines(lines: Iterable[str], most: int, more: str) -> Iterator[str]:
+    """So many of them, then `more` with how many are left."""
+    every = list(lines)
+    yield from every[:most]
+    if len(every) > most:
+        yield more.format(len(every) - most)
 
 
 def plain(text: str) -> str:
