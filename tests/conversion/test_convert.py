@@ -101,3 +101,11 @@ def test_a_file_that_is_no_workflow_is_refused(
     put(project, "w.yaml", text)
     assert main(["convert", "w.yaml"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_words_that_our_reader_would_take_for_a_number_stay_words(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(project, "flow.yaml", 'name: f\nnodes:\n- {id: a, prompt: "1e3"}\n')
+    status, made = fanfold(capsys, "convert", "flow.yaml", "--from", "archon")
+    assert (status, made["diagnostics"]) == (0, [])

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from fanfold.errors import FanfoldError
-from fanfold.recipe.conversion.formats import as_yaml, convert
+from fanfold.recipe.builder import as_yaml
+from fanfold.recipe.conversion.formats import convert
 from fanfold.recipe.conversion.source import ForeignFile, Lost
 from tests.conversion.scripts import Workflow
 from tests.conversion.workflows import ALL

@@ -460,22 +460,6 @@ def test_a_thousand_steps_are_enough_unless_the_recipe_says_more():
     assert compile_text(f"name: t\nlimits: {{max_steps: 1001}}\nsteps:\n{body}").report.ok
 
 
-def test_given_inputs_are_checked_with_the_recipe():
-    text = (
-        b"name: t\ninputs: [{name: topic, required: true}]\nsteps:\n- {id: a, prompt: '{{inputs.topic}}'}\n"
-    )
-    found = compile_recipe(text, "t.yaml", surroundings(), inputs={"topik": 1})
-    assert codes(found) == ["recipe.unknown_input", "recipe.missing_input"]
-    assert found.plan is None
-    assert compile_recipe(text, "t.yaml", surroundings(), inputs={"topic": "x"}).plan is not None
-
-
-def test_where_each_step_stands_is_known():
-    compiled = compile_text("name: t\nsteps:\n- id: g\n  steps:\n    - {id: a, prompt: x}\n")
-    starts = {path: place.start for path, place in compiled.positions["recipe.yaml"].items()}
-    assert {path: (at.line, at.column) for path, at in starts.items()} == {"g": (3, 7), "g/a": (5, 12)}
-
-
 @pytest.mark.parametrize(
     ("run", "expected"),
     [

@@ -84,11 +84,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """The recipe as a file would hold it."""
-        import yaml
-
-        return yaml.dump(
-            self.value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=2**31 - 1, indent=2
-        )
+        return as_yaml(self.value)
 
     def compile(self, around: Surroundings, folder: str | os.PathLike[str] = ".") -> Compiled:
         """Check the recipe and everything it calls; sub-workflows in files are found from `folder`."""
@@ -122,7 +118,8 @@ def _plain(value: dict[str, Any]) -> dict[str, JSON]:
     return copied
 
 
-def _dumper() -> type[Any]:
+def as_yaml(value: JSON) -> str:
+    """A recipe, as data, in the text that our own reader reads back as the same."""
     import yaml
 
     class Dumper(yaml.CSafeDumper):
@@ -139,7 +136,10 @@ def _dumper() -> type[Any]:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
-    return Dumper
+    written: str = yaml.dump(
+        value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=2**31 - 1, indent=2
+    )
+    return written
 
 
 def _means_something_else(text: str) -> bool:

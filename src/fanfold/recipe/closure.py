@@ -24,6 +24,7 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
 from fanfold.recipe.language.known_outputs import ANYTHING, Known, ListOf
+from fanfold.recipe.library import is_path
 from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import FoundRecipe, Surroundings
 from fanfold.text.notes import quoted
@@ -119,7 +120,7 @@ class Closure(Struct):
 
     def _find(self, node: Scalar, unit: Unit) -> FoundRecipe | None:
         text = node.text
-        if os.path.isabs(text) or (_is_path(text) and not text.endswith((".yaml", ".yml"))):
+        if os.path.isabs(text) or (is_path(text) and not text.endswith((".yaml", ".yml"))):
             message = f"{quoted(text)} is not a recipe"
             hint = "write name, name@version or ./file.yaml"
             unit.notes.error("recipe.unknown_workflow", message, node, hint)
@@ -137,7 +138,7 @@ class Closure(Struct):
         return found
 
     def _key(self, text: str, found: FoundRecipe, child: Unit) -> str:
-        if not _is_path(text):
+        if not is_path(text):
             return f"{text.partition('@')[0]}@{child.version}"
         folder = os.path.dirname(os.path.abspath(self.root_file))
         return os.path.relpath(os.path.abspath(found.file), folder).replace(os.sep, "/")
@@ -168,10 +169,6 @@ class Closure(Struct):
         chain = " → ".join(quoted(frame.unit.name) for frame in self.way)
         message = f"workflows are nested more than {MAX_NESTING_DEPTH} deep: {chain} → …"
         root.unit.notes.error("recipe.depth", message, root.call.entries.nodes["workflow"])
-
-
-def _is_path(text: str) -> bool:
-    return "/" in text or text.endswith((".yaml", ".yml"))
 
 
 def _errors(report: Report) -> int:

@@ -10,6 +10,8 @@ Rules
 
 from __future__ import annotations
 
+from functools import partialmethod
+
 from fanfold.text.diagnostics import Diagnostic, Fix, Range, Severity, Source, Span
 
 MAX_DIAGNOSTICS = 500
@@ -42,8 +44,9 @@ class Report:
         """Everything found, by file, then place; of one place errors first."""
         return tuple(sorted(self._errors + self._warnings, key=_order))
 
-    def error(
+    def tell(
         self,
+        severity: Severity,
         code: str,
         message: str,
         source: Source,
@@ -51,53 +54,27 @@ class Report:
         help: str = "",
         fix: Fix | None = None,
     ) -> None:
-        """The file is refused because of `span`."""
-        self._keep(self._errors, self._found(code, "error", message, source, span, help, fix))
+        """After an error at `span` the file is refused, after a warning it can be used; a note explains."""
+        code = self._language + code if code.startswith(".") else code
+        self.add(Diagnostic(code, severity, message, source.file, source.range(*span), help, fix))
 
-    def warning(
-        self,
-        code: str,
-        message: str,
-        source: Source,
-        span: Span,
-        help: str = "",
-        fix: Fix | None = None,
-    ) -> None:
-        """The file can be used, but the author should know."""
-        self._keep(self._warnings, self._found(code, "warning", message, source, span, help, fix))
-
-    def note(self, code: str, message: str, source: Source, span: Span) -> None:
-        """Nothing is wrong; it may explain something."""
-        self.add(self._found(code, "note", message, source, span, "", None))
+    error = partialmethod(tell, "error")
+    warning = partialmethod(tell, "warning")
+    note = partialmethod(tell, "note")
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Take over what somebody else found."""
-        self._keep(self._errors if diagnostic.severity == "error" else self._warnings, diagnostic)
+        kept = self._errors if diagnostic.severity == "error" else self._warnings
+        if len(kept) < MAX_DIAGNOSTICS:
+            kept.append(diagnostic)
+        else:
+            self.dropped += 1
 
     def extend(self, other: Report) -> None:
         """Take over what another report holds (a sub-workflow's file)."""
         for diagnostic in other.diagnostics:
             self.add(diagnostic)
         self.dropped += other.dropped
-
-    def _found(
-        self,
-        code: str,
-        severity: Severity,
-        message: str,
-        source: Source,
-        span: Span,
-        help: str,
-        fix: Fix | None,
-    ) -> Diagnostic:
-        code = self._language + code if code.startswith(".") else code
-        return Diagnostic(code, severity, message, source.file, source.range(*span), help, fix)
-
-    def _keep(self, kept: list[Diagnostic], diagnostic: Diagnostic) -> None:
-        if len(kept) < MAX_DIAGNOSTICS:
-            kept.append(diagnostic)
-        else:
-            self.dropped += 1
 
 
 def _order(diagnostic: Diagnostic) -> tuple[str, Range, str, str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fanfold.recipe.conversion.archon_programs import NAME, STAND_IN, script_step, shell_step
+from fanfold.recipe.conversion.archon_programs import NAME, script_step, shell_step
 from fanfold.recipe.conversion.conditions import to_cel
-from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
+from fanfold.recipe.conversion.source import STAND_IN, Converted, ForeignFile, Reader, slug, step_id
 from fanfold.text.trees.tree import Mapping
 
 _ARGUMENTS = frozenset({"ARGUMENTS", "USER_MESSAGE"})
@@ -101,10 +101,9 @@ class _Archon:
                 reader.lose(key, "it says how a model works, and none does here")
 
     def _retry(self, reader: Reader, step: dict[str, Any]) -> None:
-        retry = reader.map("retry")
-        if retry is None:
+        inner = reader.inner("retry")
+        if inner is None:
             return
-        inner = Reader(self.source, retry, f"{reader.what}: retry")
         times = inner.whole("max_attempts")
         step["retry"] = {"attempts": min(10, max(1, (1 if times is None else times) + 1))}
         if times is not None and not 0 <= times < 10:
@@ -133,7 +132,7 @@ class _Archon:
             reader.lose("trigger_rule", "steps run when those before them ended well")
 
     def _work(self, reader: Reader, step: dict[str, Any]) -> None:
-        loop, approval = reader.map("loop"), reader.map("approval")
+        loop, approval = reader.inner("loop"), reader.inner("approval")
         composed = next((key for key in _COMPOSED if reader.get(key) is not None), None)
         if composed is not None:
             step["shell"] = STAND_IN
@@ -144,13 +143,12 @@ class _Archon:
         elif reader.get("script") is not None:
             step |= script_step(reader, self.source, lambda text: self._text(text, reader))
         elif loop is not None:
-            self._loop(Reader(self.source, loop, f"{reader.what}: loop"), step)
+            self._loop(loop, step)
         elif approval is not None:
-            inner = Reader(self.source, approval, f"{reader.what}: approval")
-            captured = inner.flag("capture_response")
-            step["ask" if captured else "approve"] = self._text(inner.text("message") or "Go on?", reader)
-            inner.lose("on_reject", "a no fails the step; with choices it may lead elsewhere")
-            inner.done()
+            captured = approval.flag("capture_response")
+            step["ask" if captured else "approve"] = self._text(approval.text("message") or "Go on?", reader)
+            approval.lose("on_reject", "a no fails the step; with choices it may lead elsewhere")
+            approval.done()
         elif reader.get("cancel") is not None:
             step |= {"end": "failed", "message": self._text(reader.text("cancel"), reader)}
         elif reader.get("command") is not None:

@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fanfold.recipe.conversion.source import ForeignFile, Reader
+from fanfold.recipe.conversion.source import STAND_IN, ForeignFile, Reader
 
 NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_-]*)((?:\.output(?:\.[A-Za-z_][A-Za-z0-9_]*)?)?)", re.ASCII)
 """A node's output, or one field of it: what follows is text again."""
-STAND_IN = "echo 'This step is to be written anew.' >&2; exit 1"
 _OF_BASH = re.compile(
     r"pipefail|\[\[|<<<|&>|<\(|\$'|\{\{|\$\{\w+(?:,|\^|//?|:\d)|\w=\(|\(\(|BASH_"
     r"|^\s*(?:function|declare|local -|mapfile|source|shopt)\b",

@@ -6,7 +6,7 @@ One way back, over a row of agents, becomes a loop; any other way back is lost.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fanfold.recipe.conversion.conditions import in_cel, to_cel
 from fanfold.recipe.conversion.conductor_names import Names
@@ -18,11 +18,10 @@ from fanfold.text.trees.tree import Mapping, Node, Scalar
 _ENDS = ("$end", "end", "END", "")
 
 
-class _Route:
-    def __init__(self, to: str, when: str, at: Node) -> None:
-        self.to = to
-        self.when = when
-        self.at = at
+class _Route(NamedTuple):
+    to: str
+    when: str
+    at: Node
 
 
 class _Conductor:
@@ -189,12 +188,11 @@ class _Conductor:
         if source is None:
             one.lose("source", "what it runs over is not known here")
         self.kinds.item = step["as"] = one.text("as") or "item"
-        agent = one.map("agent")
+        agent = one.inner("agent")
         if agent is not None:
-            inner = Reader(self.source, agent, f"{one.what}: agent")
-            inner.get("name")
-            self.kinds.write(inner, step, name)
-            inner.done()
+            agent.get("name")
+            self.kinds.write(agent, step, name)
+            agent.done()
         self.kinds.item = ""
         most = one.whole("max_concurrent")
         if most is not None:

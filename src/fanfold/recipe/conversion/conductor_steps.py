@@ -8,7 +8,7 @@ from typing import Any
 
 from fanfold.recipe.conversion.conditions import in_cel
 from fanfold.recipe.conversion.conductor_names import OF_PROGRAMS, VALUE, Names
-from fanfold.recipe.conversion.source import ForeignFile, Reader, rewrite
+from fanfold.recipe.conversion.source import STAND_IN, ForeignFile, Reader, rewrite
 from fanfold.recipe.conversion.values import to_value
 from fanfold.text.trees.tree import Mapping, Node, Scalar
 
@@ -18,7 +18,6 @@ _OF_SCHEMAS = {
     "max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems", "minLength": "minLength",
     "maxLength": "maxLength", "minItems": "minItems", "maxItems": "maxItems",
 }  # fmt: skip
-STAND_IN = "echo 'This step is to be written anew.' >&2; exit 1"
 
 
 class StepKinds:
@@ -84,12 +83,11 @@ class StepKinds:
             step["output_schema"] = self._object(output)
         elif not self._names.is_text(name):
             step["output_schema"] = _asked(self._names.fields(name))
-        reasoning = agent.map("reasoning")
+        reasoning = agent.inner("reasoning")
         if reasoning is not None:
-            inner = Reader(self._source, reasoning, f"{agent.what}: reasoning")
-            if inner.text("effort"):
-                step["reasoning_effort"] = inner.text("effort")
-            inner.done()
+            if reasoning.text("effort"):
+                step["reasoning_effort"] = reasoning.text("effort")
+            reasoning.done()
         turns = agent.whole("max_agent_iterations")
         if turns is not None:
             step["max_turns"] = turns
@@ -109,10 +107,9 @@ class StepKinds:
             agent.lose(key, "it is no number of seconds")
 
     def _retry(self, agent: Reader, step: dict[str, Any]) -> None:
-        retry = agent.map("retry")
-        if retry is None:
+        inner = agent.inner("retry")
+        if inner is None:
             return
-        inner = Reader(self._source, retry, f"{agent.what}: retry")
         tries = inner.whole("max_attempts")
         step["retry"] = {"attempts": min(10, max(1, tries if tries is not None else 1))}
         if tries is not None and not 1 <= tries <= 10:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fanfold.errors import AuthorError
 from fanfold.recipe.conversion import archon, claude, conductor, crewai
@@ -50,19 +49,3 @@ def detect(source: ForeignFile) -> str:
         return "crewai"
     message = f"it cannot be told which system {source.file} is from"
     raise AuthorError("convert.unknown", message, hint=f"say so: --from {'|'.join(SYSTEMS)}")
-
-
-def as_yaml(recipe: dict[str, Any]) -> str:
-    """A recipe as people would write it."""
-    import yaml
-
-    class Written(yaml.SafeDumper):
-        pass
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        lines = "\n" in value.strip() and not any(line != line.rstrip() for line in value.splitlines())
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if lines else None)
-
-    Written.add_representer(str, text)
-    Written.ignore_aliases = lambda *_: True  # type: ignore[method-assign]  # a setting of the library, by a method
-    return yaml.dump(recipe, Dumper=Written, sort_keys=False, allow_unicode=True, width=100)

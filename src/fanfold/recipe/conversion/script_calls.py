@@ -166,13 +166,11 @@ class Calls:
                 return None
             script.take((start, start + 1), (end - 1, end))
             return ScriptCall(steps=[step for _, step in found], numbered=found)
-        mapped = next((at for at in range(start, end) if script.says(at, ".", "map", "(")), None)
-        if mapped is None or script.partner[mapped + 2] != end - 1:
+        found_map = self._mapped(start, end)
+        items = self._items((start, found_map[0])) if found_map is not None else None
+        if found_map is None or items is None:
             return None
-        thunk = self._function((mapped + 3, end - 1), nested=True)
-        items = self._items((start, mapped)) if thunk is not None else None
-        if thunk is None or items is None:
-            return None
+        mapped, thunk = found_map
         script.take((start, mapped + 3), (end - 1, end), *thunk.words)
         local = parameters(thunk.names, ("item", "index"))
         return ScriptCall(steps=[self._agent(thunk.call, name, local)], items=items)
@@ -218,19 +216,28 @@ class Calls:
             return None
         start, end = at + 2, span[1] - 1
         end -= script.says(end - 1, ",")
-        mapped = next((one for one in range(start, end) if script.says(one, ".", "map", "(")), None)
-        if mapped is None or script.partner[mapped + 2] != end - 1:
+        found_map = self._mapped(start, end)
+        if found_map is None:
             return None
-        thunk = self._function((mapped + 3, end - 1), nested=True)
+        mapped, thunk = found_map
         over = listed_path(script, (start, mapped))
         known = parameters(names, ("steps.x.output", "item", "index"))
-        if thunk is None or over is None or self.path(over[0], known, over[1])[1] != over[1]:
+        if over is None or self.path(over[0], known, over[1])[1] != over[1]:
             return None
         each = thunk.names[0] if thunk.names and thunk.names[0] not in RESERVED else None
         if len(thunk.names) > 1 or (thunk.names and each is None):
             return None
         words = [(span[0], mapped + 3), (end - 1, span[1]), *thunk.words]
         return _Function(names, thunk.call, words, over, each)
+
+    def _mapped(self, start: int, end: int) -> tuple[int, _Function] | None:
+        """Where `.map(` stands that ends these words, and the function in it."""
+        script = self.script
+        at = next((one for one in range(start, end) if script.says(one, ".", "map", "(")), None)
+        if at is None or script.partner[at + 2] != end - 1:
+            return None
+        thunk = self._function((at + 3, end - 1), nested=True)
+        return None if thunk is None else (at, thunk)
 
     def _items(self, span: Span) -> str | None:
         """What a map runs over, as an expression."""

@@ -30,9 +30,7 @@ class ScriptWords:
         try:
             self.words: list[JsWord] = words_of(self.text)
         except Unreadable as error:
-            raise AuthorError(
-                "convert.unreadable", f"{source.file}:{self.line_of(error.at)}: {error}"
-            ) from None
+            raise self._unreadable(error.at, error) from None
         self._taken = bytearray(len(self.words))
         self.partner = self._pairs()
 
@@ -46,20 +44,19 @@ class ScriptWords:
             if word.text in _CLOSING:
                 opened.append(at)
                 if len(opened) > MAX_DEPTH:
-                    where = f"{self.source.file}:{self.line_of(word.start)}"
-                    raise AuthorError(
-                        "convert.unreadable", f"{where}: more than {MAX_DEPTH} brackets are open"
-                    )
+                    raise self._unreadable(word.start, f"more than {MAX_DEPTH} brackets are open")
             elif word.text in ")]}":
                 start = opened.pop() if opened else -1
                 if start < 0 or _CLOSING[self.words[start].text] != word.text:
-                    where = f"{self.source.file}:{self.line_of(word.start)}"
-                    raise AuthorError("convert.unreadable", f"{where}: {word.text} closes nothing")
+                    raise self._unreadable(word.start, f"{word.text} closes nothing")
                 found[start] = at
         if opened:
-            where = f"{self.source.file}:{self.line(opened[-1])}"
-            raise AuthorError("convert.unreadable", f"{where}: {self.words[opened[-1]].text} is not closed")
+            last = self.words[opened[-1]]
+            raise self._unreadable(last.start, f"{last.text} is not closed")
         return found
+
+    def _unreadable(self, place: int, why: object) -> AuthorError:
+        return AuthorError("convert.unreadable", f"{self.source.file}:{self.line_of(place)}: {why}")
 
     def says(self, at: int, *texts: str) -> bool:
         """Whether these words follow one another from here on."""

@@ -19,6 +19,7 @@ from fanfold.text.trees.tree import Mapping, Node, Scalar, plain
 from fanfold.text.trees.yaml import TextFormat, parse_yaml
 
 MAX_BYTES = 1024 * 1024
+STAND_IN = "echo 'This step is to be written anew.' >&2; exit 1"
 FORMAT = TextFormat(name="workflow", max_bytes=MAX_BYTES, clean_text=False, clean_values=False)
 _HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _AS_JSON = re.compile(r"\s*\|\s*(?:to)?json(?:\(\))?\Z", re.ASCII)
@@ -112,6 +113,11 @@ class Reader:
         """An object inside."""
         found = self._of(Mapping, name, "it is no object")
         return found if isinstance(found, Mapping) else None
+
+    def inner(self, name: str) -> Reader | None:
+        """The reader of an object inside."""
+        found = self.map(name)
+        return None if found is None else Reader(self.source, found, f"{self.what}: {name}")
 
     def objects(self, name: str) -> list[Mapping]:
         found = self._of(tree.Sequence, name, "it is no list")

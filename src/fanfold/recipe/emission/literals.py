@@ -43,13 +43,14 @@ def find_literals(request: str, prompts: Sequence[Pieces]) -> list[Literal]:
             break
         if value in taken or not any(_holds(prompt, value) for prompt in left):
             continue
-        literal = Literal(_name(kind, {one.name for one in taken.values()}), value)
+        literal = Literal(free_name(kind, {one.name for one in taken.values()}), value)
         taken[value] = literal
         left = [replace_words(prompt, value, Named(literal.name)) for prompt in left]
     return sorted(taken.values(), key=lambda one: request.find(one.value))
 
 
-def _name(kind: str, taken: set[str]) -> str:
+def free_name(kind: str, taken: set[str]) -> str:
+    """What an input is called: its kind, with a number where there is one of that name."""
     number, name = 1, kind
     while name in taken:
         number += 1

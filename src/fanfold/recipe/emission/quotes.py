@@ -170,7 +170,7 @@ class Quotes:
         telling = [word for word in words if not word.common]
         marked = any(word.marked for word in words)
         long = len(words) >= WHOLE_WORDS and bool(telling)
-        if not (marked or long or _is_run(words)):
+        if not (marked or long or any(_runs(words))):
             return False
         if len(words) >= RUN:
             return any(self._brought(self._runs, run, source) for run in _runs(words))
@@ -322,10 +322,6 @@ def _runs(words: Sequence[Word]) -> Iterator[tuple[str, ...]]:
     for at in range(len(words) - RUN + 1):
         run = tuple(word.text for word in words[at : at + RUN])
         yield run if len(set(run)) >= DISTINCT_IN_RUN else ()
-
-
-def _is_run(words: Sequence[Word]) -> bool:
-    return any(_runs(words))
 
 
 def _pairs(words: Sequence[Word]) -> set[tuple[str, str]]:

@@ -25,7 +25,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.recipe.builder import Recipe
 from fanfold.recipe.emission.common_words import COMMON
 from fanfold.recipe.emission.delegations import Delegation, Emission, StandsFor
-from fanfold.recipe.emission.literals import Literal, find_literals
+from fanfold.recipe.emission.literals import Literal, find_literals, free_name
 from fanfold.recipe.emission.pieces import (
     Given,
     Named,
@@ -220,7 +220,8 @@ class _Assembly:
         for number, draft in enumerate(self.drafts):
             if draft.is_map and draft.listed_by is not None:
                 listed = self.drafts[draft.listed_by].id
-                self.lists[number] = _list_expression(draft, listed)
+                given = f"steps.{listed.replace('-', '_')}.output"
+                self.lists[number] = draft.list_text.replace(OUTPUT, given)
                 self.recognised.append(f"{draft.id} is one step for each of what {listed} listed")
         prompts = [tuple(piece for piece in prompt) for prompt in self.prompts]
         self.literals = [one for one in find_literals(self.request, prompts) if one.name not in names]
@@ -315,12 +316,4 @@ def _list_name(items: Sequence[str], taken: set[str]) -> str:
             if any(word.lower() not in COMMON for item in items for word in item.split())
             else "items"
         )
-    number, name = 1, kind
-    while name in taken:
-        number += 1
-        name = f"{kind}_{number}"
-    return name
-
-
-def _list_expression(draft: RecoveredStep, listed: str) -> str:
-    return draft.list_text.replace(OUTPUT, f"steps.{listed.replace('-', '_')}.output")
+    return free_name(kind, taken)

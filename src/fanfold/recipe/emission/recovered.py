@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.emission.delegations import Delegation, Omitted
-from fanfold.recipe.emission.object_lists import OverObjects, find_over_objects
+from fanfold.recipe.emission.object_lists import find_over_objects
 from fanfold.recipe.emission.pieces import Given, Piece, Pieces, joined, path_text
 from fanfold.recipe.emission.quotes import Path, Taken
 from fanfold.recipe.emission.shapes import find_shape
@@ -130,9 +130,10 @@ def _over_objects(
         if earlier.is_map or isinstance(source.output, str) or source.ended >= one.asked:
             continue
         over = find_over_objects(prompts, number, source.output)
-        rows = [] if over is None else [delegations[member].settings for member in over.members]
-        settings = None if over is None else _settings_over(over, rows)
-        if over is None or settings is None:
+        if over is None:
+            continue
+        settings = _shared_settings([delegations[one].settings for one in over.members], over.text_with_items)
+        if settings is None:
             continue
         shared = [piece for piece in pieces[number] if all(piece in pieces[n] for n in over.members)]
         flat = [
@@ -150,14 +151,16 @@ def _over_objects(
     return None
 
 
-def _settings_over(over: OverObjects, rows: Sequence[dict[str, JSON]]) -> dict[str, JSON] | None:
-    """The settings of all, with values of the objects in sets as references; None where they differ."""
+def _shared_settings(
+    rows: Sequence[dict[str, JSON]], templated: Callable[[str, int], str]
+) -> dict[str, JSON] | None:
+    """The settings of all, with sets `templated` by the place of their item; None where they differ still."""
     made: list[dict[str, JSON]] = []
     for place, row in enumerate(rows):
         one = dict(row)
         for key in ("write_set", "read_set"):
             if key in one and any(other.get(key) != one[key] for other in rows):
-                one[key] = [over.text_with_items(glob, place) for glob in one[key]]
+                one[key] = [templated(glob, place) for glob in one[key]]
         made.append(one)
     return made[0] if all(one == made[0] for one in made) else None
 
@@ -223,7 +226,9 @@ def _map_of(
     shape = find_shape([pieces[one] for one in found])
     if shape is None:
         return None
-    settings = _settings_with_item([delegations[one].settings for one in found], shape.items)
+    items = shape.items
+    rows = [delegations[one].settings for one in found]
+    settings = _shared_settings(rows, lambda glob, place: glob.replace(items[place], "{{item}}"))
     if settings is None:
         return None
     earliest = min(delegations[one].asked for one in found)
@@ -237,18 +242,6 @@ def _map_of(
     if len(found) < FEWEST or any(len(item) > MAX_ITEM_CHARS for item in shape.items):
         return None
     return draft
-
-
-def _settings_with_item(rows: Sequence[dict[str, JSON]], items: Sequence[str]) -> dict[str, JSON] | None:
-    """The settings of all with the item in sets as a reference; None where they differ otherwise."""
-    made: list[dict[str, JSON]] = []
-    for row, item in zip(rows, items, strict=True):
-        one = dict(row)
-        for key in ("write_set", "read_set"):
-            if key in one and any(other.get(key) != one[key] for other in rows):
-                one[key] = [glob.replace(item, "{{item}}") for glob in one[key]]
-        made.append(one)
-    return made[0] if all(one == made[0] for one in made) else None
 
 
 def _list_in(draft: RecoveredStep, items: tuple[str, ...], delegations: Sequence[Delegation]) -> str | None:

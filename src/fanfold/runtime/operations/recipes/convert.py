@@ -6,8 +6,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fanfold.recipe.builder import as_yaml
 from fanfold.recipe.compile import compile_recipe
-from fanfold.recipe.conversion.formats import as_yaml, convert
+from fanfold.recipe.conversion.formats import convert
 from fanfold.recipe.conversion.source import MAX_BYTES, ForeignFile, Lost
 from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic
