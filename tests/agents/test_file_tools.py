@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.files import MAX_LISTED, MAX_READ_BYTES, FileTools
+from fanfold.agents.toolbox.files import MAX_READ_BYTES, FileTools
+from fanfold.agents.toolbox.search import SearchTools
 from tests.work import PATIENCE_S
 
 SECRET = "not for agents"
@@ -30,6 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def use(folder: Path, tool: str, *, write_set: tuple[str, ...] = (), read_only: bool = False, **args: Any):
+    if tool == "list_files":
+        return asyncio.run(SearchTools(str(folder)).list_files(args))
     tools = FileTools(str(folder), read_only=read_only, write_set=write_set)
     return asyncio.run(tools.call(tool, args))
 
@@ -60,15 +63,8 @@ def test_files_are_listed_sorted_without_git_and_without_following_links(folder)
     (folder / ".git/config").touch()
     (folder / "out").symlink_to("../outside")
     listed = use(folder, "list_files", read_only=True)
-    assert listed == {"path": ".", "files": ["README.md", "out", "src/a.py"], "complete": True}
+    assert listed == {"files": ["README.md", "src/a.py"]}
     assert use(folder, "list_files", path="src")["files"] == ["src/a.py"]
-
-
-def test_a_long_listing_says_that_it_is_not_complete(folder):
-    for i in range(MAX_LISTED + 5):
-        (folder / f"f{i}").touch()
-    listed = use(folder, "list_files")
-    assert (len(listed["files"]), listed["complete"]) == (MAX_LISTED, False)
 
 
 def test_a_write_makes_folders_replaces_text_and_keeps_the_mode(folder):
@@ -185,7 +181,6 @@ def test_a_hard_link_elsewhere_keeps_its_text(folder):
         ("read_file", {"path": "README.md/x"}, "tool.not_a_folder"),
         ("read_file", {}, "tool.bad_args"),
         ("read_file", {"path": "README.md", "offset": -1}, "tool.bad_args"),
-        ("list_files", {"path": "README.md"}, "tool.not_a_folder"),
         ("write_file", {"path": "src", "content": "x"}, "tool.is_a_folder"),
         ("write_file", {"path": "a", "content": 1}, "tool.bad_args"),
         ("delete_file", {"path": "gone"}, "tool.not_found"),

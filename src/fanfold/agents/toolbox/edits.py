@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fanfold.agents.toolbox import Toolbox, ToolFailed
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.files import FileTools
 from fanfold.agents.toolbox.patches import PatchError, apply, parse
 from fanfold.agents.toolbox.texts import read_text
 from fanfold.kernel.plan import JSON
@@ -22,7 +23,7 @@ from fanfold.kernel.plan import JSON
 class EditTools:
     """The editing tools of one session; `files` does the writing."""
 
-    def __init__(self, folder: str, files: Toolbox) -> None:
+    def __init__(self, folder: str, files: FileTools) -> None:
         self._folder = folder
         self._files = files
 

@@ -1,4 +1,4 @@
-"""The file tools: `read_file`, `list_files`, `write_file`, `delete_file`, confined to one folder.
+"""The file tools: `read_file`, `write_file`, `delete_file`, confined to one folder.
 
 Rules
 * Paths are relative to the workspace and resolved beneath it (see `beneath`). What is compared with the
@@ -29,17 +29,10 @@ from fanfold.workspace.files.beneath import Spot
 
 MAX_READ_BYTES = 256 * 1024
 MAX_WRITE_BYTES = 16 * 1024 * 1024
-MAX_LISTED = 1_000
-MAX_LIST_DEPTH = 32
-_UNLISTED = (".git", ".fanfold")
 
 
 class FileTools:
-    """The file tools of one session.
-
-    >>> FileTools("/project").mutates("read_file")
-    False
-    """
+    """The file tools of one session."""
 
     def __init__(self, folder: str, *, read_only: bool = True, write_set: tuple[str, ...] = ()) -> None:
         self._folder = folder
@@ -47,7 +40,6 @@ class FileTools:
         self._write_set = write_set or EVERYTHING
         self._tools: dict[str, Callable[[Mapping[str, Any]], JSON]] = {
             "read_file": self._read,
-            "list_files": self._list,
             "write_file": self._write,
             "delete_file": self._delete,
         }
@@ -56,9 +48,6 @@ class FileTools:
     def of(cls, request: SessionRequest) -> FileTools:
         """The tools that a session's request allows."""
         return cls(request.workspace, read_only=request.role.read_only, write_set=request.write_set)
-
-    def mutates(self, name: str) -> bool:
-        return name not in ("read_file", "list_files")
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         tool = self._tools.get(name)
@@ -86,22 +75,6 @@ class FileTools:
         if offset + len(data) < size:
             result["next_offset"] = offset + len(data)
         return result
-
-    def _list(self, args: Mapping[str, Any]) -> JSON:
-        path = _text(args, "path", ".")
-        found: list[str] = []
-        with resolve(self._folder, path) as spot:
-            try:
-                top = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
-            except FileNotFoundError:
-                raise missing(path) from None
-            except NotADirectoryError:
-                raise ToolFailed("tool", "tool.not_a_folder", f'"{path}" is no folder') from None
-            try:
-                whole = _collect(top, spot.path, found, 0)
-            finally:
-                os.close(top)
-        return {"path": spot.path or ".", "files": found, "complete": whole}
 
     def _write(self, args: Mapping[str, Any]) -> JSON:
         path, text = _text(args, "path"), _text(args, "content")
@@ -174,36 +147,8 @@ def _replace(spot: Spot, data: bytes, mode: int | None) -> None:
         raise
 
 
-def _collect(folder: int, path: str, found: list[str], depth: int) -> bool:
-    """Append the files below an open folder, sorted, links unfollowed; whether all were listed."""
-    whole = True
-    with os.scandir(folder) as listing:
-        entries = sorted(listing, key=lambda entry: entry.name)
-    for entry in entries:
-        if len(found) >= MAX_LISTED:
-            return False
-        where = f"{path}/{entry.name}" if path else entry.name
-        if not entry.is_dir(follow_symlinks=False):
-            found.append(where)
-            continue
-        if entry.name in _UNLISTED:
-            continue
-        if depth == MAX_LIST_DEPTH:
-            whole = False
-            continue
-        try:
-            below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-        except OSError:
-            continue  # gone or swapped since it was listed
-        try:
-            whole = _collect(below, where, found, depth + 1) and whole
-        finally:
-            os.close(below)
-    return whole
-
-
-def _text(args: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    value = args.get(name, default)
+def _text(args: Mapping[str, Any], name: str) -> str:
+    value = args.get(name)
     if not isinstance(value, str):
         raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be text')
     return value

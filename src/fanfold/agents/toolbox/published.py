@@ -12,6 +12,7 @@ from typing import Any
 
 from fanfold.agents.toolbox.confinement import missing
 from fanfold.agents.toolbox.files import FileTools
+from fanfold.agents.toolbox.search import SearchTools
 from fanfold.kernel.plan import JSON
 
 PUBLISHED = "ctx/wf"
@@ -42,7 +43,11 @@ class PublishedFiles:
         if name == "list_files" and path == PUBLISHED:
             path = self._prefix
         home, inside = self.locate(path)
-        result = await FileTools(str(home)).call(name, {**args, "path": inside})
+        inner = {**args, "path": inside}
+        if name == "list_files":
+            result = await SearchTools(str(home)).list_files(inner)
+        else:
+            result = await FileTools(str(home)).call(name, inner)
         if isinstance(result, dict):
             result["path"] = path
             if isinstance(result.get("files"), list):
