@@ -16,7 +16,6 @@ from fanfold.recipe.checks.look_alikes import warn_of_braces
 from fanfold.recipe.checks.postures import settle_posture
 from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.recipe.checks.unit import Defaults, Unit
-from fanfold.recipe.checks.values import read_output
 from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.drafts.roles import find_role
 from fanfold.recipe.inputs import read_inputs
@@ -176,6 +175,8 @@ def _check(unit: Unit) -> None:
             settle_posture(draft, unit)
     output = unit.entries.nodes.get("output")
     if output is not None:
+        from fanfold.recipe.checks.values import read_output
+
         unit.output = read_output(output, unit.references, TextPlace(None, unit.scope, unit.scope.names))
     connect(unit.scope, unit.notes)
     for draft in unit.drafts():

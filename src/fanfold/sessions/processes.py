@@ -20,9 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, NamedTuple
 
 from fanfold.errors import WorldError
-from fanfold.sessions.environment import child_environment
 from fanfold.sessions.insist import insist
-from fanfold.sessions.stragglers import keeper_mark, sweep_stragglers, wait_for_end
 
 GRACE_S = 2.0
 STUBBORN_S = 10.0
@@ -129,6 +127,8 @@ class Process:
 
     async def wait(self) -> int:
         """Wait until the command and all it started are gone; the command's exit code."""
+        from fanfold.sessions.stragglers import sweep_stragglers
+
         await asyncio.shield(self._news.over)
         kept = (self._out, self._err) if self.stdout is None else (self._err,)
         sinks = [sink.closed for sink in kept if not sink.closed.done()]
@@ -168,6 +168,7 @@ class Process:
     def launch(self, cwd: str, environment: Mapping[str, str]) -> _Pipes:
         """Start the keeper; our ends of its pipes."""
         from fanfold.sessions.fork_server import fork_keeper  # most runs start no program
+        from fanfold.sessions.stragglers import keeper_mark
 
         self._news.cwd = cwd
         life, self._life = os.pipe()
@@ -210,6 +211,8 @@ class Process:
 
     def _forget(self) -> None:
         """The keeper is gone, and with it the tree."""
+        from fanfold.sessions.stragglers import wait_for_end
+
         os.close(self._life)  # first: a keeper that has not ended yet does so because of this
         wait_for_end(self._news.keeper)
         trees = _live[self.session_id]
@@ -235,6 +238,8 @@ async def start_process(
     program. An `interactive` process is talked to through its
     `stdin` and `stdout`; of any other, output is kept and `stdin` is all it gets to read.
     """
+    from fanfold.sessions.environment import child_environment
+
     process = Process(argv, session_id, max_output_bytes)
     pipes = process.launch(cwd, child_environment(session_id, env, named=named))
     try:

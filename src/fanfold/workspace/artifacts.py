@@ -24,7 +24,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
-from fanfold.workspace.files.layout import make_folder
 
 VARIABLE = "FANFOLD_ARTIFACTS"
 INSIDE = "/tmp/fanfold-artifacts"  # noqa: S108 - private inside a sandbox
@@ -99,6 +98,8 @@ class ArtifactRoom:
 
     def open(self) -> Path:
         """The staging folder, with what the step may see in it."""
+        from fanfold.workspace.files.layout import make_folder
+
         folder = self.folder
         if not self.is_open:
             self._may_be_there = True
@@ -143,6 +144,8 @@ class ArtifactRoom:
 
     def publish(self, paths: Mapping[str, Artifact]) -> None:
         """Put files of the staging folder where the run keeps them."""
+        from fanfold.workspace.files.layout import make_folder
+
         make_folder(self._published)
         for path in paths:
             _copy(self.folder, self._published, path, 0o600, durable=True)
@@ -158,6 +161,8 @@ class ArtifactRoom:
 
 def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> None:
     """Put artifacts of one run into another that goes on from it."""
+    from fanfold.workspace.files.layout import make_folder
+
     home = runs / target / "artifacts"
     for folder in (runs, home.parent, home):
         make_folder(folder)

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from fanfold.agents.toolbox.command_patterns import ANYTHING, read_pattern
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes
@@ -194,6 +193,8 @@ class _Reading:
         return GrantedTools(list(dict.fromkeys(kept)), tuple(commands or ()), tuple(self._lacked))
 
     def _patterns(self, written: str, word: _Word) -> list[str]:
+        from fanfold.agents.toolbox.command_patterns import read_pattern
+
         found = []
         for one in filter(None, map(str.strip, written.split(","))):
             read = read_pattern(one)
@@ -273,6 +274,8 @@ def _plain(name: str) -> str:
 
 def _shown(word: str) -> str:
     """A word of a pattern, quoted where it has to be; a star stays a star."""
+    from fanfold.agents.toolbox.command_patterns import ANYTHING
+
     plain = word.replace(ANYTHING, "x")
     return word if shlex.quote(plain) == plain else shlex.quote(word)
 

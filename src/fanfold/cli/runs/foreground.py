@@ -15,16 +15,19 @@ import asyncio
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.runs.outcome import say_outcome
 from fanfold.cli.terminal.output import finish_telling, on_terminal, tell, wait_for_no_reader
 from fanfold.cli.terminal.progress import open_progress
-from fanfold.cli.terminal.questions import Questions
 from fanfold.errors import EXIT_INTERRUPTED
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned
+
+if TYPE_CHECKING:
+    from fanfold.cli.terminal.questions import Questions
 
 PERIOD_S = 0.05
 """Nobody reads faster; and a line at a time costs a short step as much as being recorded."""
@@ -37,7 +40,11 @@ class Foreground:
         self._call = call
         wait_for_no_reader(sys.stderr)
         self._progress = open_progress(call.no_color)
-        self.attendant = Questions(self._progress) if on_terminal() else None
+        self.attendant: Questions | None = None
+        if on_terminal():
+            from fanfold.cli.terminal.questions import Questions
+
+            self.attendant = Questions(self._progress)
         self._signals = 0
 
     def drive(self, owned: Owned, *, resumed: bool = False, raised: Raised | None = None) -> int:

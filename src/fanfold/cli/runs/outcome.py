@@ -10,19 +10,15 @@ import shlex
 import sys
 
 from fanfold.cli.command import Invocation
-from fanfold.cli.failures import reader_left
 from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, say, say_json, tell, wants_colour
 from fanfold.cli.terminal.statuses import COLOURS, clock
-from fanfold.cli.terminal.step_text import shown_lines
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.operations.runs.files.changes import has_left_work
 from fanfold.runtime.operations.runs.starting.limits import how_to_raise
 from fanfold.runtime.views.approvals import default_due, how_to_answer, open_approvals
-from fanfold.runtime.views.errors import GIST_CHARS, gist, last_words
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import (
     exit_status,
@@ -58,6 +54,8 @@ def say_outcome(call: Invocation, tree: RunTree) -> int:
     try:
         _say_result(call, tree)
     except BrokenPipeError:
+        from fanfold.cli.failures import reader_left
+
         reader_left()  # who ran it may not care for the answer; the status still tells how it went
     colour = wants_colour(sys.stderr, call.no_color)
     tell("".join(_summary(call, tree, colour)))
@@ -113,6 +111,8 @@ def _facts(tree: RunTree) -> str:
 
 
 def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
+    from fanfold.cli.terminal.step_text import shown_lines
+
     lines: list[str] = []
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
@@ -155,16 +155,22 @@ def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
     lines: list[str] = []
     for node in failed[:MAX_FAILURES]:
-        lines += _failure_lines(tree, node, colour)
-        if has_left_work(call.project, node):
-            path = one_line(node.run.tree_path(node.path))
-            lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {shlex.quote(path)}\n")
+        lines += _failure_lines(tree, node, colour) + _kept_work(call, tree, node)
     if len(failed) > MAX_FAILURES:
         lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
     error = tree.root.error
     if not failed and error is not None:
         lines.append(f"  {one_line(error.message or error.code)}\n")
     return lines
+
+
+def _kept_work(call: Invocation, tree: RunTree, node: Node) -> list[str]:
+    from fanfold.runtime.operations.runs.files.changes import has_left_work
+
+    if not has_left_work(call.project, node):
+        return []
+    path = one_line(node.run.tree_path(node.path))
+    return [f"    what it changed is kept: fanfold diff {tree.root.id} {shlex.quote(path)}\n"]
 
 
 def _again(tree: RunTree) -> list[str]:
@@ -197,6 +203,8 @@ def _failed(node: Node) -> bool:
 
 
 def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
+    from fanfold.runtime.views.errors import GIST_CHARS, gist, last_words
+
     error = node.error
     assert error is not None
     path = named_path(tree, node)

@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from fanfold.kernel.graph import find_rings
 from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.text.diagnostics import Fix
 from fanfold.text.notes import Notes, quoted
@@ -121,6 +120,8 @@ def _extend_list(node: tree.Sequence, names: list[str], notes: Notes) -> Fix | N
 
 
 def _report_rings(scope: DraftScope, notes: Notes) -> None:
+    from fanfold.kernel.graph import find_rings
+
     graph = {draft.id: draft.facts.depends_on for draft in scope.by_id.values()}
     for ring in find_rings(graph):
         first = scope.by_id[ring[0]]

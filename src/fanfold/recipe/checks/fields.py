@@ -7,11 +7,8 @@ Every field is checked on its own, so that one mistake hides no other. What pass
 from __future__ import annotations
 
 from fanfold.kernel.plan import USUAL_RETRY, RetryPolicy
-from fanfold.recipe.checks.output_schemas import read_schema
 from fanfold.recipe.checks.references import References, TextPlace, hint_to_owner
-from fanfold.recipe.checks.sets import read_set
 from fanfold.recipe.checks.unit import Unit
-from fanfold.recipe.checks.values import read_values
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.keys import RETRY
 from fanfold.text.notes import Notes, listed, quoted, with_article
@@ -80,19 +77,30 @@ def _check_contract(draft: Draft, unit: Unit, place: TextPlace) -> None:
     entries = draft.entries
     references = unit.references
     if "inputs" in entries.nodes:
+        from fanfold.recipe.checks.values import read_values
+
         giving = TextPlace(draft, draft.scope, place.names, placing=True)
         draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
-    facts = draft.facts
-    if "read_set" in entries.nodes:
-        facts.read_set, facts.templated_sets = read_set("read_set", draft, references)
-    if "write_set" in entries.nodes:
-        facts.write_set, templated = read_set("write_set", draft, references)
-        facts.templated_sets |= templated
+    if "read_set" in entries.nodes or "write_set" in entries.nodes:
+        _check_sets(draft, references)
     if "output_schema" in entries.nodes:
+        from fanfold.recipe.checks.output_schemas import read_schema
+
         draft.facts.output_schema = read_schema(entries.nodes["output_schema"], unit.notes)
     if "retry" in entries.nodes:
         draft.facts.retry = read_retry(entries.nodes["retry"], unit.notes)
     _check_output_names(draft, unit.notes)
+
+
+def _check_sets(draft: Draft, references: References) -> None:
+    from fanfold.recipe.checks.sets import read_set
+
+    facts, nodes = draft.facts, draft.entries.nodes
+    if "read_set" in nodes:
+        facts.read_set, facts.templated_sets = read_set("read_set", draft, references)
+    if "write_set" in nodes:
+        facts.write_set, templated = read_set("write_set", draft, references)
+        facts.templated_sets |= templated
 
 
 def _check_output_names(draft: Draft, notes: Notes) -> None:

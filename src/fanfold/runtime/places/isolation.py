@@ -29,7 +29,6 @@ from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.places.place import SAID, Place
-from fanfold.runtime.places.refusals import ignored_hint, refusal, violated
 from fanfold.runtime.places.watching import Watching
 from fanfold.runtime.records.evidence import (
     ChangedPath,
@@ -212,6 +211,8 @@ class Isolation:
 
     def tell(self, node: Node, place: Place, merged: Merged) -> Failure | None:
         """Put down what became of the changes; the failure when they were not merged."""
+        from fanfold.runtime.places.refusals import ignored_hint, refusal, violated
+
         if merged.violations:
             place.evidence.append(violation(merged.violations))
             return violated(node, merged.violations)
@@ -240,6 +241,8 @@ class Isolation:
 
         `others` are the sets of writers of other runs that shared the project meanwhile.
         """
+        from fanfold.runtime.places.refusals import violated
+
         seen = await self._watching.end(session, others)
         if seen is None or not seen.strays:
             return None

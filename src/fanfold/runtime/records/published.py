@@ -9,11 +9,9 @@ Rules
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fanfold.agents.toolbox.published import PUBLISHED
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Loop, Run, Scope
 from fanfold.runtime.records.values import Piece, Values
@@ -24,6 +22,8 @@ SUMMARY = "summary"
 
 def publish_phase(memory: Path, run_id: str, phase: str, pieces: Sequence[Piece], summary: str) -> None:
     """Write the files of one phase; `memory` is the project's `.fanfold`."""
+    from fanfold.agents.toolbox.published import PUBLISHED
+
     home = memory
     for part in (*PUBLISHED.split("/"), run_id):
         home /= part
@@ -74,6 +74,8 @@ def write_folder(home: Path, name: str, files: Iterable[tuple[str, bytes]]) -> N
 
 def _discard(path: Path) -> None:
     """A folder with all in it, or what stands in its place: that `rmtree` would open, and wait for a pipe."""
+    import shutil
+
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -25,7 +25,6 @@ from fanfold.runtime.records.ids import root_of, session_id, typed_path
 from fanfold.runtime.records.reviews import MAX_CLAIMS
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
-from fanfold.runtime.steps.phases.material import extract, show
 from fanfold.runtime.steps.round_before import told_of_round_before
 from fanfold.runtime.steps.step_type import (
     Execution,
@@ -133,6 +132,8 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
 
     def rescue(self, node: Node, job: AgentJob, outcome: Outcome) -> Outcome:
         """The work of a phase is done when it is summed up: it is not lost because nobody could."""
+        from fanfold.runtime.steps.phases.material import extract
+
         failure = outcome.error
         if job.said.purpose != "fold" or failure is None or failure.code == "session.paused":
             return outcome
@@ -315,6 +316,8 @@ def _folded(values: Values, node: Node) -> tuple[Piece, ...]:
 
 def _judged(values: Values, node: Node, said: AgentBody) -> str:
     """What a critic or a reviewer is shown of the phase it judges."""
+    from fanfold.runtime.steps.phases.material import show
+
     if said.purpose not in ("critic", "review"):
         return ""
     phase = node.parent

@@ -11,7 +11,7 @@ Rules
   tree is None.
 * JSON is YAML but for one thing: what it writes as a pair of escapes (`\\ud83d\\ude00`) libyaml refuses. Such
   text is read with the one escape that means the same; columns behind it shift by two, lines do not.
-* `yaml` is imported when the first file is parsed: it costs more than the rest of the package.
+* `yaml` is imported when the first file is parsed: it costs more than any other package.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from msgspec import Struct
 from fanfold.text.diagnostics import Fix, Source, Span
 from fanfold.text.excerpts import shorten
 from fanfold.text.report import Report
+from fanfold.text.trees.libyaml import import_yaml
 from fanfold.text.trees.scalars import Value, resolve
-from fanfold.text.trees.syntax import QUOTE_TEMPLATE, TEMPLATE_AT_START, explain
 from fanfold.text.trees.tree import Mapping, Node, Scalar, Sequence
 
 MAX_BYTES = 256 * 1024
@@ -169,12 +169,9 @@ class _Composer:
     """Builds the tree of one document from libyaml's events."""
 
     def __init__(self, data: bytes, source: Source, report: Report, form: TextFormat) -> None:
-        import yaml
-        from yaml import events
-        from yaml._yaml import CParser
-
-        self._parser: Any = CParser(data)
-        self._events = events
+        yaml = import_yaml()
+        self._parser: Any = yaml.cyaml.CParser(data)
+        self._events = yaml.events
         self._yaml_error = yaml.YAMLError
         self._marked_error = yaml.MarkedYAMLError
         self._source = source
@@ -207,6 +204,8 @@ class _Composer:
         return tree
 
     def _next(self) -> Any:
+        from fanfold.text.trees.syntax import explain
+
         try:
             return self._parser.get_event()
         except self._yaml_error as error:
@@ -323,6 +322,8 @@ class _Composer:
 
     def _unquoted_template(self, start: int, end: int) -> Scalar:
         """`{{inputs.x}}` without quotes is a mapping to YAML; go on with the text that was meant."""
+        from fanfold.text.trees.syntax import QUOTE_TEMPLATE, TEMPLATE_AT_START
+
         text = self._text[start:end]
         fix = None
         if re.fullmatch(_QUOTABLE, text) and re.compile(_ENDS_VALUE).match(self._text, end):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.decide import needs_people
@@ -14,15 +14,14 @@ from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import OnProgress
-from fanfold.runtime.hosting.requests import AnswerRequest, check_answer, to_row
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.operations.addresses import find_run, find_speaker
-from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.ownership import Owned
-from fanfold.runtime.views.runs.result import Result, TypedResult, to_result, with_type
 from fanfold.runtime.views.sessions.transcripts import Transcript, transcript_of
-from fanfold.runtime.views.shown import shown
 from fanfold.text.json_value import as_text
+
+if TYPE_CHECKING:
+    from fanfold.runtime.hosting.requests import AnswerRequest
+    from fanfold.runtime.views.runs.result import Result, TypedResult
 
 T = TypeVar("T")
 API = "api"
@@ -114,6 +113,8 @@ class RunHandle:
         `after` is the `tree_seq` of the last event that is known: `run.events(last.tree_seq)` goes on when
         the answer was given.
         """
+        from fanfold.runtime.views.shown import shown
+
         async for written in self.follow(after, until_asked=True):
             for envelope in shown(self._owned.project.store, written):
                 yield envelope
@@ -140,6 +141,8 @@ class RunHandle:
 
         Giving up waiting (`asyncio.wait_for`) does not touch the run.
         """
+        from fanfold.runtime.views.runs.result import to_result, with_type
+
         async for _ in self.follow(until_asked=True):
             pass
         if self._work.cancelled():  # here, or with the event loop that it was driven in
@@ -151,6 +154,8 @@ class RunHandle:
 
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """What the agent of a step was told, said and did so far."""
+        from fanfold.runtime.operations.addresses import find_run, find_speaker
+
         found = find_run(self._owned.project, self.id)
         return transcript_of(found.tree, find_speaker(found, step, attempt), owned=not self._work.done())
 
@@ -163,11 +168,15 @@ class RunHandle:
         await self._answer(step, "reject", comment)
 
     async def _answer(self, step: str, decision: str, comment: str | None, edited: JSON = None) -> None:
+        from fanfold.runtime.operations.runs import control
+
         await self._has_begun()
         await control.answer(self._owned.project, self.id, step, decision, comment, edited, by=API)
 
     async def answer(self, step: str, answer: JSON) -> None:
         """Answer the question of an `ask` step: in words, or with data that fits its schema."""
+        from fanfold.runtime.operations.runs import control
+
         await self._has_begun()
         await control.reply(self._owned.project, self.id, step, as_text(answer), by=API)
 
@@ -180,10 +189,14 @@ class RunHandle:
 
     def check(self, request: AnswerRequest) -> None:
         """Whether an answer would be taken now; `AuthorError` says what is wrong with it."""
+        from fanfold.runtime.hosting.requests import check_answer
+
         check_answer(self.tree, request)
 
     def post(self, request: AnswerRequest) -> None:
         """Answer from here without waiting; what is not open any more stays as it is."""
+        from fanfold.runtime.hosting.requests import to_row
+
         self._owned.project.store.request(to_row(self.id, self.id, request, wall_clock_ms()))
         self._host.look_for_requests()
 

@@ -7,21 +7,19 @@ fault, when memory may be ahead of the log.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fanfold.agents.backend_registry import BackendSetup
-from fanfold.agents.permissions import Ask
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
-from fanfold.runtime.hosting.requests import FactRequest, to_row
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.places.direct_changes import DirectChanges
 from fanfold.runtime.records.attempt_sessions import sessions_of
 from fanfold.runtime.records.evidence import Merge, Sandboxed
 from fanfold.runtime.records.frozen import Frozen, from_json
@@ -37,7 +35,11 @@ from fanfold.runtime.views.mirror import has_mirror, write_mirror
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
-from fanfold.trust.adopted import require_permitted
+
+if TYPE_CHECKING:
+    from fanfold.agents.backend import SessionRequest
+    from fanfold.agents.permissions import Ask
+    from fanfold.runtime.places.direct_changes import DirectChanges
 
 
 class Owned:
@@ -91,6 +93,8 @@ def own(project: Project, root: str, ask: Ask | None = None, *, to_end: bool = F
     Raises `LeaseHeld` while its owner lives, and `RunAdopted` for what nobody here permitted, unless it is
     `to_end`: cancelled or paused, or over already.
     """
+    from fanfold.trust.adopted import require_permitted
+
     lease = project.store.acquire(root)
     try:
         frozen = _frozen_at_first(project, root)
@@ -124,7 +128,14 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
     """Who starts the sessions of one run, or of one child of an open run."""
     allowed = project.config.names(own_variables.SETTING)
 
+    def direct_changes(request: SessionRequest) -> DirectChanges:
+        from fanfold.runtime.places.direct_changes import DirectChanges
+
+        return DirectChanges(request, project.isolation, project.store, note)
+
     def note(run: str, fact: Merge | Sandboxed) -> None:
+        from fanfold.runtime.hosting.requests import FactRequest, to_row
+
         project.store.request(to_row(run, run, FactRequest(fact), wall_clock_ms()))
 
     toolboxes = Toolboxes(
@@ -135,7 +146,7 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
         ask,
         allowed,
         project.root_tools(frozen, ask),
-        lambda request: DirectChanges(request, project.isolation, project.store, note),
+        direct_changes,
     )
     setup = BackendSetup(
         machine=project.backends.machine,

@@ -15,11 +15,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import SOCKET, AgentHome, Confines, NetworkReach, proxy_port
 from fanfold.errors import WorldError
 from fanfold.runtime.steps.programs.sandboxed import Programs, RunningProgram
+
+if TYPE_CHECKING:
+    from fanfold.agents.confined import AgentHome, Confines, NetworkReach
 
 FORWARDER = ".fanfold/forwarder.py"
 MAX_FIRST_LINE_BYTES = 4_096
@@ -37,6 +40,8 @@ class ConfinedAgents:
 
     async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
         """The home of a session; it is the user's own place for the agent where the sandbox can say so."""
+        from fanfold.agents.confined import AgentHome
+
         outside = await self._programs.home_of(request.session_id, request.run_id, earlier)
         if await self._programs.level() == "bubblewrap":
             return AgentHome(outside, Path.home(), str(self._programs.project))
@@ -77,6 +82,7 @@ class ConfinedAgents:
 
     def _forwarded(self, home: AgentHome, ports: tuple[int, ...], also: list[Path]) -> list[str]:
         """What stands before the agent's own words; `also` grows by what that needs to see."""
+        from fanfold.agents.confined import SOCKET, proxy_port
         from fanfold.workspace.homes import write_beneath
         from fanfold.workspace.sandbox import forwarder
 

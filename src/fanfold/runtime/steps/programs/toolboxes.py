@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from fanfold.agents.backend import SessionRequest
-from fanfold.agents.permissions import Ask, Permissions, Posture
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.store.protocol import Store
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from fanfold.store.search.index import Search
 
     RootTools: TypeAlias = Callable[[SessionRequest, Tools], Tools]
+    from fanfold.agents.permissions import Ask, Permissions
 
 
 class Toolboxes:
@@ -69,6 +69,7 @@ class Toolboxes:
 
     def _of_lead(self, request: SessionRequest) -> Tools:
         """Nobody agreed beforehand to what a lead does: each change is asked for by itself."""
+        from fanfold.agents.permissions import Permissions, Posture
         from fanfold.runtime.steps.programs.lead_tools import LeadTools
 
         permissions = Permissions(cast(Posture, self._permission), self._ask, covered=frozenset())
@@ -115,6 +116,8 @@ class Toolboxes:
 
     @cached_property
     def _permissions(self) -> Permissions:
+        from fanfold.agents.permissions import Permissions, Posture
+
         return Permissions(cast(Posture, self._permission), self._ask)
 
     @cached_property

@@ -34,12 +34,10 @@ from fanfold.kernel.events import (
     WorkflowEvent,
     event_of,
 )
-from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.lifecycle import ASKED
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
-from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
@@ -144,6 +142,8 @@ class Transitions:
         return None
 
     def _of_step(self, envelope: Envelope, data: StepEvent | SubagentEvent, word: str) -> str | None:
+        from fanfold.kernel.explain import SKIPPED_FOR
+
         key = (envelope.run_id, data.step)
         if word == "started":
             self._started[key] = envelope.at
@@ -206,6 +206,8 @@ def _ended(word: str, took: str) -> str:
 
 
 def _why(error: Failure | None, kind: str = "") -> str:
+    from fanfold.runtime.views.errors import gist
+
     return f": {kind}{gist(error)}" if error is not None else ""
 
 

@@ -7,12 +7,12 @@ One question at the start covers what the recipe declares, and what it will prob
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.instructions import ProjectInstructions, read_instructions
-from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
 from fanfold.kernel.events import Created, Event, Evidence, Failure, Forked, Settings
@@ -56,6 +56,9 @@ from fanfold.runtime.steps.registry import type_of
 from fanfold.store.journal import Journal
 from fanfold.text.json_value import strict
 from fanfold.workspace.artifacts import Artifact, carry_over
+
+if TYPE_CHECKING:
+    from fanfold.agents.permissions import Ask
 
 
 class Lineage(Struct, frozen=True, kw_only=True):

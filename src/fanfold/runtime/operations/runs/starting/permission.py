@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from fanfold.agents.permissions import Action
 from fanfold.agents.role import COMMAND, SPOKEN, Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import JSON, Plan
@@ -25,6 +24,9 @@ from fanfold.runtime.records.frozen import all_steps, all_steps_below, freeze_ro
 from fanfold.runtime.steps.registry import declare
 from fanfold.text.terminal import visible
 from fanfold.trust.adopted import is_adopted, permitted
+
+if TYPE_CHECKING:
+    from fanfold.agents.permissions import Action
 
 MAX_NAMED = 5
 KEPT_FROM_LOG = "goes on from results and answers in its log, which may be somebody else's"
