@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.expressions.evaluate import ExpressionError, Reference, check_expression, evaluate
+from fanfold.recipe.expressions.evaluate import Reference, check_expression, evaluate
+from fanfold.recipe.expressions.expression_error import ExpressionError
 from fanfold.recipe.expressions.functions import FUNCTIONS
 from tests.work import count_calls, patience
 

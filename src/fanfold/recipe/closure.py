@@ -18,7 +18,6 @@ from msgspec import Struct, field
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan
 from fanfold.recipe.assembly import assemble_plan
-from fanfold.recipe.checks.known_values import Viewpoint, known_of_output
 from fanfold.recipe.checks.outputs import output_of, why_not
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
@@ -213,6 +212,8 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
 
 def _output_of(unit: Unit) -> Known:
     """What is known about the output of a whole recipe, seen from a step that calls it."""
+    from fanfold.recipe.checks.known_values import Viewpoint, known_of_output
+
     last = unit.scope.last
     if unit.entries.has("output"):
         return known_of_output(unit.output, Viewpoint(unit.inputs, None, unit.scope))

@@ -195,7 +195,8 @@ class References:
         if isinstance(node.value, bool):
             return text
         # Many recipes have no expressions, and theirs is the costliest module to load.
-        from fanfold.recipe.expressions.evaluate import ExpressionError, check_expression
+        from fanfold.recipe.expressions.evaluate import check_expression
+        from fanfold.recipe.expressions.expression_error import ExpressionError
 
         try:
             found = check_expression(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
+from fanfold.recipe.expressions.expression_error import ExpressionError
 from fanfold.recipe.expressions.feedback import stand_ins
 from fanfold.recipe.expressions.functions import FUNCTIONS, OTHER_NAMES, declared_functions
 from fanfold.recipe.expressions.messages import compile_message, run_time_message
@@ -61,22 +62,6 @@ _FROM_TEXT = {
     "list": 'lines(…) makes a list of text, and so does .split(",")',
 }
 _IN_WORDS = {"bool": "true or false", "list": "a list", "moment": "a time"}
-
-
-class ExpressionError(ValueError):
-    """The expression cannot be used; `position` to `end` is the part that is wrong."""
-
-    parts: tuple[str | int, ...] = ()
-    """The path behind a name that is not known."""
-
-    def __init__(self, message: str, position: int, end: int, meant: str = "", hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.meant = meant
-        """What was probably meant in place of the wrong part."""
-        self.position = position
-        self.end = max(end, position + 1)
 
 
 class Reference(Struct, frozen=True):

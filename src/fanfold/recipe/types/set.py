@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.checks.known_values import Viewpoint, known_of_expression
 from fanfold.recipe.language.known_outputs import ANYTHING, Known, ObjectOf
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
@@ -41,6 +40,8 @@ class SetGrammar(LeafGrammar[SetBody]):
     body = SetBody
 
     def read(self, step: Written) -> SetBody:
+        from fanfold.recipe.checks.known_values import Viewpoint, known_of_expression
+
         notes, pairs = step.notes, step.entries.pairs("set")
         if "set" in step.entries.nodes and not pairs:
             notes.error("recipe.bad_value", '"set" must not be empty', step.entries.nodes["set"])

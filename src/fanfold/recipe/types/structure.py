@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fanfold.recipe.checks.known_values import Viewpoint, known_of_output
 from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.values import read_output
 from fanfold.recipe.language.step_syntax import StepSyntax
@@ -43,6 +42,8 @@ class GroupGrammar(StepGrammar):
 
     def check(self, step: Written) -> None:
         """Check the group's output; its steps are checked by themselves."""
+        from fanfold.recipe.checks.known_values import Viewpoint, known_of_output
+
         draft = step.draft
         if "output" in draft.entries.nodes and draft.inner is not None:
             inside = TextPlace(draft, draft.inner, draft.inner.names)

@@ -14,7 +14,8 @@ from fanfold.kernel.lifecycle import COMPLETED, FAILED
 from fanfold.kernel.nodes import Loop, Map, Node, State
 from fanfold.kernel.plan import JSON, WorkflowAction
 from fanfold.kernel.sets.globs import check_glob
-from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
+from fanfold.recipe.expressions.evaluate import evaluate
+from fanfold.recipe.expressions.expression_error import ExpressionError
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
 from fanfold.recipe.types.set import SetBody

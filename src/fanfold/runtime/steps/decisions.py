@@ -12,8 +12,7 @@ from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, MAX_ITEMS, Repeat, Step
 from fanfold.kernel.sets.globs import GlobError, check_glob
-from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
-from fanfold.recipe.expressions.results import KINDS
+from fanfold.recipe.expressions.expression_error import ExpressionError
 from fanfold.runtime.steps.step_type import render_sets
 from fanfold.text.notes import json_type
 from fanfold.text.template import UnresolvedPath
@@ -25,6 +24,8 @@ UNDECIDABLE = (ExpressionError, UnresolvedPath, GlobError)
 
 def items_of(step: Step, names: Names) -> list[JSON]:
     """The list that a map runs over."""
+    from fanfold.recipe.expressions.evaluate import evaluate
+
     assert step.for_each is not None
     items = evaluate(step.for_each, names)
     if not isinstance(items, list):
@@ -36,10 +37,14 @@ def items_of(step: Step, names: Names) -> list[JSON]:
 
 
 def _in_words(value: JSON) -> str:
+    from fanfold.recipe.expressions.results import KINDS
+
     return KINDS.get(json_type(value), "null")
 
 
 def condition_holds(when: str, names: Names) -> bool:
+    from fanfold.recipe.expressions.evaluate import evaluate
+
     verdict = evaluate(when, names)
     if not isinstance(verdict, bool):
         raise UnresolvedPath(f"when needs true or false, not {_in_words(verdict)}")
@@ -48,6 +53,8 @@ def condition_holds(when: str, names: Names) -> bool:
 
 def has_converged(repeat: Repeat, names: Names) -> bool:
     """A gate that cannot be evaluated never passes."""
+    from fanfold.recipe.expressions.evaluate import evaluate
+
     try:
         return evaluate(repeat.until, names) is True
     except (ExpressionError, UnresolvedPath):

@@ -16,7 +16,7 @@ from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
-from fanfold.recipe.expressions.evaluate import ExpressionError
+from fanfold.recipe.expressions.expression_error import ExpressionError
 from fanfold.recipe.types.grammar import StepGrammar
 from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.records.values import Values
