@@ -40,6 +40,26 @@ def test_help_imports_neither_click_nor_msgspec(shell):
     assert done.returncode == 0, done.stderr.decode()
 
 
+def ended(code: str) -> tuple[int, str]:
+    """How a process ends that was started as `fanfold --version`, and what it said."""
+    begun = "import atexit, sys, threading; from fanfold.cli.main import main; sys.argv[1:] = ['--version']"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{begun}\n{code}"], check=False, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout.removeprefix(f"fanfold {package.__version__}\n") + done.stderr
+
+
+def test_a_process_of_ours_ends_at_once_but_for_what_was_to_be_done_at_its_end():
+    code = "class Slow:\n  def __del__(self): print('taken apart')\nslow = Slow()\n"
+    code += "atexit.register(print, 'at its end')\nmain()\nprint('unreached')"
+    assert ended(code) == (0, "at its end\n")
+
+
+def test_a_process_with_a_thread_ends_when_that_has_ended():
+    code = "go = threading.Event(); threading.Thread(target=lambda: (go.wait(), print('done'))).start()\n"
+    assert ended(f"{code}main()\ngo.set()") == (0, "done\n")
+
+
 def test_version_is_the_package_s(fanfold):
     assert fanfold("--version").out == f"fanfold {package.__version__}\n"
 

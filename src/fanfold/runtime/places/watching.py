@@ -68,8 +68,6 @@ class Watching:
 
     async def begin(self, session: str, node: Node, *, shared: bool) -> str:
         """A step is about to work; the code of what keeps it from being watched, usually none."""
-        from fanfold.runtime.places.guarding import guard_for
-
         for other in self._watched.values():
             other.beside.append(node.write_set)
             other.alone = other.alone and not shared
@@ -96,8 +94,6 @@ class Watching:
         """What a step that worked may be blamed for; None when it was not watched. `others` are the sets of
         writers of other runs, in whichever process, that shared the project with it.
         """
-        from fanfold.runtime.places.guarding import settled
-
         watched = self._watched.get(session)
         if watched is None:
             return None
@@ -117,8 +113,6 @@ class Watching:
 
     def forget(self, session: str) -> None:
         """The step is over."""
-        from fanfold.runtime.places.guarding import clear
-
         self._sets.pop(session, None)
         self._sharing.discard(session)
         watched = self._watched.pop(session, None)

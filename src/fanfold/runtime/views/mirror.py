@@ -16,7 +16,7 @@ import msgspec
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import LEAF, Run
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.published import private, publish_run, write_folder
+from fanfold.runtime.records.published import publish_run, write_folder, write_private
 from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.sessions.transcript_text import transcript_text
@@ -76,6 +76,5 @@ def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
 def _replace(target: Path, text: str) -> None:
     """All or nothing: a reader never sees half a file."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with open(temporary, "wb", opener=private) as file:
-        file.write(text.encode("utf-8", "replace"))
+    write_private(str(temporary), text.encode("utf-8", "replace"))
     temporary.replace(target)
