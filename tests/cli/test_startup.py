@@ -75,3 +75,37 @@ def test_a_step_of_one_type_loads_the_work_of_no_other(ran: Path):
     found = loaded(ran, "inspect", "last")
     assert "fanfold.runtime.steps.agent" in found
     assert not {f"fanfold.runtime.steps.{name}" for name in ("command", "function", "deliver")} & found
+
+
+FILLED = """\
+import sys
+from threading import Barrier, Thread
+from fanfold.cli.postponed import POSTPONED, postpone
+postpone()
+import asyncio, msgspec, ssl, textwrap
+assert not {name for name in POSTPONED if len(vars(sys.modules[name])) > 20}
+begin, made = Barrier(4), []
+def use():
+    begin.wait()
+    made.append(ssl.create_default_context().protocol is ssl.PROTOCOL_TLS_CLIENT)
+threads = [Thread(target=use) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert made == [True] * 4, made
+assert not hasattr(ssl, "nothing") and "__getattr__" not in vars(ssl)
+assert asyncio.sslproto.SSLAgainErrors[0] is ssl.SSLWantReadError
+assert textwrap.dedent("  a") == "a" and msgspec.json.schema(int) == {"type": "integer"}
+"""
+
+
+def test_what_is_postponed_is_loaded_when_it_is_used_by_however_many_threads():
+    command = [sys.executable, "-c", FILLED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_of_scripted_agents_loads_no_tls(ran: Path):
+    assert not loaded(ran, "run", "one.yaml", "--script", "answers.yaml") & {
+        "_ssl",
+        "fanfold.agents.toolbox.catalogue",
+    }

@@ -178,6 +178,9 @@ def _call(name: str, arguments: list[str]) -> int:
         raise unknown_command(name, COMMANDS)
     from importlib import import_module
 
+    from fanfold.cli.postponed import postpone
+
+    postpone()
     from click.exceptions import Exit
 
     command = getattr(import_module(module), f"{name or 'next'}_command")
