@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.work import PATIENCE_S
+
 CODE = """\
 import re, sys
 compiled = []
@@ -36,7 +38,7 @@ assert yaml.safe_dump({"a": "yes"}) == "a: 'yes'\\n"
 
 def run(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
 
