@@ -120,5 +120,5 @@ def _question(run: str, asked: OpenApproval) -> OpenQuestion:
         question=shorten(asked.question, MAX_QUESTION_CHARS),
         show=shorten(asked.show, MAX_QUESTION_CHARS),
         choices=list(asked.choices),
-        user_runs=how_to_answer(run, asked),
+        user_runs=how_to_answer(run, asked.path, asked),
     )

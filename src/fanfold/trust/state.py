@@ -147,7 +147,7 @@ def remove(project: Path, home: Path) -> list[str]:
     for name in gone:
         thing = folder / name
         if not thing.is_symlink() and thing.is_dir():
-            _make_removable(thing)
+            make_removable(thing)
             shutil.rmtree(thing)
         else:
             thing.unlink()
@@ -316,7 +316,7 @@ def _tracked(project: Path, home: Path) -> list[str]:
 # Removing
 
 
-def _make_removable(top: Path) -> None:
+def make_removable(top: Path) -> None:
     """Give folders back the modes that removing needs: a snapshot's may be without them."""
     for here, folders, _ in os.walk(top):
         for name in folders:

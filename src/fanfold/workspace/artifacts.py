@@ -24,6 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
+from fanfold.trust.state import make_removable
 
 VARIABLE = "FANFOLD_ARTIFACTS"
 INSIDE = "/tmp/fanfold-artifacts"  # noqa: S108 - private inside a sandbox
@@ -153,7 +154,7 @@ class ArtifactRoom:
     def drop(self) -> None:
         """Throw the staging folder away."""
         if self.is_open:
-            _make_removable(self.folder)
+            make_removable(self.folder)  # a program may have closed its own folders
             import shutil
 
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -202,19 +203,10 @@ def is_whole(file: BufferedReader, size: int, sha256: str) -> bool:
 def clear_staging(home: Path) -> None:
     """Throw away what steps of a run that is over left unpublished; `home` is the folder of the run."""
     if (home / "staging").is_dir():
-        _make_removable(home / "staging")
+        make_removable(home / "staging")  # a program may have closed its own folders
         import shutil
 
         shutil.rmtree(home / "staging", ignore_errors=True)
-
-
-def _make_removable(folder: Path) -> None:
-    """A program may have closed its own folders."""
-    for here, folders, _ in os.walk(folder):
-        for name in folders:
-            path = os.path.join(here, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -18,7 +18,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, step_rows
 from fanfold.runtime.operations.runs.starting.limits import how_to_go_on
-from fanfold.runtime.views.approvals import answer_command
+from fanfold.runtime.views.approvals import how_to_answer
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument, how_to_retry, indented
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage
 from fanfold.runtime.views.runs.step_rows import Row
@@ -113,7 +113,7 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
 
         yield f"\n{paint('Asks', 'bold', colour)}\n"
         yield from question_lines(step.approval, colour)
-        words = answer_command(step.run_id, step.path, step.approval.kind, step.approval.choices)
+        words = how_to_answer(step.run_id, step.path, step.approval)
         yield f"\n{paint(f'answer it: {plain(words)}', 'dim', colour)}\n"
     if step.output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"

@@ -12,7 +12,7 @@ from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import AuthorError
 from fanfold.recipe.library import ListedRecipe
-from fanfold.runtime.operations.recipes.checked import Picture, list_recipes, show_recipe
+from fanfold.runtime.operations.recipes.checked import Picture, show_recipe
 
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 
@@ -21,7 +21,7 @@ _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 def list_command(call: Invocation) -> None:
     """List recipes by name: the project's, yours, and those built in."""
     with open_project(call) as project:
-        entries = list_recipes(project)
+        entries = project.library.list()
     call.give(entries, lambda: _table(entries, call.colour))
     for entry in entries if not call.as_json else ():
         for warning in entry.warnings:

@@ -15,7 +15,7 @@ from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, W
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.checked import list_recipes, recipe_files
+from fanfold.runtime.operations.recipes.checked import recipe_files
 from fanfold.runtime.operations.runs.starting.limits import how_to_go_on
 from fanfold.runtime.views.runs.rows import RunRow
 
@@ -37,7 +37,7 @@ def next_command(call: Invocation) -> None:
     """Say what waits for you in this project, and what you can do next."""
     with open_project(call, to_read=True) as project:
         runs = _worth_telling(list_runs(project, limit=LOOKED_AT))
-        own = [one.name for one in list_recipes(project) if one.origin == "project"]
+        own = [one.name for one in project.library.list() if one.origin == "project"]
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
     found += _about_recipes([*own, *files], bool(runs))

@@ -19,7 +19,7 @@ from rich.text import Text
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.runs.step_rows import Row, counts, rows, tallest
+from fanfold.runtime.views.runs.step_rows import Row, counts, run_rows, tallest
 from fanfold.runtime.views.standing import MARKS
 from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import cells, cut_end, cut_name, one_line
@@ -54,7 +54,7 @@ class Frames:
         now = int(time() * 1_000)
         heading = self._heading(tree, now, width)
         if height is None:
-            return [heading, *self._lines(rows(tree, now), width)]
+            return [heading, *self._lines(run_rows(tree, tree.root, now), width)]
         room = max(1, height - 1)
         lines = self._lines(tallest(tree, now, room), width)
         if len(lines) > room:  # notes took lines of their own

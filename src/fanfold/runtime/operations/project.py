@@ -233,6 +233,13 @@ class Project:
 
         return Places(self.config.integer("sessions.max_sessions"))
 
+    def heads(self, *statuses: str, recipe: str | None = None, limit: int = -1) -> list[RunHead]:
+        """Root runs, newest first, those of each status in turn; none where nothing ever ran."""
+        wanted = statuses or (None,)
+        if not self.has_runs:
+            return []
+        return [head for word in wanted for head in self.store.heads(status=word, recipe=recipe, limit=limit)]
+
     def resolve(self, run: str) -> RunHead:
         """A run by id, unique prefix, or `last`."""
         if not self.has_runs:

@@ -5,7 +5,7 @@ goes on if the answer is yes.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -99,16 +99,11 @@ def due_at(tree: RunTree, path: str) -> int | None:
     return next((timer[0] for timer in tree.state.timers if timer[3] is node), None)
 
 
-def how_to_answer(run: str, approval: OpenApproval) -> str:
-    """The command that answers; what is chosen or said in it is an example."""
-    return answer_command(run, approval.path, approval.kind, approval.choices)
-
-
-def answer_command(run: str, path: str, kind: str, choices: Sequence[str]) -> str:
-    """The same for a step of a run by its path there."""
+def how_to_answer(run: str, path: str, asked: OpenApproval | ApprovalDocument) -> str:
+    """The command that answers a step of a run by its path there; what is chosen or said is an example."""
     where = f"{run} {shlex.quote(path)}"
-    first = shlex.quote(choices[0]) if choices else ""
-    if kind == "question":
+    first = shlex.quote(asked.choices[0]) if asked.choices else ""
+    if asked.kind == "question":
         example = "'…'"
         return f"fanfold answer {where} {first or example}"
     return f"fanfold approve {where}{f' --choice {first}' if first else ''}"

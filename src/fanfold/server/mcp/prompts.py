@@ -11,7 +11,7 @@ from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.inputs import parse_input_text
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.checked import check_recipe, list_recipes
+from fanfold.runtime.operations.recipes.checked import check_recipe
 
 MAX_PROMPTS = 200
 
@@ -19,7 +19,7 @@ MAX_PROMPTS = 200
 def list_prompts(project: Project) -> list[Prompt]:
     """The recipes that can be run; of several versions the highest."""
     found: list[Prompt] = []
-    for name in dict.fromkeys(one.name for one in list_recipes(project)):
+    for name in dict.fromkeys(one.name for one in project.library.list()):
         try:
             plan = check_recipe(project, name).runnable()
         except FanfoldError:

@@ -266,3 +266,12 @@ def spot_beneath(top: int, path: str) -> Iterator[Spot]:
         yield Spot(folder, names[-1], "/".join(names))
     finally:
         os.close(folder)
+
+
+def is_folder(top: int, path: str) -> bool:
+    """Whether a real folder is at a path beneath an open one."""
+    try:
+        os.close(open_folder(top, path))
+    except (OSError, PathProblem):
+        return False
+    return True

@@ -27,13 +27,13 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.workspace.files import syscalls, trash
-from fanfold.workspace.files.beneath import PathProblem, Spot, open_folder, open_top, spot_beneath
+from fanfold.workspace.files.beneath import PathProblem, Spot, is_folder, open_folder, open_top, spot_beneath
 from fanfold.workspace.files.copies import umask
 from fanfold.workspace.files.layout import Layout, read_kept, sync_folder, write_whole
 from fanfold.workspace.merges.arrivals import Arrivals
 from fanfold.workspace.merges.objects import FileState
 from fanfold.workspace.merges.revision import Content, Revised, state_at
-from fanfold.workspace.merges.staging import dress, is_folder, manner_of, sync_staged
+from fanfold.workspace.merges.staging import dress, manner_of, sync_staged
 
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 

@@ -6,21 +6,12 @@ import os
 import stat
 
 from fanfold.workspace.files import syscalls
-from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
+from fanfold.workspace.files.beneath import PathProblem, is_folder, open_folder, spot_beneath
 from fanfold.workspace.files.copies import umask
 from fanfold.workspace.merges.objects import FileState
 
 FEW = 16
 """Up to so many staged files are forced to disk one by one, more of them together."""
-
-
-def is_folder(top: int, path: str) -> bool:
-    """Whether a real folder is at a path beneath an open one."""
-    try:
-        os.close(open_folder(top, path))
-    except (OSError, PathProblem):
-        return False
-    return True
 
 
 def manner_of(top: int, path: str) -> tuple[int, int, int] | None:

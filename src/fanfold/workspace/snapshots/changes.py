@@ -24,7 +24,7 @@ import msgspec
 
 from fanfold.kernel.paths import matches
 from fanfold.kernel.sets.protected import LEFTOVER, holds_protected, is_protected, leads_out, plain_name
-from fanfold.workspace.files.beneath import PathProblem, open_folder
+from fanfold.workspace.files.beneath import PathProblem, is_folder, open_folder
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, Ignoring
 from fanfold.workspace.files.manifest import FileEntry, Manifest, OpenLayers, git_mode
@@ -290,16 +290,8 @@ def _deleted(path: str, was: int) -> Change | None:
 def _folders(touched: Touched, child: int) -> list[Change]:
     """Empty folders that came, and folders that were empty and went."""
     found = [Change(path, "added", "folder") for path in touched.folders if not _names(child, path, "x")]
-    gone = (path for path in touched.hollow if not _is_folder(child, path))
+    gone = (path for path in touched.hollow if not is_folder(child, path))
     return found + [Change(path, "deleted", "folder") for path in gone]
-
-
-def _is_folder(top: int, path: str) -> bool:
-    try:
-        os.close(open_folder(top, path))
-    except (OSError, PathProblem):
-        return False
-    return True
 
 
 def _names(top: int, folder: str, otherwise: str = "") -> set[str]:

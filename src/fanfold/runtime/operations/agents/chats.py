@@ -333,9 +333,7 @@ async def _chat(
 
 def find_chat(project: Project, run: str) -> str:
     """The chat that somebody means: an id, its beginning with or without `chat-`, or the latest."""
-    if not project.has_runs:
-        raise _none(run)
-    heads = [head for head in project.store.heads(limit=-1) if head.run_id.startswith(CHAT)]
+    heads = [head for head in project.heads() if head.run_id.startswith(CHAT)]
     open_ones = [head.run_id for head in heads if head.status not in RUN_TERMINAL]
     if not run:
         if not open_ones:

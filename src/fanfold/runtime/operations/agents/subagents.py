@@ -39,7 +39,7 @@ from fanfold.runtime.hosting.children import (
 )
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import find_run, find_speaker
-from fanfold.runtime.operations.agents.delegation import Task, make_step, require_name, require_words
+from fanfold.runtime.operations.agents.delegation import Task, make_step, require_words
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
@@ -114,9 +114,7 @@ async def spawn(
     key = key or secrets.token_hex(8)
     wanted = step if task.name else structs.replace(step, id="")
     tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
-    return find_subagent(
-        tree, project.folder, child_name(tree.memory.keys[key]), owned=project.has_owner(run)
-    )
+    return _child(project, tree, child_name(tree.memory.keys[key]))
 
 
 async def wait(
@@ -134,11 +132,11 @@ async def wait(
 
     def look() -> list[Subagent] | None:
         catch_up(project, tree)
-        found = _named(project, tree, wanted)
+        found = [_child(project, tree, name) for name in wanted]
         return None if any(child.status in LIVE for child in found) else found
 
     found = await until(project, run, look, timeout_s)
-    return by_status(found if found is not None else _named(project, tree, wanted))
+    return by_status(found if found is not None else [_child(project, tree, name) for name in wanted])
 
 
 def foresee_input(
@@ -149,7 +147,7 @@ def foresee_input(
     if text is not None:
         require_words(text, "there is nothing to say")
     run, tree = _find_run(project, name, run)
-    child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    child = _child(project, tree, name)
     if child.status == DETACHED and not resume:
         raise detached(name)
     if child.status != DETACHED and text is not None:
@@ -170,19 +168,10 @@ async def send_input(
         return child
     key = key or secrets.token_hex(8)
     tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
-    return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    return _child(project, tree, name)
 
 
-async def fork_subagent(
-    project: Project,
-    name: str,
-    at: AtTurn,
-    *,
-    new_name: str = "",
-    yes: bool = False,
-    attendant: Attendant | None = None,
-    key: str = "",
-) -> Subagent:
+async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = False) -> Subagent:
     """A new subagent that goes on with what another one (or one turn of it) said up to a turn.
 
     It may do what that one may, and is asked about as that one was.
@@ -193,9 +182,7 @@ async def fork_subagent(
     speaker = find_speaker(found, name, None)
     taken = take_up(found.tree, speaker, at.turn, at.say)
     taken_names = {child_name(node.path) for node in found.run.scope.children}
-    if new_name:
-        require_name(new_name)
-    new_name = new_name or next(
+    new_name = next(
         one
         for number in range(2, len(taken_names) + 3)
         if (one := f"{child_name(speaker.node.path)}-{number}") not in taken_names
@@ -210,23 +197,22 @@ async def fork_subagent(
     )
     plan, frozen = Plan(name=new_name, steps=(step,)), speaker.frozen
     scripted = frozen.script is not None
-    permit(plan, frozen.roles.get, frozen.permission, yes=yes, attendant=attendant, scripted=scripted)
+    permit(plan, frozen.roles.get, frozen.permission, yes=yes, scripted=scripted)
     frozen = structs.replace(frozen, taken_up={new_name: taken})
-    key = key or secrets.token_hex(8)
-    tree = await _ask(project, run, AddRequest(step=step, frozen=to_json(frozen), key=key))
-    return find_subagent(tree, project.folder, new_name, owned=project.has_owner(run))
+    added = AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8))
+    return _child(project, await _ask(project, run, added), new_name)
 
 
 async def resume_agent(project: Project, name: str, *, run: str = "") -> Subagent:
     """Go on with a subagent that lost its process, behind the last thing it recorded."""
     check_enabled(project)
     run, tree = _find_run(project, name, run)
-    child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    child = _child(project, tree, name)
     if child.status != DETACHED:
         message = f"{name} is {child.status}; only a detached subagent is resumed"
         raise SubagentRefused("subagent.not_detached", message, hint="say something to it")
     tree = await _ask(project, run, ResumeRequest(name))
-    return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    return _child(project, tree, name)
 
 
 async def close(project: Project, name: str, *, run: str = "") -> Subagent:
@@ -236,11 +222,11 @@ async def close(project: Project, name: str, *, run: str = "") -> Subagent:
 
     def look() -> Subagent | None:
         catch_up(project, tree)
-        child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+        child = _child(project, tree, name)
         return None if child.status in LIVE else child
 
     found = await until(project, run, look, WAIT_S)
-    return found or find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    return found or _child(project, tree, name)
 
 
 def list_subagents(project: Project, *, run: str = "") -> list[Subagent]:
@@ -257,9 +243,8 @@ def _all(project: Project, tree: RunTree) -> list[Subagent]:
     return find_subagents(tree, project.folder, owned=project.has_owner(tree.root.id))
 
 
-def _named(project: Project, tree: RunTree, names: Sequence[str]) -> list[Subagent]:
-    owned = project.has_owner(tree.root.id)
-    return [find_subagent(tree, project.folder, name, owned=owned) for name in names]
+def _child(project: Project, tree: RunTree, name: str) -> Subagent:
+    return find_subagent(tree, project.folder, name, owned=project.has_owner(tree.root.id))
 
 
 # The run
@@ -309,7 +294,7 @@ def find(project: Project, name: str, *, run: str = "") -> Subagent:
     if not project.has_runs:
         raise no_subagent(name)
     run, tree = _find_run(project, name, run)
-    return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    return _child(project, tree, name)
 
 
 async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:

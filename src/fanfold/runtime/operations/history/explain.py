@@ -15,6 +15,7 @@ from fanfold.kernel.nodes import LEAF, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.records.values import is_below
 from fanfold.runtime.views.approvals import approval_document, is_open
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import how_to_retry, run_error
@@ -51,7 +52,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     return ExplainedStep(
         **structs.asdict(explain_in(found.tree, node)),
         ran_then="; ".join(
-            part for part in (_why_then(node, _added_at(project, node)), _held_by(project, node)) if part
+            part for part in (_why_then(node, _added_at(project, node)), _held_by(found.tree, node)) if part
         ),
         history=list(_history(project, found.tree, node)),
         approval=approval_document(found.tree, node) if is_open(node) else UNSET,
@@ -144,12 +145,12 @@ def _why_then(node: Node, added_at: int) -> str:
     return f"{text}, and started {duration(waited)} later (slots, conflicts, retries)"
 
 
-def _held_by(project: Project, node: Node) -> str:
+def _held_by(now: RunTree, node: Node) -> str:
     """What held a step back when it was ready, last of all; read off the log, which does not forget it."""
     if node.kind != LEAF or not node.started_at:
         return ""
-    envelopes = project.store.tree(_root(node).id)
-    tree = RunTree.reading(project.store, next(envelopes))
+    envelopes = now.store.tree(now.root.id)
+    tree = RunTree.reading(now.store, next(envelopes))
     told = ""
     for envelope in envelopes:
         tree.catch_up([envelope])
@@ -164,13 +165,6 @@ def _held_by(project: Project, node: Node) -> str:
         told = SENTENCES[why.reason].removeprefix("is ready; ").removeprefix("is held back: ")
         told = f"until then it was held back: {told}" + (f" ({names})" if names else "")
     return told
-
-
-def _root(node: Node) -> Run:
-    run = node.run
-    while run.parent is not None:
-        run = run.parent
-    return run
 
 
 def _dependencies(node: Node) -> list[Node]:
@@ -202,14 +196,8 @@ def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]
 
 def _interesting(tree: RunTree, run: Run) -> Iterator[Node]:
     """Steps that did not simply complete."""
-    inside = [other for other in tree.state.runs.values() if _is_below(other, run)]
+    inside = [other for other in tree.state.runs.values() if is_below(other, run)]
     for one in inside:
         for node in one.nodes.values():
             if node.status != COMPLETED or node.attempt > 1:
                 yield node
-
-
-def _is_below(run: Run | None, top: Run) -> bool:
-    while run is not None and run is not top:
-        run = run.parent
-    return run is top

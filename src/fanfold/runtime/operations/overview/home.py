@@ -15,7 +15,7 @@ from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.history.listing import listed, owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import abandoned
-from fanfold.runtime.views.approvals import PendingQuestion, PendingQuestions, pending_questions
+from fanfold.runtime.views.approvals import PendingQuestions, pending_questions
 from fanfold.runtime.views.runs.costs import Spend
 from fanfold.runtime.views.runs.documents import run_error
 from fanfold.runtime.views.runs.rows import OwnerDocument, RunRow
@@ -72,13 +72,12 @@ def show_home(project: Project) -> Home:
     midnight = here.replace(hour=0, minute=0, second=0, microsecond=0)
     week = list(_since(project, midnight - timedelta(days=6)))
     today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
-    running = project.store.heads(status=RUNNING, limit=MAX_RUNNING) if project.has_runs else []
     return Home(
         needs=[*_questions(project), *_stuck(project), *_paused(project), *_failed(week)],
-        running=[listed(project, head) for head in running],
+        running=[listed(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
         spend=SpendDocument(_spend(today), _spend(week)),
         recipes=len(project.library.names()),
-        runs=len(project.store.heads(limit=COUNTED)) if project.has_runs else 0,
+        runs=len(project.heads(limit=COUNTED)),
     )
 
 
@@ -107,8 +106,6 @@ def _questions(project: Project) -> Iterator[Need]:
 
 
 def _stuck(project: Project) -> Iterator[Need]:
-    if not project.has_runs:
-        return
     lately = wall_clock_ms() - STARTING_MS
     for root in abandoned(project):
         head = project.resolve(root)
@@ -119,7 +116,7 @@ def _stuck(project: Project) -> Iterator[Need]:
 
 def _paused(project: Project) -> Iterator[Need]:
     """Runs that rest until somebody goes on with them, whoever or whatever paused them."""
-    for head in project.store.heads(status=PAUSED, limit=MAX_PAUSED) if project.has_runs else []:
+    for head in project.heads(PAUSED, limit=MAX_PAUSED):
         try:
             tree = project.view(head.run_id)
         except FanfoldError:
@@ -163,14 +160,9 @@ def _spend(heads: Iterable[RunHead]) -> Spend:
 
 def all_questions(project: Project) -> PendingQuestions:
     """Every question that somebody may answer now, the oldest first."""
-    return PendingQuestions(sorted(_open_questions(project), key=lambda one: one.since or ""))
-
-
-def _open_questions(project: Project) -> list[PendingQuestion]:
-    if not project.has_runs:
-        return []
-    heads = [head for word in (WAITING, RUNNING) for head in project.store.heads(status=word, limit=MAX_RUNS)]
-    return [one for head in heads for one in pending_questions(project.view(head.run_id))]
+    heads = project.heads(WAITING, RUNNING, limit=MAX_RUNS)
+    found = [one for head in heads for one in pending_questions(project.view(head.run_id))]
+    return PendingQuestions(sorted(found, key=lambda one: one.since or ""))
 
 
 class Pulse(Struct, frozen=True):
@@ -195,11 +187,7 @@ def pulse_of(project: Project, run: str) -> Pulse:
 
 def live_pulses(project: Project) -> Pulses:
     """Those of every root run that runs, or waits for somebody; the newest first."""
-    if not project.has_runs:
-        return Pulses([])
-    heads = [
-        head for word in (RUNNING, WAITING) for head in project.store.heads(status=word, limit=MAX_PULSES)
-    ]
+    heads = project.heads(RUNNING, WAITING, limit=MAX_PULSES)
     return Pulses([_pulse(project, head.run_id) for head in heads])
 
 

@@ -5,7 +5,6 @@ A recipe is named here, never given by a path: what may be looked at over a netw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 from statistics import median
 
@@ -21,7 +20,6 @@ from fanfold.runtime.views.graph.drawing import draw
 from fanfold.runtime.views.recipes.documents import CheckReport, recipe_document
 from fanfold.runtime.views.recipes.pages import CheckedText, LastRun, RecipePage, RecipeRow, RecipeRows
 from fanfold.runtime.views.times import when
-from fanfold.store.protocol import RunHead
 
 LOOKED_AT = 50
 """The newest runs of a recipe, from which its usual time and price are told."""
@@ -42,9 +40,10 @@ def _row(project: Project, one: ListedRecipe) -> RecipeRow:
     except FanfoldError as error:
         plan = None
         warnings.append(error.message)
-    heads = project.store.heads(recipe=one.name, limit=LOOKED_AT) if project.has_runs else []
+    heads = project.heads(recipe=one.name, limit=LOOKED_AT)
     done = [head for head in heads if head.status == "completed"]
-    prices = [head.usage.micro_usd for head in done if head.usage.micro_usd is not None]
+    prices = [head.usage.micro_usd / 1_000_000 for head in done if head.usage.micro_usd is not None]
+    times = [(head.ended_at - head.started_at) / 1_000 for head in done if head.ended_at and head.started_at]
     return RecipeRow(
         name=one.name,
         version=one.version,
@@ -54,22 +53,10 @@ def _row(project: Project, one: ListedRecipe) -> RecipeRow:
         warnings=list(dict.fromkeys(warnings)),
         inputs=None if plan is None else recipe_document(plan, one.file).inputs,
         runs=len(heads),
-        last_run=_last(heads),
-        median_s=_median([_seconds(head) for head in done if head.ended_at and head.started_at]),
-        median_usd=_median([price / 1_000_000 for price in prices]),
+        last_run=LastRun(heads[0].run_id, heads[0].status, when(heads[0].created_at)) if heads else None,
+        median_s=median(times) if times else None,
+        median_usd=median(prices) if prices else None,
     )
-
-
-def _last(heads: Sequence[RunHead]) -> LastRun | None:
-    return LastRun(heads[0].run_id, heads[0].status, when(heads[0].created_at)) if heads else None
-
-
-def _seconds(head: RunHead) -> float:
-    return ((head.ended_at or 0) - (head.started_at or 0)) / 1_000
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
 
 
 def find_named(project: Project, name: str, *, scripted: bool = False) -> CheckedRecipe:

@@ -49,11 +49,8 @@ def show_agents(project: Project, history: Project) -> AgentsDocument:
 
 def live_sessions(project: Project) -> list[LiveSession]:
     """Every agent that is at work, as the logs say."""
-    if not project.has_runs:
-        return []
-    heads = [head for word in (RUNNING, WAITING) for head in project.store.heads(status=word, limit=MAX_RUNS)]
     found = []
-    for head in heads:
+    for head in project.heads(RUNNING, WAITING, limit=MAX_RUNS):
         tree = project.view(head.run_id)
         for node in tree.state.in_flight.values():
             if is_agent(node) and node.status == RUNNING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.recipe.library import ListedRecipe, require_name, said_by_file
+from fanfold.recipe.library import require_name, said_by_file
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.recipes.documents import RecipeDocument, recipe_document
@@ -238,11 +238,6 @@ def _is_there(project: Project, name: str) -> bool:
         return project.library.find(name).origin == "project"
     except NotFoundError:
         return False
-
-
-def list_recipes(project: Project) -> list[ListedRecipe]:
-    """Recipes by name: the project's, the user's, and those built in."""
-    return project.library.list()
 
 
 def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> RecipeDocument:

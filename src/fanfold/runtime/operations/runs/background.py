@@ -96,7 +96,7 @@ def abandoned(project: Project) -> list[str]:
     """Runs that are to go on and that nobody drives. Those that wait for people, or were paused, rest; and
     what came with adopted state goes on only when somebody has permitted it.
     """
-    heads = [head for status in (PENDING, RUNNING) for head in project.store.heads(status=status, limit=-1)]
+    heads = project.heads(PENDING, RUNNING)
     roots = [head.run_id for head in heads if not project.has_owner(head.run_id)]
     return [root for root in roots if not is_adopted(project.folder, root)]
 

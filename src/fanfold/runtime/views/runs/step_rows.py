@@ -57,15 +57,10 @@ class Row(Struct, frozen=True):
     """The last part of the name, where it is what an item is called."""
 
 
-def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
-    """The rows of a whole tree; `every` leaves nothing out."""
-    return run_rows(tree, tree.root, now, every=every, fold_finished=fold_finished)
-
-
 def run_rows(
     tree: RunTree, run: Run, now: int, *, every: bool = False, fold_finished: bool = False
 ) -> list[Row]:
-    """The rows of one run and of the runs below it."""
+    """The rows of one run and of the runs below it; `every` leaves nothing out."""
     return list(_Walk(tree, now, every, fold_finished).children(run.scope.children, 0))
 
 
@@ -78,7 +73,7 @@ def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
         all_of_it = list(more.children(tree.root.scope.children, 0))
         found = all_of_it if len(all_of_it) <= height else found
     if len(found) > height:
-        found = rows(tree, now, fold_finished=True)
+        found = run_rows(tree, tree.root, now, fold_finished=True)
     if len(found) <= height:
         return found
     ranks = _ranks(found)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, AuthorError, NotFoundError, WorldError
 from fanfold.kernel.graph import find_rings
 from fanfold.kernel.nodes import Node
@@ -141,11 +142,7 @@ def plan_fork(
             "a fork needs a change",
             hint="--from STEP, -i NAME=VALUE or --prompt STEP=FILE",
         )
-    if tree.state.plan.open:
-        message = f"run {tree.root.id} is open: there is no plan to run again"
-        raise AuthorError(
-            "run.open", message, hint="fanfold ps --all lists its subagents, to whom more can be said"
-        )
+    check_has_plan(tree)
     inputs = dict(tree.values.inputs(tree.root))
     unknown = [name for name in changed if name not in inputs]
     if unknown:
@@ -164,25 +161,40 @@ def plan_fork(
             raise NotFoundError("step.not_found", f"run {tree.root.id} has no step {step}", hint=hint)
         reached.add(named)
     reached.spread()
-    frozen = tree.frozen()
     kept = reached.settle()
     return Fork(
         source=tree.root.id,
         plan=_with_prompts(tree.state.plan, prompts),
         inputs={**inputs, **changed},
         kept=kept,
-        lineage=Lineage(
-            run_id=tree.root.id,
-            kept=kept.outputs,
-            failures=kept.failures,
-            artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
-            roles=frozen.roles,
-            default_model=frozen.default_model,
-            default_fast_model=frozen.default_fast_model,
-            taken_up=taken_up,
-        ),
+        lineage=lineage_of(tree, kept, tree.frozen().roles, taken_up),
         options=options_of(tree, agents),
         agents=agents,
+    )
+
+
+def check_has_plan(tree: RunTree) -> None:
+    """Refuse an open run: what is to be done again there is asked for."""
+    if tree.state.plan.open:
+        message = f"run {tree.root.id} is open: there is no plan to run again"
+        hint = "fanfold ps --all lists its subagents, to whom more can be said"
+        raise AuthorError("run.open", message, hint=hint)
+
+
+def lineage_of(
+    tree: RunTree, kept: KeptResults, roles: dict[str, Role], taken_up: dict[str, TakenUp]
+) -> Lineage:
+    """Where a run comes from that is made of this one."""
+    frozen = tree.frozen()
+    return Lineage(
+        run_id=tree.root.id,
+        kept=kept.outputs,
+        failures=kept.failures,
+        artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
+        roles=roles,
+        default_model=frozen.default_model,
+        default_fast_model=frozen.default_fast_model,
+        taken_up=taken_up,
     )
 
 

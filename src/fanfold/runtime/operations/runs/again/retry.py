@@ -31,13 +31,18 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.again.fork import SAME_AGENTS, ChosenAgents, Fork, options_of
+from fanfold.runtime.operations.runs.again.fork import (
+    SAME_AGENTS,
+    ChosenAgents,
+    Fork,
+    check_has_plan,
+    lineage_of,
+    options_of,
+)
 from fanfold.runtime.operations.runs.again.reached import Reached
 from fanfold.runtime.operations.runs.again.recipe_changes import compare, reaches
-from fanfold.runtime.operations.runs.starting.creation import Lineage
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import needs_permission
-from fanfold.runtime.records.artifacts import kept_artifacts
 from fanfold.runtime.records.frozen import freeze_roles, with_stages
 from fanfold.runtime.views.runs.forks import RecipeChanges
 from fanfold.trust.adopted import is_adopted
@@ -69,21 +74,12 @@ def plan_retry(project: Project, tree: RunTree, wanted: Retried | None = None) -
     reached.spread()
     kept = reached.settle()
     declared = set(needs_permission(old, before.get))
-    frozen = tree.frozen()
     return Fork(
         source=tree.root.id,
         plan=new,
         inputs=_inputs(tree, new),
         kept=kept,
-        lineage=Lineage(
-            run_id=tree.root.id,
-            kept=kept.outputs,
-            failures=kept.failures,
-            artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
-            roles=roles,
-            default_model=frozen.default_model,
-            default_fast_model=frozen.default_fast_model,
-        ),
+        lineage=lineage_of(tree, kept, roles, {}),
         options=_limits(options, old, new),
         agents=wanted.agents,
         changes=changes,
@@ -93,11 +89,7 @@ def plan_retry(project: Project, tree: RunTree, wanted: Retried | None = None) -
 
 def _check_over(tree: RunTree) -> None:
     root = tree.root
-    if tree.state.plan.open:
-        message = f"run {root.id} is open: there is no plan to run again"
-        raise AuthorError(
-            "run.open", message, hint="fanfold ps --all lists its subagents, to whom more can be said"
-        )
+    check_has_plan(tree)
     status = run_status(tree.state, root)
     if status not in RUN_TERMINAL:
         hints = {PAUSED: f"fanfold resume {root.id} goes on with it", WAITING: f"fanfold inspect {root.id}"}

@@ -186,7 +186,7 @@ def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
         now = wall_clock_ms()
         asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
         if asked:
-            return how_to_answer(tree.root.id, asked[0])
+            return how_to_answer(tree.root.id, asked[0].path, asked[0])
         return "" if driven else f"fanfold resume {tree.root.id}"
     if tree.state.pausing == "budget":
         return how_to_raise(tree)
