@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.text.spelling import nearest
-from fanfold.trust.project_files import LedOut, resolve_beneath
+from fanfold.trust.project_files import LedOut, resolve_beneath, write_whole
 
 if TYPE_CHECKING:  # every command has a library, and few look into a file of it
     from fanfold.text.trees.tree import Mapping
@@ -371,19 +371,7 @@ def _refuse_link(name: str, folder: int, shown: Path) -> None:
 
 
 def _replace(name: str, data: bytes, folder: int) -> None:
-    """Write beside and rename: a reader sees the old recipe or the new one, never half of one."""
-    temporary = f".{name}.{os.urandom(4).hex()}.tmp"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
     try:
-        with os.fdopen(handle, "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        write_whole(name, data, folder=folder, mode=0o644, durable=True)
     except OSError as error:
-        try:
-            os.unlink(temporary, dir_fd=folder)
-        except FileNotFoundError:
-            pass
         raise WorldError("recipe.not_saved", f"{name} was not saved: {error.strerror or error}") from None
-    os.fsync(folder)

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.runtime.operations.system.tokens import digest_of, new_token
-from fanfold.workspace.files.layout import write_whole
+from fanfold.trust.project_files import write_whole
 
 Role: TypeAlias = Literal["viewer", "operator"]
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.workspace.files.layout import write_whole
+from fanfold.trust.project_files import write_whole
 
 KEPT_S = 24 * 3600
 MAX_KEYS = 1_000

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -141,14 +142,56 @@ def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True, mo
     try:
         if not replace and name in os.listdir(handle):
             return False
-        beside = f".{name}.{os.urandom(4).hex()}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, mode, dir_fd=handle), "wb") as out:
-            out.write(data)
-        os.replace(beside, name, src_dir_fd=handle, dst_dir_fd=handle)
+        write_whole(name, data, folder=handle, mode=mode)
     finally:
         os.close(handle)
     return True
+
+
+def write_whole(
+    file: str | Path,
+    data: bytes,
+    *,
+    folder: int | None = None,
+    mode: int = 0o600,
+    exactly: bool = False,
+    durable: bool = False,
+) -> None:
+    """Put a file in its place, all or nothing: a reader sees what was there or what is new, never half of it.
+
+    `file` is a path, or a name in an open `folder`. A mode that is meant `exactly` is given whatever the mask
+    of this process takes away. What is left where one was cut short has a name that merges know: `LEFTOVER`.
+    """
+    above = os.path.dirname(file)
+    beside = os.path.join(above, f".fanfold-{os.urandom(8).hex()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(beside, flags, mode, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            if exactly:
+                os.fchmod(handle, mode)  # last: writing takes special bits away
+            if durable:
+                os.fsync(handle)
+        os.replace(beside, file, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=folder)
+        raise
+    if durable and folder is not None:
+        os.fsync(folder)
+    elif durable:
+        sync_folder(above or ".")
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _enter_or_make(parent: int, name: str) -> int:

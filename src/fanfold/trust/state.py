@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.trust.project_files import write_whole
 from fanfold.trust.repository import find_repository
 
 OWN_FOLDER = ".fanfold"
@@ -219,11 +220,7 @@ def _write_seal(handle: int, project: Path, home: Path) -> None:
     secret = _read_secret(home) or _make_secret(home)
     path = os.path.realpath(project)
     said = {"version": VERSION, "project": path, "mac": _sign(secret, path, os.fstat(handle).st_ino)}
-    beside = f".{SEAL}.{os.urandom(4).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(beside, flags, 0o600, dir_fd=handle), "wb") as out:
-        out.write(json.dumps(said).encode())
-    os.replace(beside, SEAL, src_dir_fd=handle, dst_dir_fd=handle)
+    write_whole(SEAL, json.dumps(said).encode(), folder=handle)
 
 
 def _sign(secret: bytes, path: str, inode: int) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
+from fanfold.trust.project_files import write_whole
 from fanfold.trust.state import make_removable
 
 VARIABLE = "FANFOLD_ARTIFACTS"
@@ -274,16 +275,7 @@ def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = F
                 pass
             there = _enter(there, name)
         data = _read(here, names[-1], path)
-        beside = f".{os.getpid()}.{os.urandom(6).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, mode, dir_fd=there), "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.rename(beside, names[-1], src_dir_fd=there, dst_dir_fd=there)
-        if durable:
-            os.fsync(there)
+        write_whole(names[-1], data, folder=there, mode=mode, durable=durable)
     finally:
         os.close(here)
         os.close(there)

@@ -21,9 +21,10 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.copies import Copier
-from fanfold.workspace.files.layout import Layout, read_kept, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept
 
 MAX_DEPTH = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -160,11 +161,7 @@ def write_beneath(home: Path, place: str, data: bytes) -> None:
     """Put a file below a home, following no link that an agent may have put on the way."""
     folder, name = _folder_of(home, place, make=True)
     try:
-        beside = f".{name}.{os.urandom(4).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as out:
-            out.write(data)
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        write_whole(name, data, folder=folder)
     finally:
         os.close(folder)
 

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from fanfold.trust.project_files import write_whole
 from fanfold.trust.repository import find_repository
 from fanfold.workspace import homes
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.layout import Layout, read_kept, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges import disputes
 from fanfold.workspace.merges.disputes import Dispute

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from fanfold.agents.local.weights import RELEASE, Release, models_folder
 from fanfold.errors import WorldError
-from fanfold.workspace.files.layout import sync_folder
+from fanfold.trust.project_files import sync_folder
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is happening (`download`, `unpack`), bytes done and bytes in all."""

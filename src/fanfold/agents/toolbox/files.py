@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,6 +24,7 @@ from fanfold.agents.toolbox.confinement import missing, open_regular, refuse, re
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import EVERYTHING, JSON
 from fanfold.kernel.sets.protected import owner_of
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files.beneath import Spot
 
 MAX_READ_BYTES = 256 * 1024
@@ -87,7 +87,9 @@ class FileTools:
         with resolve(self._folder, path, before_making=check, follow_last=False) as spot:
             check(spot.path)
             before = _replaceable(spot, path)
-            _replace(spot, data, None if before is None else stat.S_IMODE(before.st_mode))
+            known = None if before is None else stat.S_IMODE(before.st_mode) & 0o777
+            mode = 0o666 if known is None else known
+            write_whole(spot.name, data, folder=spot.folder, mode=mode, exactly=known is not None)
         return {"path": spot.path, "bytes": len(data), "created": before is None}
 
     def _delete(self, args: Mapping[str, Any]) -> JSON:
@@ -129,22 +131,6 @@ def _replaceable(spot: Spot, path: str) -> os.stat_result | None:
     if not stat.S_ISREG(before.st_mode):
         raise refuse(path, "only regular files can be written")
     return before
-
-
-def _replace(spot: Spot, data: bytes, mode: int | None) -> None:
-    """Put `data` where the spot is, all or nothing."""
-    beside = f".fanfold-{secrets.token_hex(8)}.tmp"  # a merge knows the name: see `LEFTOVER`
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(beside, flags, 0o666, dir_fd=spot.folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if mode is not None:
-                os.fchmod(file.fileno(), mode & 0o777)
-        os.rename(beside, spot.name, src_dir_fd=spot.folder, dst_dir_fd=spot.folder)
-    except BaseException:
-        os.unlink(beside, dir_fd=spot.folder)
-        raise
 
 
 def _text(args: Mapping[str, Any], name: str) -> str:

@@ -172,7 +172,7 @@ class Isolation:
 
     async def remember(self, place: Place, said: bytes) -> None:
         """Write down durably what a step said, before anything of it is merged."""
-        from fanfold.workspace.files.layout import write_whole
+        from fanfold.trust.project_files import write_whole
 
         child = place.child
         if child is not None:

@@ -19,12 +19,13 @@ from msgspec import Struct
 from fanfold.errors import WorldError
 from fanfold.kernel.branch_names import check_branch_name
 from fanfold.kernel.paths import matches
+from fanfold.trust.project_files import write_whole
 from fanfold.trust.repository import Repository, find_repository
 from fanfold.workspace.delivery.commits import Commits, CommitText
 from fanfold.workspace.delivery.pull_requests import PullRequests, PullRequestText
 from fanfold.workspace.delivery.refs import Refs
 from fanfold.workspace.delivery.remotes import Remote
-from fanfold.workspace.files.layout import Layout, read_kept, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.receipts import Receipt
 from fanfold.workspace.merges.revision import Revised

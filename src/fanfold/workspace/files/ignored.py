@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 
 from fanfold.errors import WorldError
+from fanfold.trust.project_files import write_whole
 from fanfold.trust.repository import Repository, find_repository
 from fanfold.workspace.files import git
-from fanfold.workspace.files.layout import write_whole
 from fanfold.workspace.files.manifest import FileEntry
 
 DEPENDENCIES = frozenset(

@@ -24,6 +24,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from fanfold.errors import AuthorError, WorldError
+from fanfold.trust.project_files import write_whole
 
 OWN_FOLDER = ".fanfold"
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:#@=+-]{0,199}")
@@ -103,29 +104,6 @@ def make_folder(folder: Path) -> None:
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
         message = f"{folder} is a link; workspaces need a folder on the project's own disk"
         raise WorldError("workspace.own_folder", message, hint="replace the link by a folder")
-
-
-def write_whole(file: Path, data: bytes, *, durable: bool = False) -> None:
-    """Put a small file of ours in its place, all or nothing."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as out:
-        out.write(data)
-        if durable:
-            out.flush()
-            os.fsync(out.fileno())
-    os.rename(beside, file)
-    if durable:
-        sync_folder(file.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_kept(file: Path) -> bytes:

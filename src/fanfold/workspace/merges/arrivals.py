@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fanfold.workspace.files.layout import Layout, is_kept, open_kept, read_kept, write_whole
+from fanfold.trust.project_files import write_whole
+from fanfold.workspace.files.layout import Layout, is_kept, open_kept, read_kept
 
 MAX_BYTES = 1_000_000
 _HEAD = 21

@@ -26,10 +26,11 @@ from typing import Literal
 import msgspec
 
 from fanfold.errors import WorldError
+from fanfold.trust.project_files import sync_folder, write_whole
 from fanfold.workspace.files import syscalls, trash
 from fanfold.workspace.files.beneath import PathProblem, Spot, is_folder, open_folder, open_top, spot_beneath
 from fanfold.workspace.files.copies import umask
-from fanfold.workspace.files.layout import Layout, read_kept, sync_folder, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.merges.arrivals import Arrivals
 from fanfold.workspace.merges.objects import FileState
 from fanfold.workspace.merges.revision import Content, Revised, state_at

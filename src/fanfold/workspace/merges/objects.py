@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fanfold.errors import WorldError
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files import git
-from fanfold.workspace.files.layout import make_folder, read_kept, write_whole
+from fanfold.workspace.files.layout import make_folder, read_kept
 
 CHUNK = 1024 * 1024
 LEVEL = 1

@@ -24,9 +24,10 @@ from pathlib import Path
 import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import PathProblem, spot_beneath
-from fanfold.workspace.files.layout import Layout, read_kept, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.merges.journal import Note, ancestors
 from fanfold.workspace.merges.merge import has_room
 from fanfold.workspace.merges.objects import FileState, Objects

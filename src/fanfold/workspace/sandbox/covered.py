@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from fanfold.errors import WorldError
-from fanfold.workspace.files.layout import write_whole
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.sandbox.policy import Policy
 
 

@@ -23,10 +23,11 @@ from threading import Lock
 
 import msgspec
 
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.layout import Layout, read_kept, write_whole
+from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.files.manifest import (
     Manifest,
     OpenLayers,

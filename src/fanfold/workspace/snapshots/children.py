@@ -18,11 +18,12 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.copies import Copier
 from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.layout import read_kept, write_whole
+from fanfold.workspace.files.layout import read_kept
 from fanfold.workspace.files.manifest import FileEntry, Manifest, decode, encode
 from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.snapshots.bases import Base, Bases

@@ -7,9 +7,7 @@ nothing is left to repair the file is not touched, so a second call changes noth
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from pathlib import Path
 
 from fanfold.errors import WorldError
@@ -17,6 +15,7 @@ from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_found
 from fanfold.text.diagnostics import Fix, Position
+from fanfold.trust.project_files import write_whole
 
 MAX_ROUNDS = 20
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -68,18 +67,9 @@ def apply_fixes(text: str, fixes: list[Fix]) -> tuple[str, int]:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    """All or nothing: a reader sees the old recipe or the new one, never half of it."""
+    """Write what a link leads to only where that is in the folder one works in."""
     target = file.resolve()
     if file.is_symlink() and not target.is_relative_to(Path.cwd().resolve()):
         hint = f"fix the file that it leads to: {target}"
         raise WorldError("world.io", f"{file} is a link that leads out of this folder", hint=hint)
-    mode = target.stat().st_mode
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            opened.write(data)
-        os.chmod(name, mode & 0o7777)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_whole(target, data, mode=target.stat().st_mode & 0o7777, exactly=True)

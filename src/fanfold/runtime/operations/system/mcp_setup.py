@@ -20,7 +20,7 @@ from fanfold.runtime.operations.system.mcp_clients import McpClient, Scope
 from fanfold.text.json_comments import SettingsUnreadableError, remove_entry, set_entry
 from fanfold.text.json_value import as_text
 from fanfold.text.toml_tables import remove_table, set_table
-from fanfold.trust.project_files import NotAFile, read_beneath, write_beneath
+from fanfold.trust.project_files import NotAFile, read_beneath, write_beneath, write_whole
 from fanfold.workspace.files.programs import find_program
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -126,18 +126,7 @@ def _replace(file: Path, text: str) -> None:
     real = Path(os.path.realpath(file))
     real.parent.mkdir(parents=True, exist_ok=True)
     mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
-    fresh = real.with_name(f".{real.name}.{os.getpid()}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            os.fchmod(opened.fileno(), mode)
-            opened.write(text.encode())
-            opened.flush()
-            os.fsync(opened.fileno())
-        fresh.replace(real)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    write_whole(real, text.encode(), mode=mode, exactly=True, durable=True)
 
 
 def _difference(file: Path, before: str, after: str) -> str:
