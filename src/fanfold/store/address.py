@@ -48,12 +48,12 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
 
     def examine(self) -> Health | None:
         """Look for damage; None when there is no store."""
-        from fanfold.store.database.health import examine
+        from fanfold.store.database.folder import examine
 
         return examine(self.folder) if self.exists() else None
 
     def engine(self) -> str:
         """What keeps the data, with its version."""
-        from fanfold.store.database.health import engine
+        from fanfold.store.database.folder import engine
 
         return engine()

@@ -24,6 +24,7 @@ from fanfold.workspace.files.manifest import OpenLayers, differing
 from fanfold.workspace.merges.journal import MergeJournal, Moved, Note
 from fanfold.workspace.merges.merge import (
     MergeConflict,
+    Merged,
     MergeOutcome,
     content_of,
     gather,
@@ -33,7 +34,6 @@ from fanfold.workspace.merges.merge import (
 )
 from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.receipts import Blocked, Receipt, Receipts, Reversal, draw_diff
-from fanfold.workspace.merges.results import Merged
 from fanfold.workspace.merges.revision import (
     Content,
     LayeredContent,

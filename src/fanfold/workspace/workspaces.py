@@ -36,6 +36,7 @@ from fanfold.workspace.files.layout import Layout, read_kept
 from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges import disputes
 from fanfold.workspace.merges.disputes import Dispute
+from fanfold.workspace.merges.merge import Merged, Recovered
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.receipts import (
     Proposal,
@@ -46,7 +47,6 @@ from fanfold.workspace.merges.receipts import (
     draw_diff,
     keep_content,
 )
-from fanfold.workspace.merges.results import Merged, Recovered
 from fanfold.workspace.merges.revision import LayeredContent, StoredContent, TreeContent, revise
 from fanfold.workspace.parent import Arriving, Parent
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child

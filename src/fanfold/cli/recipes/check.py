@@ -76,7 +76,7 @@ def check_command(
 
 
 def _suggested(project: Project, checked: list[CheckedRecipe]) -> list[SuggestedSet]:
-    from fanfold.runtime.operations.recipes.suggestions import suggest_sets
+    from fanfold.runtime.operations.recipes.fixes import suggest_sets
 
     return [found for one in checked if one.plan is not None for found in suggest_sets(project, one.plan)]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from fanfold.cli.terminal.output import paint, plain
-from fanfold.runtime.views.runs.forks import ForkForecast, RecipeChanges
+from fanfold.runtime.operations.runs.again.recipe_changes import ForkForecast, RecipeChanges
 from fanfold.runtime.views.runs.rows import StepUsage
 
 MAX_PATHS = 12

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from fanfold.kernel.lifecycle import ASKED, READY, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Run, State
+from fanfold.runtime.records.values import is_below
 
 
 def only_asks(state: State, top: Run) -> bool:
     """Whether approvals are all that goes on in a child run and the runs below it."""
     asks = False
     for run in state.runs.values():
-        above: Run | None = run
-        while above is not None and above is not top:
-            above = above.parent
-        if above is None:
+        if not is_below(run, top):
             continue
         for node in run.nodes.values():
             if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):

@@ -31,7 +31,7 @@ from fanfold.sessions.insist import insist
 from fanfold.store.protocol import Claim, Store
 
 if TYPE_CHECKING:
-    from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.merges.merge import Merged
     from fanfold.workspace.snapshots.children import Child
 
 Note: TypeAlias = Callable[[str, Merge | Sandboxed], None]
@@ -101,7 +101,7 @@ class DirectChanges:
             await insist(asyncio.to_thread(self._recover))
 
     def _recover(self) -> None:
-        from fanfold.workspace.merges.results import Merged
+        from fanfold.workspace.merges.merge import Merged
         from fanfold.workspace.workspaces import MERGED
 
         remains = self._isolation.spaces.remains

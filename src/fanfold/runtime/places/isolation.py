@@ -46,7 +46,7 @@ from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
-    from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.merges.merge import Merged
     from fanfold.workspace.snapshots.children import Child
     from fanfold.workspace.workspaces import Workspaces
 
@@ -151,7 +151,7 @@ class Isolation:
         """What an earlier execution left, as far as it can be used."""
         import msgspec
 
-        from fanfold.workspace.merges.results import Merged
+        from fanfold.workspace.merges.merge import Merged
         from fanfold.workspace.workspaces import MERGED
 
         remains = self.spaces.remains

@@ -13,7 +13,7 @@ from fanfold.runtime.records.evidence import Sandboxed, WorkspaceFact
 
 if TYPE_CHECKING:
     from fanfold.workspace.artifacts import ArtifactRoom
-    from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.merges.merge import Merged
     from fanfold.workspace.sandbox.start import Launch
     from fanfold.workspace.snapshots.changes import FoundChanges
     from fanfold.workspace.snapshots.children import Child

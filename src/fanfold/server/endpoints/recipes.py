@@ -7,8 +7,15 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fanfold.runtime.operations.agents.capture import Captured, capture
-from fanfold.runtime.operations.overview.recipes import list_shelf, save_text, show_page, try_text
-from fanfold.runtime.views.recipes.pages import CheckedText, RecipePage, RecipeRows
+from fanfold.runtime.operations.overview.recipes import (
+    CheckedText,
+    RecipePage,
+    RecipeRows,
+    list_shelf,
+    save_text,
+    show_page,
+    try_text,
+)
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import RecipeName, RunAsked, Word
 from fanfold.server.routes import NoParameters, Routes

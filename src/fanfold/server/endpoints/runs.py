@@ -24,6 +24,7 @@ from fanfold.runtime.operations.runs.again.fork import (
     plan_fork,
     start_fork,
 )
+from fanfold.runtime.operations.runs.again.recipe_changes import ForkForecast
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.background import hand_over, resume_detached
 from fanfold.runtime.operations.runs.files import changes
@@ -42,7 +43,6 @@ from fanfold.runtime.operations.runs.starting.permission import permit_adopted
 from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.recipes.forecasts import DryRun
 from fanfold.runtime.views.runs.changes import Applied, Undone
-from fanfold.runtime.views.runs.forks import ForkForecast
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import RecipeName, RunAsked, StepAsked, StepPath, Word
 from fanfold.server.endpoints.recipes import RecipeAsked

@@ -21,6 +21,7 @@ from fanfold.errors import BugError
 from fanfold.workspace.files.beneath import PathProblem, spot_beneath
 from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.revision import Content, Revised, Revision, StoredContent, state_at
+from fanfold.workspace.snapshots.changes import Change, WriteViolation
 
 
 class MergeConflict(msgspec.Struct, frozen=True, order=True):
@@ -234,3 +235,30 @@ def content_of(outcome: MergeOutcome, content: Content, objects: Objects) -> Map
     """Where each step's content is to be had."""
     stored = StoredContent(objects)
     return {step.path: stored if step.path in outcome.stored else content for step in outcome.steps}
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What became of a child's changes. Free of violations and conflicts, `auto` put them in place."""
+
+    changes: tuple[Change, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
+    violations: tuple[WriteViolation, ...] = ()
+    proposal: str = ""
+    applied: tuple[str, ...] = ()
+    """The paths of the parent that were written or removed."""
+    receipt: str = ""
+    """Of what was put, by which it can be shown and undone."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.conflicts and not self.violations
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What opening a project found of earlier processes."""
+
+    left: tuple[str, ...] = ()
+    """Paths of a half-done merge that somebody changed since: they were left alone."""
+    unmounted: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    """Sessions whose workspace is still there without a process."""

@@ -10,8 +10,8 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.again.recipe_changes import RecipeChanges
 from fanfold.runtime.operations.runs.again.recipe_changes import compare as compare_recipes
-from fanfold.runtime.views.runs.forks import RecipeChanges
 from fanfold.runtime.views.runs.rows import RunRow, StepUsage, run_row, step_usage
 from fanfold.runtime.views.standing import status_of, stopped_at
 

@@ -11,14 +11,19 @@ import re
 from pathlib import Path
 
 from fanfold.errors import WorldError
+from fanfold.kernel.plan import Plan
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_found
+from fanfold.runtime.views.recipes.documents import SuggestedSet
+from fanfold.runtime.views.steps.used_sets import StepTouch, plan_steps, suggest, touched_by
 from fanfold.text.diagnostics import Fix, Position
 from fanfold.trust.project_files import write_whole
 
 MAX_ROUNDS = 20
 _LINE_END = re.compile(r"\r\n|\n|\r")
+MAX_RUNS = 20
+"""The latest of them are looked at."""
 
 
 def fix(project: Project, recipe: CheckedRecipe) -> tuple[CheckedRecipe, int]:
@@ -73,3 +78,17 @@ def _replace(file: Path, data: bytes) -> None:
         hint = f"fix the file that it leads to: {target}"
         raise WorldError("world.io", f"{file} is a link that leads out of this folder", hint=hint)
     write_whole(target, data, mode=target.stat().st_mode & 0o7777, exactly=True)
+
+
+def suggest_sets(project: Project, plan: Plan) -> list[SuggestedSet]:
+    """What the latest runs of a recipe suggest, as root runs and as child runs."""
+    if not project.has_runs:
+        return []
+    heads = [head for head in project.store.heads(roots_only=False, limit=-1) if head.recipe == plan.name]
+    seen: dict[str, StepTouch] = {}
+    for head in heads[:MAX_RUNS]:
+        tree = project.view(head.root_run_id)
+        run = tree.state.runs.get(head.run_id)
+        if run is not None:
+            touched_by(tree, run, seen)
+    return suggest(plan.name, plan_steps(plan.steps), seen)

@@ -35,8 +35,7 @@ from fanfold.text.excerpts import shorten
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
-    from fanfold.workspace.merges.merge import MergeConflict
-    from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.merges.merge import MergeConflict, Merged
 
 MAX_TASK_CHARS = 20_000
 

@@ -30,6 +30,7 @@ from fanfold.runtime.operations.addresses import Addressed, find_speaker
 from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.again.reached import KeptResults, Reached
+from fanfold.runtime.operations.runs.again.recipe_changes import ForkForecast, RecipeChanges
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.runs.starting.creation import Lineage, create
 from fanfold.runtime.operations.runs.starting.options import Options
@@ -43,7 +44,6 @@ from fanfold.runtime.operations.runs.starting.permission import (
 )
 from fanfold.runtime.records.artifacts import kept_artifacts
 from fanfold.runtime.records.frozen import TakenUp
-from fanfold.runtime.views.runs.forks import ForkForecast, RecipeChanges
 from fanfold.runtime.views.runs.rows import step_usage
 from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.trust.adopted import is_adopted

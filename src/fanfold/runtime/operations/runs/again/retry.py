@@ -40,11 +40,10 @@ from fanfold.runtime.operations.runs.again.fork import (
     options_of,
 )
 from fanfold.runtime.operations.runs.again.reached import Reached
-from fanfold.runtime.operations.runs.again.recipe_changes import compare, reaches
+from fanfold.runtime.operations.runs.again.recipe_changes import RecipeChanges, compare, reaches
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import needs_permission
 from fanfold.runtime.records.frozen import freeze_roles, with_stages
-from fanfold.runtime.views.runs.forks import RecipeChanges
 from fanfold.trust.adopted import is_adopted
 
 

@@ -43,8 +43,7 @@ from fanfold.runtime.views.runs.changes import Applied, RunChanges, StepChanges
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:
-    from fanfold.workspace.merges.merge import MergeConflict
-    from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.merges.merge import MergeConflict, Merged
     from fanfold.workspace.workspaces import Workspaces
 
 

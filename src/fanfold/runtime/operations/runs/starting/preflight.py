@@ -91,13 +91,8 @@ def check_program_prices(plan: Plan, frozen: Frozen, settings: Settings, backend
             backend = frozen.backend_of(role)
             if backends.tells_price(backend):
                 continue
-            whose = "" if limited is plan else f' of "{limited.name}"'
-            hint = (
-                "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
-            )
-            message = f'the budget{whose} in dollars cannot be kept: "{backend}" does not tell what it costs'
-            details = {"backend": backend, "where": f'role "{name}"'}
-            raise AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
+            why = f'"{backend}" does not tell what it costs'
+            raise _unpriced(plan, limited, why, {"backend": backend, "where": f'role "{name}"'})
 
 
 def prepare(
@@ -147,10 +142,7 @@ def foresee(
 
     That there is no model at all is not said: a recipe can be looked at before there is any account.
     """
-    config, find = project.config, project.roles.find
-    roles = with_stages(freeze_roles(plan, find), find)
-    fast = config.text("workflows.model")
-    frozen = Frozen(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
+    config, frozen = project.config, _foreseen(project, plan, backend, model)
     try:
         check_backends(frozen, project.backends)
     except FanfoldError as error:
@@ -174,13 +166,18 @@ def usual_estimates(
     """By role: what one attempt will probably spend; nothing for a role whose model cannot be told."""
     from fanfold.runtime.forecast.estimates import Prices, estimates_of
 
-    config, find = project.config, project.roles.find
-    roles = with_stages(freeze_roles(plan, find), find)
-    fast = config.text("workflows.model")
-    frozen = Frozen(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
+    config, frozen = project.config, _foreseen(project, plan, backend, model)
     uses = list(models_of(plan, frozen, config))
     chosen = look(uses, frozen, config, local_state(config.home)).chosen
     return estimates_of(uses, Prices(chosen, config), project.store if project.has_runs else None)
+
+
+def _foreseen(project: Project, plan: Plan, backend: str | None, model: str | None) -> Frozen:
+    """As much of what a run would fix as decides about its models."""
+    find = project.roles.find
+    roles = with_stages(freeze_roles(plan, find), find)
+    fast = project.config.text("workflows.model")
+    return Frozen(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
 
 
 def look(uses: Sequence[ModelUse], frozen: Frozen, config: Config, local: LocalState) -> ModelReport:
@@ -250,16 +247,13 @@ def _check_prices(plan: Plan, frozen: Frozen, settings: Settings, config: Config
         for use in models_of(part, frozen, config):
             model = prices.unpriced(use.model)
             if model is not None:
-                raise _unpriced(model, use, "" if limited is plan else f' of "{limited.name}"')
+                where = use.where or "--model"
+                why = f'the price of "{model}" is not known ({where})'
+                raise _unpriced(plan, limited, why, {"model": model, "where": where})
 
 
-def _unpriced(model: str, use: ModelUse, whose: str) -> AuthorError:
-    where = use.where or "--model"
+def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> AuthorError:
+    whose = "" if limited is plan else f' of "{limited.name}"'
     hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
-    return AuthorError(
-        "budget.unpriced",
-        f'the budget{whose} in dollars cannot be kept: the price of "{model}" is not known ({where})',
-        hint=hint,
-        details={"model": model, "where": where},
-        exit_status=EXIT_BUDGET,
-    )
+    message = f"the budget{whose} in dollars cannot be kept: {why}"
+    return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
