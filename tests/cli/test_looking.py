@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -415,3 +416,23 @@ def test_items_are_called_by_their_value_or_by_what_key_says(fanfold, project):
         assert all(name in shown for name in names), shown
         assert "\x1b[31m" not in shown
     assert set(fanfold("inspect", "last", "--json").json()["steps"]) >= {"file[0]", "shop[0]"}
+
+
+@pytest.mark.parametrize("way", ["made", "opened"])
+def test_a_store_whose_making_was_cut_short_is_one_in_which_nothing_has_run(fanfold, project, way):
+    """Killed, or just about to make its tables: there is a file, with nothing in it."""
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, set: {x: 1}}]\n")
+    assert fanfold("run", "r.yaml").status == 0  # so that the folder is this user's
+    for file in (project / ".fanfold").glob("fanfold.db*"):
+        file.unlink()
+    database = project / ".fanfold" / "fanfold.db"
+    database.touch(0o600)
+    if way == "opened":
+        with closing(sqlite3.connect(database)) as db:
+            assert db.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    for words in ([], ["runs"], ["verify", "--all"], ["doctor"], ["query", "x"]):
+        found = fanfold(*words)
+        assert (found.status, found.err) == (0, ""), words
+    assert "nothing has run in" in fanfold("explain", "last").err
+    assert fanfold("run", "r.yaml").status == 0
+    assert fanfold("verify", "--all").status == 0

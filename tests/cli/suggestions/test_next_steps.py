@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.suggestions.following import Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
+from tests.work import PATIENCE_S
 
 Told: TypeAlias = Callable[[], list[list[str]]]
 ANSWERS = "default: ok\n"
@@ -140,7 +141,7 @@ def test_a_question_that_time_has_answered_meanwhile_is_not_to_be_answered(
     assert fanfold("run", "q.yaml", "--yes").status == 3
     run = fanfold("runs", "--json").json()[0]["run_id"]
     assert told()[0] == ["answer", run, "ask", "…"]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while told()[0] != ["resume", run]:
         assert time.monotonic() < deadline, "the time of the question is over"
     follow(fanfold("inspect", run), may=(0,))

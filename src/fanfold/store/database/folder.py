@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import apsw
@@ -16,6 +17,8 @@ from fanfold.store.database.presence import refuse_network, refuse_special
 from fanfold.store.protocol import Health, StoreFault
 
 DATABASE = "fanfold.db"
+PAGE_BYTES = 4_096
+"""SQLite's; each table takes one at least, and the list of them the first."""
 
 GITIGNORE = """\
 # Written by Fanfold. Recipes, roles and configuration belong in version control; the rest is this machine's.
@@ -57,6 +60,21 @@ def is_protected(folder: Path) -> bool:
     if not database.exists() or not os.access(database, os.R_OK):
         return False
     return not (os.access(folder, os.W_OK | os.X_OK) and os.access(database, os.W_OK))
+
+
+def is_bare(folder: Path) -> bool:
+    """Whether there is a database without anything in it, not even tables: somebody makes it at this moment,
+    or died on the way. Told by sizes alone: closing the file would drop the locks of this process.
+    """
+    try:
+        known = os.lstat(folder / DATABASE)
+        if not stat.S_ISREG(known.st_mode) or known.st_size not in (0, PAGE_BYTES):
+            return False
+        return os.stat(f"{folder / DATABASE}-wal").st_size == 0
+    except FileNotFoundError:  # of the log: the file itself is there
+        return True
+    except OSError:
+        return False
 
 
 def private_folder(folder: Path) -> Path:
