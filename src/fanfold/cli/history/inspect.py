@@ -16,8 +16,13 @@ from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, 
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, step_rows
-from fanfold.runtime.operations.runs.starting.limits import how_to_go_on
+from fanfold.runtime.operations.history.runs import (
+    how_to_go_on,
+    inspect,
+    inspect_found,
+    inspect_step,
+    step_rows,
+)
 from fanfold.runtime.views.approvals import how_to_answer
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument, how_to_retry, indented
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage

@@ -14,9 +14,9 @@ from fanfold.cli.terminal.output import paint, plain
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
+from fanfold.runtime.operations.history.runs import how_to_go_on
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import recipe_files
-from fanfold.runtime.operations.runs.starting.limits import how_to_go_on
 from fanfold.runtime.views.runs.rows import RunRow
 
 MAX_RUNS = 5

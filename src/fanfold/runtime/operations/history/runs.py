@@ -7,9 +7,14 @@ from time import time
 
 from msgspec import structs
 
+from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
+from fanfold.runtime.hosting.clock import wall_clock_ms
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.starting.limits import how_to_raise
+from fanfold.runtime.views.approvals import due_at, how_to_answer, open_approvals
 from fanfold.runtime.views.runs.documents import (
     InspectDocument,
     InspectStepDocument,
@@ -47,3 +52,22 @@ def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
     found = find_run(project, run)
     turns = found.turns(step)
     return inspect_step_document(found.tree, turns[-1] if turns else found.step(step))
+
+
+def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
+    """The command that answers, raises what is reached, or resumes; empty for a run that is over or open.
+
+    What time has answered, or is to answer, happens when somebody drives the run.
+    """
+    status = run_status(tree.state, tree.root)
+    if status in RUN_TERMINAL or tree.root.growing:
+        return ""
+    if status == WAITING:
+        now = wall_clock_ms()
+        asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
+        if asked:
+            return how_to_answer(tree.root.id, asked[0].path, asked[0])
+        return "" if driven else f"fanfold resume {tree.root.id}"
+    if tree.state.pausing == "budget":
+        return how_to_raise(tree)
+    return f"fanfold resume {tree.root.id}" if tree.state.pausing else ""

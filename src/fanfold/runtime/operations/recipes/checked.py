@@ -13,7 +13,6 @@ from fanfold.errors import AuthorError, NotFoundError
 from fanfold.recipe.library import require_name, said_by_file
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.recipes.documents import RecipeDocument, recipe_document
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
 from fanfold.text.refusal import FileRefused
 from fanfold.text.renderings import render_text
@@ -22,6 +21,7 @@ from fanfold.trust.project_files import read_beneath
 
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
+    from fanfold.runtime.views.recipes.documents import RecipeDocument
 
 
 MISSING = "missing"
@@ -242,6 +242,8 @@ def _is_there(project: Project, name: str) -> bool:
 
 def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> RecipeDocument:
     """One recipe by name or file, with its graph drawn where that is asked for; raises `Refused`."""
+    from fanfold.runtime.views.recipes.documents import recipe_document
+
     checked = check_recipe(project, ref)
     plan = checked.runnable()
     graph = None

@@ -9,14 +9,11 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.budget import Amount, Ledger
 from fanfold.kernel.events import Raised
 from fanfold.kernel.fold.admission import reservation
-from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import PENDING, READY
 from fanfold.kernel.nodes import LEAF, Composite, Map
 from fanfold.kernel.plan import GroupAction
 from fanfold.runtime.config import Config
-from fanfold.runtime.hosting.clock import wall_clock_ms
-from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.approvals import due_at, how_to_answer, open_approvals
 
 if TYPE_CHECKING:
     from fanfold.runtime.hosting.run_tree import RunTree
@@ -172,22 +169,3 @@ def _check(flag: str, value: int | None, held: int, ceiling: int, hint: str = ""
         raise AuthorError("usage.out_of_range", f"{flag} must be from 1 to {ceiling}, not {value}", hint=hint)
     if value <= held:
         raise AuthorError("usage.out_of_range", f"{flag} {value} raises nothing: the run has {held}")
-
-
-def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
-    """The command that answers, raises what is reached, or resumes; empty for a run that is over or open.
-
-    What time has answered, or is to answer, happens when somebody drives the run.
-    """
-    status = run_status(tree.state, tree.root)
-    if status in RUN_TERMINAL or tree.root.growing:
-        return ""
-    if status == WAITING:
-        now = wall_clock_ms()
-        asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
-        if asked:
-            return how_to_answer(tree.root.id, asked[0].path, asked[0])
-        return "" if driven else f"fanfold resume {tree.root.id}"
-    if tree.state.pausing == "budget":
-        return how_to_raise(tree)
-    return f"fanfold resume {tree.root.id}" if tree.state.pausing else ""
