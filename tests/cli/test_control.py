@@ -220,7 +220,7 @@ def test_an_answer_is_only_confirmed_when_it_is_the_one_that_was_recorded(fanfol
 def test_an_answer_that_no_process_could_act_on_says_where_the_reason_is(fanfold, recipes, monkeypatch):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     monkeypatch.setenv("FANFOLD_MAX_THREADS", "nonsense")
-    monkeypatch.setattr("fanfold.cli.project.wire", lambda folder, **options: wire(folder, {}, **options))
+    monkeypatch.setattr("fanfold.wiring.wire", lambda folder, **options: wire(folder, {}, **options))
     failed = fanfold("approve", "last", "ok", "--json")
     assert (failed.status, failed.json()["error"]["code"]) == (1, "run.not_taken_over")
     assert "detached.log" in failed.json()["error"]["hint"]

@@ -8,8 +8,8 @@ import pytest
 
 import fanfold as package
 from fanfold.cli import main
+from fanfold.cli.command import Invocation
 from fanfold.cli.help_text import HELP
-from fanfold.cli.recipes import check
 from fanfold.errors import BugError, NotFoundError
 from tests.work import PATIENCE_S
 from tools import cli_reference
@@ -139,7 +139,7 @@ def test_our_own_bugs_exit_with_seventy_and_no_traceback(fanfold, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("a secret detail")
 
-    monkeypatch.setattr(check, "open_project", broken)
+    monkeypatch.setattr(Invocation, "open_project", broken)
     status, out, err = fanfold("check", "x")
     assert (status, out) == (70, "")
     assert err.startswith("error[internal]: ZeroDivisionError")
@@ -152,7 +152,7 @@ def test_developers_see_the_traceback_when_they_ask(fanfold, monkeypatch):
     def broken(*_):
         raise BugError("internal", "x")
 
-    monkeypatch.setattr(check, "open_project", broken)
+    monkeypatch.setattr(Invocation, "open_project", broken)
     monkeypatch.setenv("FANFOLD_DEBUG", "1")
     assert "Traceback" in fanfold("check", "x").err
 
@@ -161,7 +161,7 @@ def test_errors_carry_their_own_exit_status(fanfold, monkeypatch):
     def missing(*_):
         raise NotFoundError("run.unknown", "no such run", details={"run": "x"})
 
-    monkeypatch.setattr(check, "open_project", missing)
+    monkeypatch.setattr(Invocation, "open_project", missing)
     assert fanfold("check", "x").status == 6
     assert fanfold("check", "x", "--json").json()["error"]["details"] == {"run": "x"}
 
@@ -170,7 +170,7 @@ def test_an_interrupt_exits_with_130(fanfold, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(check, "open_project", interrupted)
+    monkeypatch.setattr(Invocation, "open_project", interrupted)
     status, out, err = fanfold("check", "x")
     assert (status, out, err) == (130, "", "interrupted\n")
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from fanfold.cli.terminal.output import plain, say, say_json, tell, wants_colour
 from fanfold.errors import AuthorError
+
+if TYPE_CHECKING:
+    from fanfold.runtime.operations.project import Project
 
 
 class Invocation(NamedTuple):
@@ -23,6 +27,17 @@ class Invocation(NamedTuple):
     """On stdout."""
     no_color: bool = False
     """Colour was refused, on stderr too."""
+
+    @contextmanager
+    def open_project(self, *, to_read: bool = False) -> Iterator[Project]:
+        """The project, put together and closed again. `to_read`: nothing in its store will be changed."""
+        from fanfold.wiring import wire  # whoever only asks for help need not wait for it
+
+        project = wire(self.project, to_read=to_read)
+        try:
+            yield project
+        finally:
+            project.close()
 
     def give(self, document: object, text: Callable[[], Iterable[str] | None]) -> None:
         """One document where JSON is wanted, else what `text` gives, or says by itself."""

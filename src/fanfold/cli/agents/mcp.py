@@ -11,7 +11,6 @@ from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_options
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, tell
 from fanfold.errors import AuthorError
 
@@ -67,7 +66,7 @@ def mcp_command(
         raise AuthorError(
             "usage.conflict", "a client, --scope, --dry-run and --remove are for fanfold mcp install"
         )
-    with open_project(call, to_read=True) as project:  # what is wrong with it is said before a client waits
+    with call.open_project(to_read=True) as project:  # what is wrong with it is said before a client waits
         options = read_options(project.folder, **structs.asdict(flags))
         folder = project.folder
     from fanfold import __version__

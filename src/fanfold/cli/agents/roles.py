@@ -11,7 +11,6 @@ import click
 from msgspec import structs
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.runtime.operations.agents.roles import RoleDocument, RoleList, RoleNotice, list_roles, show_role
 from fanfold.text.terminal import cells, visible
@@ -25,7 +24,7 @@ MIN_WORDS = 16
 @click.argument("name", required=False)
 def agents_command(call: Invocation, name: str | None) -> None:
     """List the roles known here, or those of a version by @VERSION, or show one by NAME or NAME@VERSION."""
-    with open_project(call) as project:
+    with call.open_project() as project:
         if name is None or name.startswith("@"):
             found: RoleList | RoleDocument = list_roles(project, name[1:] if name else None)
         else:

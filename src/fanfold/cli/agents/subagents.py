@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_options
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import first_lines, on_terminal, paint, plain, say, say_json, tell
 from fanfold.cli.terminal.progress import open_progress
 from fanfold.cli.terminal.statuses import COLOURS
@@ -103,7 +102,7 @@ def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given
         on_conflict=flags.on_conflict,
         shared=flags.shared,
     )
-    with open_project(call) as project:
+    with call.open_project() as project:
         attendant = None
         if on_terminal():
             from fanfold.cli.terminal.questions import Questions
@@ -134,7 +133,7 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
 
     Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         if not project.has_runs and not names:
             say_subagents(call, [])
             return EXIT_OK
@@ -171,7 +170,7 @@ def send_command(call: Invocation, name: str, text: str | None, resume: bool) ->
         raise AuthorError(
             "usage.missing", "there is no TEXT", hint=f'fanfold send {shlex.quote(name)} "and the tests too"'
         )
-    with open_project(call) as project:
+    with call.open_project() as project:
         if not project.has_runs:
             _none()
         child = asyncio.run(subagents.send_input(project, name, text, resume=resume))
@@ -185,7 +184,7 @@ def close_command(call: Invocation, name: str) -> None:
 
     A workspace that was kept for one that did not complete is thrown away when it is closed.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         if not project.has_runs:
             _none()
         child = asyncio.run(subagents.close(project, name))
@@ -200,7 +199,7 @@ def ps_command(call: Invocation, everything: bool) -> None:
     Those that are not over, and those that left something which waits for you: the workspace of one that
     did not complete, or a proposal.
     """
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         found = subagents.list_subagents(project) if project.has_runs else []
     shown = [one for one in found if everything or one.status not in OVER or one.left_something]
     say_subagents(call, shown, over=len(found) - len(shown))

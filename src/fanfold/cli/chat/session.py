@@ -17,7 +17,6 @@ from fanfold.agents.entries import News
 from fanfold.cli.chat.interrupts import Interrupts
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_options
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import on_terminal, paint, plain, say_json, tell, wants_colour
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
 from fanfold.runtime.operations.project import Project
@@ -65,7 +64,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **given
         raise AuthorError("usage.missing", "there is nothing to say", hint='fanfold chat "What is here?"')
     if text is None and call.as_json:
         raise AuthorError("usage.missing", "--json needs a TEXT", hint='fanfold chat "What is here?" --json')
-    with open_project(call) as project:
+    with call.open_project() as project:
         talk = _Talk(call, project, flags, resume)
         return asyncio.run(talk.interactive() if text is None else talk.once(text))
 

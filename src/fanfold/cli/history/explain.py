@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import first_lines, paint, plain, to_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
@@ -24,7 +23,7 @@ MAX_PATHS = 8
 @click.argument("step", required=False)
 def explain_command(call: Invocation, run: str, step: str | None) -> None:
     """Explain RUN, or one STEP of it; STEP is a path as `fanfold inspect` shows it."""
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         found = explain_run(project, run) if step is None else explain_step(project, run, step)
     call.give(found, lambda: _text(found, call.colour))
 

@@ -10,7 +10,6 @@ from msgspec import structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.history.runs import took_text, usage_text
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS
@@ -45,7 +44,7 @@ def inspect_command(
     call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
 ) -> None:
     """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         if output:
             given = inspect(project, run) if step is None else inspect_step(project, run, step)
             text = "" if given.output is None else f"{indented(given.output)}\n"

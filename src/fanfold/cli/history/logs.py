@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import AuthorError
@@ -42,7 +41,7 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
         option = "--follow" if following else "--tree"
         hint = f"fanfold transcript {run} {shlex.quote(step)} --follow" if following else "leave --tree out"
         raise AuthorError("usage.conflict", f"{option} is for the log of a run", hint=hint)
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         head = project.resolve(run)
         show = _show_json if call.as_json else _Shown(project, head, tree, call.colour).show
         if step is not None:
@@ -130,7 +129,7 @@ def watch_command(call: Invocation, run: str) -> int:
     """
     from fanfold.cli.runs.outcome import say_outcome
 
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         root = project.resolve(run).root_run_id
         tree = project.view(root)
         import asyncio  # only who follows needs an event loop

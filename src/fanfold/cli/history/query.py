@@ -8,7 +8,6 @@ import click
 
 from fanfold.cli.ages import read_moment
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say
 from fanfold.runtime.operations.history.query import named_run, query
 from fanfold.store.search.index import Filters, Hit
@@ -41,7 +40,7 @@ def query_command(
     first.
     """
     filters = Filters(**only, since=None if since is None else read_moment("--since", since))
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         named = named_run(project, words) if run is None else None
         asked = words if named is None else words[1:]
         found = query(project, asked, filters, run=run or named, most=most, explained=explained)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUNNING
@@ -29,7 +28,7 @@ def runs_command(call: Invocation, status: str | None, limit: int, everything: b
 
     A run whose process died is shown as `running` with the mark `no process`: resume it.
     """
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         most = None if everything else limit
         found = list_runs(project, status=status, limit=most, children=everything)
         nothing = (

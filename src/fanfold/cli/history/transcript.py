@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.runtime.operations.addresses import find_run, find_speaker, only_speaker
 from fanfold.runtime.operations.history.transcripts import (
@@ -37,7 +36,7 @@ def transcript_command(
     together; where one agent alone worked, it need not be named. With --follow and --json there is one line
     for each entry.
     """
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         name = only_speaker(find_run(project, run)) if name is None else name
         if following:
             import asyncio  # only who follows needs an event loop

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.kernel.invariants import InvariantViolation
@@ -22,7 +21,7 @@ def replay_command(call: Invocation, run: str, checked: bool) -> int:
 
     Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
     """
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         audited = replay_run(project, run, checked=checked)
     where = f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n"
     call.give(audited, lambda: [where, *_violations(audited.violations, call.colour)])
@@ -40,7 +39,7 @@ def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
     """
     if run is not None and everything:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         audit = verify_all(project) if everything else verify_run(project, run or "last")
     call.give(audit, lambda: _text(audit, call.colour))
     return EXIT_OK if audit.ok else EXIT_FAILED

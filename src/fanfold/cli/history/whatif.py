@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.runtime.operations.history.whatif import what_if
 from fanfold.runtime.views.recipes.forecasts import WhatIf
@@ -25,7 +24,7 @@ def whatif_command(call: Invocation, run: str, max_concurrency: int) -> None:
     "version", "max_concurrency": {"recorded", "asked"}, "time_ms": {"recorded", "replayed", "asked", "work"},
     "attempts", "critical_path", "critical_path_ms", "notes"}.
     """
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         found = what_if(project, run, max_concurrency)
     call.give(found, lambda: _text(found, call.colour))
 

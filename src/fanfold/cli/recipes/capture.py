@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.agents.capture import Captured, capture
@@ -28,7 +27,7 @@ def capture_command(
     Outputs that stand in later prompts become references, prompts of one shape a step for each item of a
     list, words of the request inputs.
     """
-    with open_project(call, to_read=name is None) as project:
+    with call.open_project(to_read=name is None) as project:
         found = capture(
             project,
             run,

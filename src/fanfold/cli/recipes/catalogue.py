@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import AuthorError
@@ -20,7 +19,7 @@ _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 @command("list", summary="List the recipes known here")
 def list_command(call: Invocation) -> None:
     """List recipes by name: the project's, yours, and those built in."""
-    with open_project(call) as project:
+    with call.open_project() as project:
         entries = project.library.list()
     call.give(entries, lambda: _table(entries, call.colour))
     for entry in entries if not call.as_json else ():
@@ -48,7 +47,7 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> Non
     if mermaid and svg:
         raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
     picture: Picture | None = "mermaid" if mermaid else "svg" if svg else None
-    with open_project(call) as project:
+    with call.open_project() as project:
         found = show_recipe(project, recipe, picture)
     if picture is not None:
         call.give(found, lambda: hand_over(found.graph or ""))

@@ -8,7 +8,6 @@ import click
 from msgspec import UNSET
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.project import Project
@@ -45,7 +44,7 @@ def check_command(
     of the project is checked. All problems are reported together. The exit
     status is 2 when any recipe has an error, 6 when one is not there; warnings alone leave it 0.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         checked = [(one, 0) for one in check_recipes(project, recipes_meant(project, recipes))]
         if fix:
             from fanfold.runtime.operations.recipes import fixes

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import hand_over, plain, say_json, tell
 from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError
 from fanfold.recipe.conversion.formats import SYSTEMS
@@ -26,7 +25,7 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
 
     It is read, never executed. What cannot be carried over is listed with its line on standard error.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         try:
             made = convert_file(project, Path(file), system)
         except OSError as error:

@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_options
-from fanfold.cli.project import open_project
 from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import AuthorError
@@ -53,7 +52,7 @@ def plan_command(call: Invocation, task: str, **given: object) -> None:
     flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if flags.no_model and (flags.model or flags.script):
         raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
-    with open_project(call) as project:
+    with call.open_project() as project:
         options = read_options(project.folder, model=flags.model, script=flags.script)
         asyncio.run(plan_and_show(call, project, task, flags, options))
 

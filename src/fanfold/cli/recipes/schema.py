@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say
 from fanfold.runtime.operations.recipes.editors import MODELINE, recipe_schema, set_up_editors
 from fanfold.runtime.views.recipes.documents import SCHEMA_FILE, SETTINGS_FILE
@@ -19,7 +18,7 @@ def schema_command(call: Invocation, install: bool) -> None:
     With --install, editors that understand YAML schemas complete and check recipes while you type.
     Doing it again updates the schema and changes nothing else.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         if not install:
             say(recipe_schema(project))
             return

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, tell
 from fanfold.errors import AuthorError
 from fanfold.trust.project_files import read_named, write_named
@@ -27,7 +26,7 @@ def export_command(call: Invocation, run: str, file: str | None) -> None:
     from fanfold import __version__
     from fanfold.runtime.operations.archives.transfer import Exported, export_run
 
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         head = project.resolve(run)
         page = export_run(project, head.root_run_id, __version__)
         top = project.folder
@@ -53,7 +52,7 @@ def import_command(call: Invocation, file: str) -> None:
     """
     from fanfold.runtime.operations.archives.transfer import MAX_BYTES, import_run
 
-    with open_project(call) as project:
+    with call.open_project() as project:
         try:
             page = read_named(project.folder, Path(file), MAX_BYTES + 1)
         except (OSError, ValueError) as error:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import first_lines, paint, plain, say
 from fanfold.errors import AuthorError
 from fanfold.runtime.operations.runs.files.changes import (
@@ -53,7 +52,7 @@ def diff_command(call: Invocation, run: str, step: str | None) -> None:
     proposal that nobody has any more, or left_out for a step of which nothing came home because the project
     ignores its files.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         found = diff(project, run, step)
     call.give(found, lambda: _say_changes(found, call.colour))
 
@@ -73,7 +72,7 @@ def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -
     if step is None:
         hint = f"fanfold diff {run} lists what waits"
         raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
-    with open_project(call) as project:
+    with call.open_project() as project:
         done = asyncio.run(apply(project, run, step, dry_run=dry_run))
     call.give(done, lambda: _applied(done))
 

@@ -10,7 +10,6 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_text_file, read_value
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say
 from fanfold.errors import AuthorError
 from fanfold.kernel.lifecycle import PAUSED, WAITING
@@ -24,7 +23,7 @@ from fanfold.store.protocol import RunHead
 @click.argument("run")
 def pause_command(call: Invocation, run: str) -> None:
     """Pause RUN and wait until it has paused. `fanfold resume` goes on."""
-    with open_project(call) as project:
+    with call.open_project() as project:
         head = asyncio.run(control.pause(project, run))
     _say_head(call, head)
     if head.status in (PAUSED, WAITING) and not call.as_json:
@@ -35,7 +34,7 @@ def pause_command(call: Invocation, run: str) -> None:
 @click.argument("run")
 def cancel_command(call: Invocation, run: str) -> None:
     """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
-    with open_project(call) as project:
+    with call.open_project() as project:
         _say_head(call, asyncio.run(control.cancel(project, run)))
 
 
@@ -87,7 +86,7 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
         raise AuthorError(
             "usage.bad_answer", message, hint=f"put it behind this: fanfold answer {run} {shlex.quote(step)}"
         )
-    with open_project(call) as project:
+    with call.open_project() as project:
         given = text if text is not None else _read_answer(project.folder, Path(str(file)))
         done = asyncio.run(control.reply(project, run, step, given))
         root = project.resolve(done.run_id).root_run_id
@@ -104,7 +103,7 @@ def _read_answer(project: Path, file: Path) -> str:
 def _answer(
     call: Invocation, run: str, step: str | None, decision: str, comment: str | None, edit: str | None
 ) -> None:
-    with open_project(call) as project:
+    with call.open_project() as project:
         edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
         done = asyncio.run(control.answer(project, run, step, decision, comment, edited))
         root = project.resolve(done.run_id).root_run_id

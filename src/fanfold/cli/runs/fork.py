@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import given_inputs, read_script, read_text_file
-from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.fork_text import forecast_lines
 from fanfold.cli.runs.outcome import say_detached
@@ -105,7 +104,7 @@ def fork_command(call: Invocation, run: str, **given: object) -> int:
     """
     flags = ForkFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     at = _at_turn(flags.turn, flags.say_next)
-    with open_project(call) as project:
+    with call.open_project() as project:
         source = find_run(project, run)
         agents = chosen_agents(
             project.folder, model=flags.model, agent_backend=flags.agent_backend, script=flags.script

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_detached, say_outcome
 from fanfold.kernel.events import Raised
@@ -42,7 +41,7 @@ def resume_command(
     adopted (fanfold state) shows what it does and asks first.
     """
     check_budget(budget_usd, budget_tokens, ("--budget-usd", "--budget-tokens"))
-    with open_project(call) as project:
+    with call.open_project() as project:
         root = project.resolve(run).root_run_id
         seen = project.view(root)
         if seen.root.status in RUN_TERMINAL:

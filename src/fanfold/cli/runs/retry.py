@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.runs.fork import agents_options, carry_out, chosen_agents
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
@@ -29,7 +28,7 @@ def retry_command(
     {"source_run_id", "reuses", "runs_again", "keeps_failures", "agents", "last_time", "merged", "goes_on",
     "recipe": {"added", "removed", "changed", "tuned", "roles", "others"}, "asks"}.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         source = find_run(project, run)
         wanted = Retried(agents=chosen_agents(project.folder, **agents))
         fork = plan_retry(project, source.tree, wanted)

@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_options
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
@@ -88,7 +87,7 @@ def run_command(
     second one stops at once. SIGTERM and a terminal that is closed pause it too.
     """
     flags = RunFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    with open_project(call) as project:
+    with call.open_project() as project:
         checked = check_recipe(project, recipe, scripted=flags.script is not None)
         plan = checked.runnable()
         check_concurrency(project.config, flags.max_concurrency, "--max-concurrency")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import first_lines
 from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.views.runs.changes import Undone
@@ -31,7 +30,7 @@ def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) ->
     itself (`workspace_mode: shared`) was never merged. With --json: {"run_id", "dry_run", "steps": [{"path",
     "changes", "already"}], "changes": [{"path", "kind"}]}, where added means that a file comes back.
     """
-    with open_project(call) as project:
+    with call.open_project() as project:
         done = asyncio.run(undo(project, run, step, dry_run=dry_run))
     call.give(done, lambda: _text(done))
 

@@ -157,12 +157,11 @@ def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
 
 def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
     """What an argument or an option of this name may be in the project."""
-    from fanfold.cli.project import open_project
 
     kind = what.removeprefix("open ")
     if kind not in ("recipe", "recipes", "pairs", "role", "run", "step", "from_step"):
         return ()
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         if what in ("recipe", "recipes"):
             return [one.name for one in project.library.list()] + _files(project)
         if what == "pairs":

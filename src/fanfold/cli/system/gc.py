@@ -6,7 +6,6 @@ import click
 
 from fanfold.cli.ages import read_age
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain
 from fanfold.runtime.operations.system.gc import collect
 
@@ -25,7 +24,7 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     refer to stays, and so does every proposal of a run that stays.
     """
     age_ms = read_age("--older-than", older_than)
-    with open_project(call) as project:
+    with call.open_project() as project:
         removed = collect(project, age_ms, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     named = [("", removed.runs), ("workspace ", removed.workspaces), ("proposal ", removed.proposals)]

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.runtime.operations.addresses import find_run
@@ -35,7 +34,7 @@ class Suggestion(Struct, frozen=True):
 @command("", summary="What to do next here")
 def next_command(call: Invocation) -> None:
     """Say what waits for you in this project, and what you can do next."""
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         runs = _worth_telling(list_runs(project, limit=LOOKED_AT))
         own = [one.name for one in project.library.list() if one.origin == "project"]
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]

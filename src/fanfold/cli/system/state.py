@@ -8,7 +8,6 @@ import sys
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
@@ -44,7 +43,7 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
 
 
 def _roots(call: Invocation) -> list[str]:
-    with open_project(call, to_read=True) as project:
+    with call.open_project(to_read=True) as project:
         return [head.run_id for head in list_heads(project) if head.parent_run_id is None]
 
 
