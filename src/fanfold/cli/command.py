@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.project import Project
 
 
+PERMISSION = click.option(
+    "--permission",
+    type=click.Choice(["read_only", "ask", "auto"]),
+    help="What may happen without asking; default: ask.",
+)
+UNSAFE = click.option(
+    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
+)
+
+
 class Invocation(NamedTuple):
     """What the common options said."""
 

@@ -13,7 +13,7 @@ from typing import Literal
 import click
 from msgspec import Struct
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
 from fanfold.cli.inputs import read_options
 from fanfold.cli.terminal.output import first_lines, on_terminal, paint, plain, say, say_json, tell
 from fanfold.cli.terminal.progress import open_progress
@@ -76,15 +76,9 @@ class Flags(Struct, frozen=True, kw_only=True):
     help="What to do when its changes contradict the project's: fail, or let an agent settle it.",
 )
 @click.option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
-@click.option(
-    "--permission",
-    type=click.Choice(["read_only", "ask", "auto"]),
-    help="What may happen without asking; default: ask.",
-)
+@PERMISSION
 @click.option("--yes", is_flag=True, help="Answer permission questions with yes.")
-@click.option(
-    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
-)
+@UNSAFE
 def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given: object) -> int:
     """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
 

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from fanfold.agents.entries import News
 from fanfold.cli.chat.interrupts import Interrupts
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
 from fanfold.cli.inputs import read_options
 from fanfold.cli.terminal.output import on_terminal, paint, plain, say_json, tell, wants_colour
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
@@ -42,14 +42,8 @@ class ChatFlags(Struct, frozen=True, kw_only=True):
 )
 @click.option("--model", metavar="M", help="Model of the lead and of those it delegates to.")
 @click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
-@click.option(
-    "--permission",
-    type=click.Choice(["read_only", "ask", "auto"]),
-    help="What may happen without asking; default: ask.",
-)
-@click.option(
-    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
-)
+@PERMISSION
+@UNSAFE
 def chat_command(call: Invocation, text: str | None, resume: str | None, **given: object) -> int:
     """Talk with a lead session, or give it TEXT and get its answer.
 

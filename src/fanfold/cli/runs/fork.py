@@ -50,16 +50,22 @@ class ForkFlags(Struct, frozen=True, kw_only=True):
     yes: bool
 
 
-def agents_options(command: F) -> F:
-    """The flags that choose who works, for every command that makes a new run of another one."""
-    script = click.option("--script", metavar="FILE", help="Scripted agents for what runs again.")
-    backend = click.option(
-        "--agent-backend", metavar="B", help="Back end for roles that name none; of a scripted run too."
-    )
-    model = click.option(
-        "--model", metavar="M", help="Model for steps that name none; of a scripted run too."
-    )
-    return model(backend(script(command)))
+def again_options(command: F) -> F:
+    """The flags of every command that makes a new run of another one: who works, and how it begins."""
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step."),
+        click.option("--detach", is_flag=True, help="Return at once and go on in the background."),
+        click.option(
+            "--dry-run", is_flag=True, help="Only say what would be reused and what would run again."
+        ),
+        click.option("--script", metavar="FILE", help="Scripted agents for what runs again."),
+        click.option(
+            "--agent-backend", metavar="B", help="Back end for roles that name none; of a scripted run too."
+        ),
+        click.option("--model", metavar="M", help="Model for steps that name none; of a scripted run too."),
+    ):
+        command = option(command)
+    return command
 
 
 def chosen_agents(
@@ -90,10 +96,7 @@ def chosen_agents(
 @click.option(
     "--say", "say_next", metavar="TEXT", help="With --turn: what its agent is told next; default: to go on."
 )
-@agents_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again.")
-@click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
-@click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
+@again_options
 def fork_command(call: Invocation, run: str, **given: object) -> int:
     """Make a new run out of RUN that keeps all results not reached by the change, then run it.
 

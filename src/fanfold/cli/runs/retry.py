@@ -5,17 +5,14 @@ from __future__ import annotations
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.runs.fork import agents_options, carry_out, chosen_agents
+from fanfold.cli.runs.fork import again_options, carry_out, chosen_agents
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 
 
 @command("retry", summary="Run again what failed, reusing what completed")
 @click.argument("run")
-@agents_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again.")
-@click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
-@click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
+@again_options
 def retry_command(
     call: Invocation, run: str, dry_run: bool, detach: bool, yes: bool, **agents: str | None
 ) -> int:

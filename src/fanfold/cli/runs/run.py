@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct, structs
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_options
 from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_OK
@@ -58,19 +58,13 @@ class RunFlags(Struct, frozen=True, kw_only=True):
 @click.option("--max-agents", type=int, metavar="N", help="How many agents the whole run may start.")
 @click.option("--budget-usd", type=float, metavar="X", help="Pause before spending more than this.")
 @click.option("--budget-tokens", type=int, metavar="N", help="Pause before using more tokens than this.")
-@click.option(
-    "--permission",
-    type=click.Choice(["read_only", "ask", "auto"]),
-    help="What may happen without asking; default: ask.",
-)
+@PERMISSION
 @click.option(
     "--dry-run", is_flag=True, help="Show waves, conflicts, critical path and bounds; write nothing."
 )
 @click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
 @click.option("--yes", is_flag=True, help="Answer permission questions with yes; never an approval step.")
-@click.option(
-    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
-)
+@UNSAFE
 @click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
 def run_command(
     call: Invocation,
