@@ -17,12 +17,11 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
 from fanfold.text.json_value import strict, with_text_only
 from fanfold.tools.caller import Caller
-from fanfold.tools.closing import close_agent
 from fanfold.tools.failures import crashed, failure_document
 from fanfold.tools.permission import denied
 from fanfold.tools.recipes import plan_workflow, save_workflow
 from fanfold.tools.runs import query_workflow, run_workflow, workflow_status
-from fanfold.tools.subagents import list_agents, send_input, spawn_agent, wait_agent
+from fanfold.tools.subagents import close_agent, list_agents, send_input, spawn_agent, wait_agent
 from fanfold.tools.tasks import task, task_batch
 from fanfold.tools.tool import Tool
 
@@ -41,6 +40,18 @@ TOOLS: tuple[Tool, ...] = (
     list_agents,
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
+INSTRUCTIONS = """\
+Fanfold runs teams of agents in this project. Choose by the shape of the work, not by how hard it is:
+- run_workflow: repeatable work in several phases, with steps that depend on one another or writers that must
+  not collide (audit, fix, verify; the same change in many files). plan_workflow drafts a recipe from a task;
+  save_workflow keeps one.
+- task, task_batch: one-off side tasks whose answers you need now, alone or side by side.
+- spawn_agent, wait_agent, send_input, close_agent, list_agents: side tasks in the background.
+Whether a workflow fits is a question of its own, apart from effort and reasoning budget.
+Only short reports come back. query_workflow finds the rest; workflow_status shows where a run stands, and
+close_agent cancels one.
+Try dry_run before a large run. The user is asked before anything starts; you cannot answer for them."""
+"""What a model is told about these tools as a whole."""
 MAX_ARGS_BYTES = 1_000_000
 """Of what a call is given: a task or a recipe that is longer is nobody's work."""
 _log = logging.getLogger(__name__)

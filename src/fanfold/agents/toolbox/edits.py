@@ -10,14 +10,18 @@ Rules
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.confinement import as_failed
 from fanfold.agents.toolbox.files import FileTools
 from fanfold.agents.toolbox.patches import PatchError, apply, parse
-from fanfold.agents.toolbox.texts import read_text
 from fanfold.kernel.plan import JSON
+from fanfold.workspace.files.beneath import PathProblem, open_regular, resolve
+
+MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 
 class EditTools:
@@ -102,3 +106,21 @@ def _why(text: str, old: str) -> str:
     first = old.strip().split("\n", 1)[0].strip()
     lines = [i for i, line in enumerate(text.split("\n"), 1) if first and first in line]
     return f"its first line is at line {lines[0]}; read it there" if lines else "read the file again"
+
+
+def read_text(folder: str, path: str) -> str | None:
+    """The text of a file; None when there is no such file. Raises `ToolFailed` for anything but text."""
+    try:
+        with resolve(folder, path) as spot, os.fdopen(open_regular(spot, path), "rb") as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+    except PathProblem as problem:
+        if problem.problem == "missing":
+            return None
+        raise as_failed(problem) from problem
+    if len(data) > MAX_TEXT_BYTES:
+        message = f'"{path}" has more than {MAX_TEXT_BYTES:,} bytes'
+        raise ToolFailed("tool", "tool.too_large", message, "write it with a command instead")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ToolFailed("tool", "tool.not_text", f'"{path}" is not UTF-8 text') from None

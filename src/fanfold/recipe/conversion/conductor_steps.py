@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fanfold.recipe.conversion.conditions import in_cel
+from fanfold.recipe.conversion.conditions import in_cel, to_value
 from fanfold.recipe.conversion.conductor_names import OF_PROGRAMS, VALUE, Names
 from fanfold.recipe.conversion.source import STAND_IN, ForeignFile, Reader, rewrite
-from fanfold.recipe.conversion.values import to_value
 from fanfold.text.trees.tree import Mapping, Node, Scalar
 
 _DURATION = re.compile(r"\d+(?:ms|s|m|h)?", re.ASCII)

@@ -1,24 +1,31 @@
-"""What pages about one run are made of: its head, its table, its time, and its owner's sign of life."""
+"""What pages about one run are made of: its head, table, time and files, and its owner's sign of life."""
 
 from __future__ import annotations
 
 from itertools import islice
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.overview.home import Pulse, Pulses, live_pulses, pulse_of
+from fanfold.runtime.operations.runs.files.artifacts import OpenedArtifact, list_artifacts, open_artifact
 from fanfold.runtime.records.memory import FileChange
+from fanfold.runtime.views.runs.artifacts import ArtifactList
 from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
 from fanfold.runtime.views.runs.step_rows import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import RunAsked, RunAt
+from fanfold.server.downloads import BYTES
+from fanfold.server.endpoints.parameters import PRINTABLE, RunAsked, RunAt
 from fanfold.server.routes import Routes
 
 ROUTES = Routes()
+ArtifactName: TypeAlias = Annotated[
+    str, Meta(max_length=300, pattern=PRINTABLE, description="Its `name` in the list. A slash in it is %2F.")
+]
 
 
 class RunOutput(Struct, frozen=True):
@@ -68,3 +75,17 @@ def show_pulse(desk: Desk, asked: RunAsked) -> Pulse:
 @ROUTES.get("/api/pulses", "Whether anybody drives what runs")
 def list_pulses(desk: Desk) -> Pulses:
     return live_pulses(desk.fresh())
+
+
+class ArtifactAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    artifact: ArtifactName
+
+
+@ROUTES.look("/api/runs/{run}/artifacts", "Files that steps left beside the project")
+def show_artifacts(desk: Desk, asked: RunAt) -> ArtifactList:
+    return list_artifacts(desk.history, asked.run, asked.at)
+
+
+@ROUTES.get("/api/runs/{run}/artifacts/{artifact}", "One of them, to be kept", media=BYTES, gives_file=True)
+def give_artifact(desk: Desk, asked: ArtifactAsked) -> OpenedArtifact:
+    return open_artifact(desk.history, asked.run, asked.artifact)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints import artifacts, history, overview, recipes, run_pages, runs
+from fanfold.server.endpoints import history, overview, recipes, run_pages, runs
 from fanfold.server.endpoints.parameters import RunAsked
 from fanfold.server.openapi import describe
 from fanfold.server.routes import NoParameters, Route, Routes
@@ -40,9 +40,7 @@ def follow_project(streams: Streams, asked: StreamAsked, request: Request) -> Re
 
 def routes() -> list[Route]:
     """The table, with the description of itself."""
-    table = Routes(
-        one for module in (overview, recipes, runs, history, run_pages, artifacts) for one in module.ROUTES
-    )
+    table = Routes(one for module in (overview, recipes, runs, history, run_pages) for one in module.ROUTES)
     table += STREAMS
 
     @table.get("/api/openapi.json", "This description")

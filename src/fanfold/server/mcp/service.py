@@ -39,8 +39,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.server.mcp import prompts, resources
 from fanfold.server.mcp.person import AnswerNeeded, ClientPerson, Rounds
 from fanfold.tools.caller import Caller, CallMemory
-from fanfold.tools.guidance import INSTRUCTIONS
-from fanfold.tools.registry import call_tool, offered
+from fanfold.tools.registry import INSTRUCTIONS, call_tool, offered
 from fanfold.tools.tool import Tool
 
 _Result = TypeVar("_Result")
