@@ -32,6 +32,7 @@ print(json.dumps({
     "links": {path: os.readlink(path) for path in asked["links"]},
     "writable": [path for path in ["/", "/var", *asked["folders"]] if writable(path)],
     "files": {path: holds(path) for path in asked["hidden"]},
+    "mounts": {line.split()[4]: line.split()[5].split(",")[0] for line in open("/proc/self/mountinfo")},
 }))
 """
 
@@ -68,6 +69,10 @@ def test_at_the_top_is_what_is_outside_but_empty_where_it_is_hidden(
     for top, names in found["top"].items():
         special = {entry.name for entry in os.scandir(top) if _is_special(entry)}
         assert names == sorted({*os.listdir(top)} - special)
+    kernel = [
+        f"/proc/{name}" for name in ("sys", "irq", "bus", "fs", "driver") if Path("/proc", name).exists()
+    ]
+    assert {path: found["mounts"].get(path) for path in kernel} == dict.fromkeys(kernel, "ro")
     assert found["links"] == dict(there.links)
     assert found["writable"] == [path for path in folders if path in there.scratch]
     assert [path for paths in found["files"].values() for path in paths] == [str(project / "own")]

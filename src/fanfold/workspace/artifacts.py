@@ -98,6 +98,14 @@ class ArtifactRoom:
     def is_open(self) -> bool:
         return self._may_be_there and os.path.isdir(f"{self._runs}/{self._run_id}/staging/{self._session}")
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing lies there, as far as that is seen at a glance."""
+        try:
+            return not self.is_open or not os.listdir(self.folder)
+        except OSError:
+            return False
+
     def open(self) -> Path:
         """The staging folder, with what the step may see in it."""
         from fanfold.workspace.files.layout import make_folder
@@ -154,10 +162,14 @@ class ArtifactRoom:
 
     def drop(self) -> None:
         """Throw the staging folder away."""
-        if self.is_open:
-            make_removable(self.folder)  # a program may have closed its own folders
+        if not self.is_open:
+            return
+        try:
+            os.rmdir(self.folder)  # nearly always nobody put anything there
+        except OSError:
             import shutil
 
+            make_removable(self.folder)  # a program may have closed its own folders
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

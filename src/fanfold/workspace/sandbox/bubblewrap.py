@@ -27,6 +27,8 @@ Word: TypeAlias = str | Bind
 
 _KERNEL = tuple("sys sysrq-trigger irq bus fs acpi scsi mtrr dynamic_debug driver asound".split())
 """Parts of /proc through which the whole machine is set, writable for whoever is root outside."""
+_CLOSED_ALREADY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+"""Of these, what bubblewrap closes by itself where it could be written to; each mount has its price."""
 
 
 @cache
@@ -65,8 +67,9 @@ def arguments(policy: Policy, outside: Outside) -> list[Word]:
     found += [word for path, target in outside.links for word in ("--symlink", target, path)]
     found += [Bind(path, "/", path[1:]) for path in outside.seen if path != "/sys"]
     found += ["--dev", "/dev", "--proc", "/proc"]
-    for name in _KERNEL:
-        found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    for part in (f"/proc/{name}" for name in _KERNEL):
+        if not (part in _CLOSED_ALREADY and os.access(part, os.W_OK)):
+            found += ["--ro-bind-try", part, part]
     for folder in outside.hidden:
         found += [*_sized(policy), "--tmpfs", folder] if folder in outside.scratch else ["--dir", folder]
     home = str(policy.home)

@@ -78,6 +78,11 @@ class Launch:
         """The whole command line."""
         return [*self._prefix, *argv]
 
+    @property
+    def has_files(self) -> bool:
+        """Whether closing it deletes files, which may take a while."""
+        return self._scratch is not None
+
     def close(self) -> bool:
         """Remove what the launch needed outside; whether nothing is left. May be called again."""
         if self._scratch is not None:

@@ -172,7 +172,7 @@ class Performer:
                 if outcome.error is None and strayed is not None:
                     return Outcome(error=strayed, usage=outcome.usage)
             room, done = place.artifacts, outcome.error is None
-            made = await self._collect(node, room) if done and room is not None and room.is_open else {}
+            made = await self._collect(node, room) if done and room is not None and not room.is_empty else {}
             if done and self._isolation.comes_home(node, place):
                 execution.progress(Preparing("brings its changes home"))
                 outcome = await self._bring_home(execution, session, outcome)

@@ -76,7 +76,7 @@ class Programs:
                 max_output_bytes=MAX_VALUE_BYTES,
             )
         finally:
-            await asyncio.to_thread(launch.close)
+            await _close(launch)
         _check_started(argv[0], ended)
         return ended
 
@@ -110,7 +110,7 @@ class Programs:
             )
             return await see_out(process, "sh", timeout_s=timeout_s)
         finally:
-            await asyncio.to_thread(launch.close)
+            await _close(launch)
 
     async def start_for(
         self, request: SessionRequest, argv: Sequence[str], environment: Mapping[str, str]
@@ -127,7 +127,7 @@ class Programs:
                 interactive=True,
             )
         except BaseException:
-            await asyncio.to_thread(launch.close)
+            await _close(launch)
             raise
         return RunningProgram(process, launch)
 
@@ -154,7 +154,7 @@ class Programs:
                 named=named,
             )
         except BaseException:
-            await asyncio.to_thread(launch.close)
+            await _close(launch)
             raise
         return RunningProgram(process, launch)
 
@@ -273,7 +273,15 @@ class RunningProgram:
         try:
             await end_tree(self._process)
         finally:
-            await asyncio.to_thread(self._launch.close)
+            await _close(self._launch)
+
+
+async def _close(launch: Launch) -> None:
+    """Remove what a launch needed outside; for a cgroup alone a thread would cost more than it spares."""
+    if launch.has_files:
+        await asyncio.to_thread(launch.close)
+    else:
+        launch.close()
 
 
 def _check_needs(program: str, policy: Policy) -> None:
