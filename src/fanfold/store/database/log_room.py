@@ -10,7 +10,8 @@ Rules
   makes the log longer or shorter meanwhile.
 * Zeros are no frame of a log (there is no page 0), so whoever reads it after a crash stops there, as at what
   is left of an earlier round.
-* It is help and no more: what fails here fails silently, and the commit finds the file as it is.
+* It is help and no more: what fails here fails silently, and the commit finds the file as it is. Where room is
+  scarce nothing is taken ahead of need: others of the run, and of the machine, need it now.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ WORTH_PAGES = 48
 AHEAD_BYTES = 128 * 1024
 """More than nearly every commit writes."""
 PIECE_BYTES = 1024 * 1024
+MIN_FREE_BYTES = 64 * PIECE_BYTES
+"""With less free on the disk nothing is taken ahead."""
 
 
 class LogRoom:
@@ -50,6 +53,10 @@ class LogRoom:
         try:
             log = os.open(self._log, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
+                disk = os.fstatvfs(log)
+                if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
+                    self._max_bytes = 0  # not again
+                    return
                 end = os.fstat(log).st_size
                 os.pwrite(log, bytes(min(PIECE_BYTES, max(0, self._max_bytes - end))), end)
             finally:
