@@ -69,7 +69,7 @@ def test_while_another_process_drives_it(
 
 @suggested(
     "cli/runs/control.py: resume it: fanfold resume",
-    "starting/limits.py: fanfold resume {}",
+    "history/runs.py: fanfold resume {}",
     "files/undo.py: fanfold resume {} goes on with it",
 )
 def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path, slow: object) -> None:

@@ -131,7 +131,7 @@ def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebod
     follow.did(said)
 
 
-@suggested("starting/limits.py: fanfold resume")
+@suggested("history/runs.py: fanfold resume")
 def test_a_question_that_time_has_answered_meanwhile_is_not_to_be_answered(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
 ) -> None:

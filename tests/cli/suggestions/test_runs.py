@@ -308,7 +308,6 @@ def test_where_there_is_nothing_to_retry_or_no_such_turn(
     "cli/agents/subagents.py: fanfold diff",
     "hosting/children.py: fanfold apply",
     "cli/agents/subagents.py: fanfold send",
-    "again/retry.py: fanfold ps --all",
     "again/fork.py: fanfold ps --all",
 )
 def test_of_subagents(fanfold: Fanfold, project: Path, follow: Follow) -> None:
