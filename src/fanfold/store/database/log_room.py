@@ -10,8 +10,8 @@ Rules
   makes the log longer or shorter meanwhile.
 * Zeros are no frame of a log (there is no page 0), so whoever reads it after a crash stops there, as at what
   is left of an earlier round.
-* It is help and no more: what fails here fails silently, and the commit finds the file as it is. Where room is
-  scarce nothing is taken ahead of need: others of the run, and of the machine, need it now.
+* It is help and no more: what fails here fails silently, and the commit finds the file as it is. Where room
+  is scarce nothing is taken ahead of need: others of the run, and of the machine, need it now.
 """
 
 from __future__ import annotations
