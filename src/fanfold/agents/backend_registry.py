@@ -65,14 +65,6 @@ class BackendSetup(Struct, frozen=True, kw_only=True):
     script_file: str = ""
 
 
-def _nothing(_: Machine, _command: Sequence[str]) -> None:
-    return None
-
-
-def _always(_: Machine) -> bool:
-    return True
-
-
 class BackendKind(Struct, frozen=True, kw_only=True):
     """One row: a back end that roles and `--agent-backend` can name.
 
@@ -82,8 +74,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
 
     name: str
     make: Callable[[BackendSetup], Backend]
-    check: Callable[[Machine, Sequence[str]], None] = _nothing
-    tells_price: Callable[[Machine], bool] = _always
+    check: Callable[[Machine, Sequence[str]], None] = field(default=lambda *_: None)
+    tells_price: Callable[[Machine], bool] = field(default=lambda _: True)
     """Whether what its sessions cost in dollars can be known."""
     in_stages: bool = True
     """Whether a role's pipeline is run stage by stage; a script answers for the whole session."""

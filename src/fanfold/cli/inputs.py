@@ -11,25 +11,13 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Plan
-from fanfold.recipe.inputs import bind_inputs, bind_known, parse_input_text
+from fanfold.recipe.inputs import parse_input_text
 from fanfold.trust.project_files import read_named
 
 if TYPE_CHECKING:
     from fanfold.runtime.operations.runs.starting.options import Options
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-
-
-def read_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
-    """Every input of the plan with its value; what is wrong is said in the words the user typed."""
-    return bind_inputs(plan, given_inputs(project, plan, pairs, file))
-
-
-def bind_what_is_there(
-    project: Path, plan: Plan, pairs: Sequence[str], file: str | None
-) -> tuple[dict[str, JSON], list[str]]:
-    """The inputs that have a value, and a sentence for each required one that has none."""
-    return bind_known(plan, given_inputs(project, plan, pairs, file))
 
 
 def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:

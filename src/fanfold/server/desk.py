@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.installation import Examination
 
 
-class Desk:
-    def __init__(
-        self, history: Project, make: Callable[[], Project], examine: Callable[[], Examination], version: str
-    ) -> None:
-        self.history = history
-        self._make = make
-        self.examine = examine
-        """Looks at this installation and at the project from the outside."""
-        self.version = version
-
-    def fresh(self) -> Project:
-        """The project with its files read again; it is not to be closed."""
-        return self._make()
+class Desk(Struct, frozen=True):
+    history: Project
+    fresh: Callable[[], Project]
+    """The project with its files read again; it is not to be closed."""
+    examine: Callable[[], Examination]
+    """Looks at this installation and at the project from the outside."""
+    version: str

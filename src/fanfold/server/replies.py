@@ -84,19 +84,10 @@ def status_of(error: FanfoldError) -> int:
     return 500
 
 
-def document(value: object, status: int = 200) -> Response:
-    """A document of the API. Never kept by anybody: the next answer may be another one."""
-    return Response(
-        msgspec.json.encode(value),
-        status_code=status,
-        media_type="application/json",
-        headers={"cache-control": "no-store"},
-    )
-
-
 def failure(error: FanfoldError, headers: dict[str, str] | None = None) -> Response:
     """An error as every surface says it."""
     status = status_of(error)
-    reply = document(refused_document(error) if status == UNUSABLE else error_document(error), status)
-    reply.headers.update(headers or {})
-    return reply
+    document = refused_document(error) if status == UNUSABLE else error_document(error)
+    # Never kept by anybody: the next answer may be another one.
+    sent = {"cache-control": "no-store", **(headers or {})}
+    return Response(msgspec.json.encode(document), status, sent, "application/json")

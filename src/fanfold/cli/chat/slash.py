@@ -17,13 +17,14 @@ from fanfold.cli.agents.subagents import say_subagents
 from fanfold.cli.chat.interrupts import Interrupts
 from fanfold.cli.chat.keyboard import Keyboard
 from fanfold.cli.command import Invocation
-from fanfold.cli.inputs import read_inputs
+from fanfold.cli.inputs import given_inputs
 from fanfold.cli.main import main
 from fanfold.cli.recipes.plan import PlanFlags, plan_and_show
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_outcome
 from fanfold.cli.terminal.output import paint, say
 from fanfold.errors import AuthorError
+from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.hosting.run_tree import run_status
 from fanfold.runtime.operations.agents.chats import Chat
 from fanfold.runtime.operations.agents.lead import RunHeard
@@ -78,7 +79,7 @@ class SlashCommands:
         name, *pairs = _words(rest)
         chat, options = self._chat, self._chat.options
         plan = check_recipe(chat.project, name, scripted=options.script is not None).runnable()
-        inputs = read_inputs(chat.project.folder, plan, pairs, None)
+        inputs = bind_inputs(plan, given_inputs(chat.project.folder, plan, pairs, None))
         terminal = Foreground(self._call)
         owned = start(chat.project, plan, inputs, options, attendant=self._keyboard)
         await terminal.see_to(owned)

@@ -9,10 +9,11 @@ import click
 from msgspec import Struct, structs
 
 from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
-from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_options
+from fanfold.cli.inputs import given_inputs, read_options
 from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.recipe.inputs import bind_inputs, bind_known
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import (
     CheckedRecipe,
@@ -87,10 +88,11 @@ def run_command(
         check_concurrency(project.config, flags.max_concurrency, "--max-concurrency")
         check_agents(project.config, flags.max_agents, "--max-agents")
         check_budget(flags.budget_usd, flags.budget_tokens, ("--budget-usd", "--budget-tokens"))
+        typed = given_inputs(project.folder, plan, pairs, file)
         if dry_run:
-            _predict(call, project, checked, *bind_what_is_there(project.folder, plan, pairs, file), flags)
+            _predict(call, project, checked, *bind_known(plan, typed), flags)
             return EXIT_OK
-        inputs = read_inputs(project.folder, plan, pairs, file)
+        inputs = bind_inputs(plan, typed)
         for one in role_warnings(project, [plan]).used:
             place = f"{one.file}:{one.range.start.line}"
             tell(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 from fanfold.recipe.conversion.archon_programs import NAME, script_step, shell_step
 from fanfold.recipe.conversion.conditions import to_cel
-from fanfold.recipe.conversion.source import STAND_IN, Converted, ForeignFile, Reader, slug, step_id
+from fanfold.recipe.conversion.source import STAND_IN, Converted, ForeignFile, Reader, step_id
 from fanfold.text.trees.tree import Mapping
 
 _ARGUMENTS = frozenset({"ARGUMENTS", "USER_MESSAGE"})
@@ -37,9 +37,7 @@ class _Archon:
 
     def convert(self) -> Converted:
         top = Reader(self.source, self.source.tree(), "workflow")
-        recipe: dict[str, Any] = {"name": slug(top.text("name"))}
-        if top.text("description"):
-            recipe["description"] = " ".join(top.text("description").split())
+        recipe = top.heading()
         nodes = top.objects("nodes")
         self.ids = {Reader(self.source, node, "").text("id") for node in nodes}
         self.plain = {

@@ -12,7 +12,7 @@ from fanfold.recipe.conversion.conditions import in_cel, to_cel
 from fanfold.recipe.conversion.conductor_names import Names
 from fanfold.recipe.conversion.conductor_steps import StepKinds
 from fanfold.recipe.conversion.loops import FoundLoop, as_loop, looking_back, referred
-from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
+from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, step_id
 from fanfold.text.trees.tree import Mapping, Node, Scalar
 
 _ENDS = ("$end", "end", "END", "")
@@ -40,9 +40,7 @@ class _Conductor:
         top = Reader(self.source, self.source.tree(), "workflow")
         head_node = top.map("workflow")
         head = Reader(self.source, head_node, "workflow") if head_node is not None else top
-        recipe: dict[str, Any] = {"name": slug(head.text("name"))}
-        if head.text("description"):
-            recipe["description"] = " ".join(head.text("description").split())
+        recipe = head.heading()
         inputs: dict[str, Any] = {}
         recipe["inputs"] = inputs
         for one in (head, top):

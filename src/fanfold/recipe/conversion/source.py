@@ -160,6 +160,13 @@ class Reader:
             self.source.given_up.add(at.start)
             self.source.lose(at, what, why)
 
+    def heading(self) -> dict[str, Any]:
+        """The recipe that begins with the name and description of this object."""
+        recipe: dict[str, Any] = {"name": slug(self.text("name"))}
+        if self.text("description"):
+            recipe["description"] = " ".join(self.text("description").split())
+        return recipe
+
     def pass_over(self, *names: str) -> None:
         """Keys that say nothing a recipe would have to say."""
         self._taken |= set(names)
