@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.store.follow import follow_tree
+from fanfold.runtime.operations.runs.follow import follow_tree
 from fanfold.store.owners import signals
 from fanfold.store.owners.signals import Signals
 from fanfold.store.protocol import RECHECK_S
@@ -115,7 +115,7 @@ def test_a_link_in_the_place_of_a_signal_is_not_followed(here: Signals, tmp_path
 FOLLOWER = """
 import asyncio, sys
 from pathlib import Path
-from fanfold.store.follow import follow_tree
+from fanfold.runtime.operations.runs.follow import follow_tree
 from fanfold.store.owners import signals
 from fanfold.store.sqlite import SqliteStore
 

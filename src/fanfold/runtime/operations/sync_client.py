@@ -101,12 +101,11 @@ def _called(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Twi
 def _driving(
     method: Callable[Concatenate[Client, P], Awaitable[RunHandle]],
 ) -> Callable[Concatenate[_Twin[Client], P], SyncRun]:
+    begin = _awaited(method)
+
     @wraps(method)
     def call(twin: _Twin[Client], /, *args: P.args, **named: P.kwargs) -> SyncRun:
-        async def work() -> RunHandle:
-            return await method(twin.other, *args, **named)
-
-        return SyncRun(twin.loop, twin.loop.wait(work()))
+        return SyncRun(twin.loop, begin(twin, *args, **named))
 
     return call
 

@@ -7,7 +7,7 @@ on. The kernel learns that when the run is resumed; who looks before is told the
 from __future__ import annotations
 
 from fanfold.kernel.lifecycle import COMPLETED, INTERRUPTED, PAUSED, PENDING, READY, RUNNING, SKIPPED, WAITING
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.nodes import CALL, LEAF, LOOP, MAP, Node
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 
@@ -37,6 +37,8 @@ def may_write(step: Step, patterns: tuple[str, ...]) -> list[str]:
     return [] if step.traits.workspace == "claims" else list(patterns)
 
 
+KINDS = {LEAF: "step", MAP: "map", LOOP: "loop", CALL: "run"}
+"""What an instance is drawn as and listed as; any other holds the steps of a scope."""
 MARKS = {
     PENDING: ("·", "."),
     READY: ("·", "."),

@@ -13,7 +13,7 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.overview.home import Pulse, Pulses, live_pulses, pulse_of
 from fanfold.runtime.operations.runs.files.artifacts import OpenedArtifact, list_artifacts, open_artifact
 from fanfold.runtime.records.memory import FileChange
-from fanfold.runtime.views.runs.artifacts import ArtifactList
+from fanfold.runtime.views.runs.documents import ArtifactList
 from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
 from fanfold.runtime.views.runs.step_rows import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline

@@ -18,8 +18,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.archives.contents import RunContents
 from fanfold.runtime.views.graph.run_boxes import draw_run
 from fanfold.runtime.views.graph.svg import svg
-from fanfold.runtime.views.runs.artifacts import artifacts_below
-from fanfold.runtime.views.runs.documents import indented, run_error, step_document
+from fanfold.runtime.views.runs.documents import artifacts_below, indented, run_error, step_document
 from fanfold.runtime.views.times import duration, when
 from fanfold.text.excerpts import shorten
 

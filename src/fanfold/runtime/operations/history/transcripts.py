@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from fanfold.kernel.lifecycle import RUN_TERMINAL, TERMINAL
 from fanfold.runtime.operations.addresses import Addressed, find_run, find_speaker
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.follow import Ownerless
+from fanfold.runtime.operations.runs.follow import Ownerless, follow_tree
 from fanfold.runtime.views.sessions.transcripts import (
     Speaker,
     Told,
@@ -17,7 +17,6 @@ from fanfold.runtime.views.sessions.transcripts import (
     speaker_of,
     transcript_of,
 )
-from fanfold.store.follow import follow_tree
 
 
 def transcript(

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, WAITING
 from fanfold.runtime.operations.project import Project
-from fanfold.store.follow import follow_tree
+from fanfold.store.protocol import Store
 
 ORPHAN_S = 2.0
 """A run without a process for this long is not about to be taken over by one that is just starting."""
@@ -81,3 +81,19 @@ async def until(project: Project, root: str, look: Callable[[], _T | None], with
         while (found := look()) is None and (left := deadline - monotonic()) > 0:
             await signal.wait(left)
     return found
+
+
+async def follow_tree(store: Store, root: str, after: int = 0) -> AsyncIterator[list[Envelope]]:
+    """The events of a tree from a number on: those that are there, then each commit's as it happens.
+
+    An empty list comes when somebody took the tree or gave it back, and every `RECHECK_S`: time for the
+    caller to ask `Store.owner` whether anybody is left to wait for. It never ends by itself; whoever leaves
+    the loop has left nothing behind.
+    """
+    with store.follow(root) as signal:
+        while True:
+            fresh = list(store.tree(root, after))
+            if fresh:
+                after = fresh[-1].tree_seq
+            yield fresh
+            await signal.wait()

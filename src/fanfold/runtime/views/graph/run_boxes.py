@@ -27,7 +27,7 @@ from fanfold.runtime.views.graph.boxes import (
 )
 from fanfold.runtime.views.graph.drawing import Drawing, draw_boxes
 from fanfold.runtime.views.items import item_name
-from fanfold.runtime.views.standing import status_of
+from fanfold.runtime.views.standing import KINDS, status_of
 
 MAX_OPEN_BY_ITSELF = 24
 """A group of more children is closed until somebody opens it."""
@@ -126,16 +126,9 @@ class _Boxer:
 
 
 def _kind(node: Node) -> str:
-    if node.kind == LEAF:
-        return "step"
-    if node.kind == MAP:
-        return "map"
-    if node.kind == LOOP:
-        return "loop"
-    if isinstance(node, WorkflowCall):
-        return "run"
-    kind = kind_of(node.step)
-    return kind if kind in ("group", "phase") else "group"
+    if node.kind in KINDS:
+        return KINDS[node.kind]
+    return "phase" if kind_of(node.step) == "phase" else "group"
 
 
 def _drawn_after_its_parent(step: Step) -> Step:

@@ -13,8 +13,13 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.reviews import ReviewedClaim, Vote
 from fanfold.runtime.views.items import item_around
-from fanfold.runtime.views.runs.artifacts import artifacts_of
-from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
+from fanfold.runtime.views.runs.documents import (
+    artifacts_of,
+    how_to_retry,
+    indented,
+    run_error,
+    waiting_proposals,
+)
 from fanfold.runtime.views.runs.rounds import did_not_pass, last_objections, why_not
 from fanfold.runtime.views.standing import reason_of, status_of
 from fanfold.runtime.views.times import duration

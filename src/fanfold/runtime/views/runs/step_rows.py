@@ -13,14 +13,14 @@ from msgspec import Struct, structs
 
 from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.lifecycle import ASKED, COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
-from fanfold.kernel.nodes import CALL, LEAF, LOOP, MAP, Composite, Node, Run, WorkflowCall
+from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
 from fanfold.runtime.views.runs.rows import step_usage
-from fanfold.runtime.views.standing import is_interrupted, status_of, stopped_at
+from fanfold.runtime.views.standing import KINDS, is_interrupted, status_of, stopped_at
 from fanfold.runtime.views.times import duration, when
 from fanfold.text.terminal import cut_name, one_line
 
@@ -37,7 +37,6 @@ _RANKS = {RUNNING: 0, WAITING: 0, PENDING: 2, READY: 2, COMPLETED: 3, SKIPPED: 3
 _FAILED_RANK = 1
 _LAST_RANK = 3
 MAX_ROWS = 20_000
-_KINDS = {LEAF: "step", MAP: "map", LOOP: "loop", CALL: "run"}
 
 
 class Row(Struct, frozen=True):
@@ -275,7 +274,7 @@ def _table_row(tree: RunTree, node: Node, row: Row) -> TableRow:
         path=row.path,
         depth=row.depth,
         name=row.name,
-        kind=_KINDS.get(node.kind, "group"),
+        kind=KINDS.get(node.kind, "group"),
         type=node.step.type,
         who=row.who,
         status=status_of(tree, node),

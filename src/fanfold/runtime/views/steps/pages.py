@@ -16,9 +16,13 @@ from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.steps.agent import sections_of, sibling
 from fanfold.runtime.steps.registry import preparation
-from fanfold.runtime.views.runs.artifacts import PublishedFile, artifacts_of
 from fanfold.runtime.views.runs.changes import StepChanges
-from fanfold.runtime.views.runs.documents import InspectStepDocument, inspect_step_document
+from fanfold.runtime.views.runs.documents import (
+    InspectStepDocument,
+    PublishedFile,
+    artifacts_of,
+    inspect_step_document,
+)
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage, failure_document, step_usage
 from fanfold.runtime.views.standing import is_interrupted, stopped_at
 from fanfold.runtime.views.steps.explanations import Explained

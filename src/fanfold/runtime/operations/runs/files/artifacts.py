@@ -9,7 +9,7 @@ from msgspec import Struct
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.runs.artifacts import ArtifactList, PublishedFile, artifacts_below, artifacts_of
+from fanfold.runtime.views.runs.documents import ArtifactList, PublishedFile, artifacts_below, artifacts_of
 from fanfold.workspace.artifacts import is_whole, open_published
 
 
