@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, NamedTuple
@@ -28,6 +29,8 @@ STUBBORN_S = 10.0
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 DRAIN_S = 1.0
+PIPE_BYTES = select.PIPE_BUF
+"""What an empty pipe takes at once, whoever reads it."""
 NEVER_STARTED = 127
 """What a shell says of a program that it could not execute."""
 
@@ -200,10 +203,22 @@ class Process:
             self._transports.append(pipe)
         else:
             await self._read(lambda: self._out, pipes.stdout)
-            feed, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipes.stdin)
-            feed.write(stdin or b"")
-            feed.close()
+            await self._feed(pipes.stdin, stdin or b"")
         self.pid = await asyncio.shield(self._news.started)
+
+    async def _feed(self, pipe: IO[bytes], data: bytes) -> None:
+        """Give the command all it gets to read."""
+        if len(data) > PIPE_BYTES:
+            feed, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, pipe)
+            feed.write(data)
+            feed.close()
+            return
+        with pipe:
+            try:
+                if data:
+                    pipe.write(data)
+            except BrokenPipeError:
+                pass  # nobody is there to read it
 
     async def _read(self, make: Callable[[], asyncio.BaseProtocol], pipe: IO[bytes]) -> None:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(make, pipe)

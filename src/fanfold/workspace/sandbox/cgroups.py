@@ -45,16 +45,24 @@ def make(max_processes: int, max_memory_bytes: int) -> Group:
     for parent, limits in _places(max_processes, max_memory_bytes):
         folder = parent / f"{_prefix()}{os.getpid()}-{os.urandom(4).hex()}"
         try:
-            folder.mkdir()
+            os.mkdir(folder)
         except OSError:
             continue
         try:
             for file, value in limits.items():
-                (folder / file).write_text(str(value))
+                _set(f"{folder}/{file}", b"%d" % value)
             made.append(folder)
         except OSError:
             os.rmdir(folder)
     return Group(made)
+
+
+def _set(file: str, value: bytes) -> None:
+    handle = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(handle, value)
+    finally:
+        os.close(handle)
 
 
 def limits_processes() -> bool:
