@@ -253,6 +253,24 @@ def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
     assert fanfold("verify", "last").status == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_chat_that_is_told_to_end_is_left_for_somebody_to_go_on(
+    number: int, fanfold: Any, background: Any, until: Any, project: Path
+) -> None:
+    (project / "slow.yaml").write_text("default: {output: at last, delay_ms: 2500}\n")
+    process = background("chat", "Where is the switch?", "--script", "slow.yaml")
+    until(lambda run: any(step["status"] == "running" for step in run["steps"].values()))
+    process.send_signal(number)
+    process.send_signal(number)  # whoever closes a terminal and the shell in it both say so
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    run = fanfold("inspect", "last", "--json").json()
+    assert (run["status"], run["owner"]) == ("paused", None)
+    assert f"go on: fanfold chat --resume {run['run_id']}" in err.decode()
+    assert fanfold("verify", "last").status == 0
+    assert fanfold("chat", "--resume", run["run_id"], "And now?").out == "at last\n"
+
+
 def test_one_thing_is_asked_without_a_terminal(shell: Any, project: Path) -> None:
     (project / "script.yaml").write_text(SCRIPT)
     asked = shell("chat", "Where is the switch?", "--script", "script.yaml", "--permission", "auto", "--json")

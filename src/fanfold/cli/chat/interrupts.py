@@ -1,4 +1,6 @@
-"""Ctrl-C in a chat: it stops what runs right now, and never the session."""
+"""Signals in a chat: Ctrl-C stops what runs right now, and never the session; SIGTERM, and the SIGHUP of a
+terminal that was closed, leave it as its own end does, so that somebody can go on with it.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +32,25 @@ class Interrupts:
         if self._stop is not None and self._stopping is None:
             tell(f"\nstopping {self._what}\n")
             self._stopping = asyncio.create_task(self._stop())
+
+
+async def left_by_signals(work: Coroutine[None, None, int]) -> int:
+    """Do the work of a chat; it ends with a `CancelledError` when a signal has it leave."""
+    listen_for_leaving()
+    return await work
+
+
+def listen_for_leaving() -> None:
+    """Have signals end the task that calls this, once; also when another listened to them meanwhile."""
+    here, told = asyncio.current_task(), False
+    assert here is not None
+
+    def leave() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            here.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            asyncio.get_running_loop().add_signal_handler(number, leave)

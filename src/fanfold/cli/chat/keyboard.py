@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fanfold.agents.permissions import Action
 from fanfold.cli.terminal.output import plain, tell
+from fanfold.cli.terminal.questions import hand_over_typed
 from fanfold.kernel.plan import Plan
 from fanfold.text.terminal import visible
 
@@ -99,7 +100,7 @@ class Keyboard:
         tell("  allow it? [y/N] ")
         loop = asyncio.get_running_loop()
         typed: asyncio.Future[str] = loop.create_future()
-        loop.add_reader(sys.stdin.fileno(), _hand_over, typed)
+        loop.add_reader(sys.stdin.fileno(), hand_over_typed, typed)
         try:
             return _is_yes(await typed)
         finally:
@@ -108,11 +109,6 @@ class Keyboard:
 
 def _is_yes(typed: str) -> bool:
     return typed.strip().lower() in ("y", "yes")
-
-
-def _hand_over(typed: asyncio.Future[str]) -> None:
-    if not typed.done():
-        typed.set_result(os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace"))
 
 
 def _keys() -> KeyBindings:

@@ -14,7 +14,7 @@ import click
 from msgspec import Struct, structs
 
 from fanfold.agents.entries import News
-from fanfold.cli.chat.interrupts import Interrupts
+from fanfold.cli.chat.interrupts import Interrupts, left_by_signals
 from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
 from fanfold.cli.inputs import read_options
 from fanfold.cli.terminal.output import on_terminal, paint, plain, say_json, tell, wants_colour
@@ -60,7 +60,12 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **given
         raise AuthorError("usage.missing", "--json needs a TEXT", hint='fanfold chat "What is here?" --json')
     with call.open_project() as project:
         talk = _Talk(call, project, flags, resume)
-        return asyncio.run(talk.interactive() if text is None else talk.once(text))
+        try:
+            return asyncio.run(left_by_signals(talk.interactive() if text is None else talk.once(text)))
+        except asyncio.CancelledError:
+            if talk.begun:
+                tell(f"go on: fanfold chat --resume {talk.chat.id}\n")
+            return EXIT_INTERRUPTED
 
 
 class _Talk:
@@ -79,6 +84,10 @@ class _Talk:
         self._flags = flags
         self._resume = resume
         self._chat: Chat | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self._chat is not None
 
     @property
     def chat(self) -> Chat:

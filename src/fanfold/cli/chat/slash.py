@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from fanfold.agents.permissions import Posture
 from fanfold.cli.agents.subagents import say_subagents
-from fanfold.cli.chat.interrupts import Interrupts
+from fanfold.cli.chat.interrupts import Interrupts, listen_for_leaving
 from fanfold.cli.chat.keyboard import Keyboard
 from fanfold.cli.command import Invocation
 from fanfold.cli.inputs import given_inputs
@@ -83,6 +83,7 @@ class SlashCommands:
         terminal = Foreground(self._call)
         owned = start(chat.project, plan, inputs, options, attendant=self._keyboard)
         await terminal.see_to(owned)
+        listen_for_leaving()
         say_outcome(self._call, owned.tree)
         document = run_document(owned.tree)
         chat.note_run(

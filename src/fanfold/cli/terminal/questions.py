@@ -144,7 +144,7 @@ class Questions:
         tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {visible(action.what)}\n  allow it? [y/N] ")
         loop = asyncio.get_running_loop()
         typed: asyncio.Future[str] = loop.create_future()
-        loop.add_reader(sys.stdin.fileno(), _hand_over, typed)
+        loop.add_reader(sys.stdin.fileno(), hand_over_typed, typed)
         try:
             return (await typed).strip().lower() in ("y", "yes")
         finally:
@@ -157,7 +157,8 @@ class Questions:
         self._progress.resume()
 
 
-def _hand_over(typed: asyncio.Future[str]) -> None:
+def hand_over_typed(typed: asyncio.Future[str]) -> None:
+    """For a reader of the terminal: what was typed, to whoever waits for it."""
     if not typed.done():
         typed.set_result(_typed_line())
 

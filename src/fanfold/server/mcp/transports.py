@@ -73,7 +73,7 @@ async def serve_stdio(server: FanfoldServer) -> None:
         here.cancel()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leave)
     try:
         async with stdio_server() as (incoming, outgoing):
