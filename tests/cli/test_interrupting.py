@@ -22,7 +22,7 @@ default: OK from {{step}}
 steps:
   second: {output: at last, delay_ms: 3600000}
 """
-QUICK = SCRIPT.replace("60000", "1500")
+QUICK = SCRIPT.replace("3600000", "1500")
 
 
 @pytest.fixture
