@@ -45,9 +45,9 @@ facts = {
         " msgspec, yaml and apsw, seven times an empty interpreter together; a tenth is the run itself;"
         " the rest is importing our own modules, 0.9 million instructions each",
         "a confined command": "two fifths are bubblewrap, of which half reads the table of mounts anew for"
-        " each of some 35 binds (system folders, devices, parts of /proc, what PATH leads to) and a third makes"
+        " each of some 35 binds (system folders, devices, parts of /proc, what PATH leads to), a third makes"
         " namespaces (`bubblewrap alone` does not count the process that it leaves inside); a fifth forks the"
-        " keeper and the launcher, mostly pages that forks copy; two fifths are ours: workspace, events, threads",
+        " keeper and the launcher, mostly copied pages; two fifths are ours: workspace, events, threads",
     }
 }
 """Of what misses its bar, or nearly does."""
