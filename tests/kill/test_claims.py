@@ -115,7 +115,7 @@ def test_no_update_is_lost_over_random_take_overs(tmp_path: Path, apart: bool):
         claimants.kill_all()
     after = wire(project)
     assert [after.resolve(root).status for root in roots] == ["completed"] * len(roots)
-    assert [verify(after.store, root).violations for root in roots] == [()] * len(roots)
+    assert [verify(after.store, root).violations for root in roots] == [[]] * len(roots)
     after.close()
     wanted = {f"r{number}-s{n}" for number in range(len(roots)) for n in range(STEPS)}
     assert wanted - set((project / "lines.txt").read_text().split()) == set(), "updates were lost"

@@ -143,7 +143,7 @@ def test_no_effect_begins_under_a_lost_lease_over_random_take_overs(tmp_path: Pa
     assert begun_too_late(containers.journal) == []
     after = wire(project)
     assert [after.resolve(root).status for root in roots] == ["completed"] * len(roots)
-    assert [verify(after.store, root).violations for root in roots] == [()] * len(roots)
+    assert [verify(after.store, root).violations for root in roots] == [[]] * len(roots)
     after.close()
 
 
