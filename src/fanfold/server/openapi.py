@@ -55,14 +55,10 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
     }
 
 
-def _error_type(status: str) -> type[ErrorDocument]:
-    return RefusedDocument if int(status) == UNUSABLE else ErrorDocument
-
-
 def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"} if route.answer is None else known[route.answer]
     good = {"description": "Done", "content": {route.media: {"schema": schema}}}
-    errors = {status: known[_error_type(status)] for status in ERRORS}
+    errors = dict.fromkeys(ERRORS, known[ErrorDocument]) | {str(UNUSABLE): known[RefusedDocument]}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,

@@ -10,7 +10,6 @@ import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -118,13 +117,9 @@ def find_weights(model: str, home: Path) -> Path:
     file = Path(name).expanduser().resolve()
     try:
         with file.open("rb") as opened:
-            looks_right = _is_gguf(opened)
+            looks_right = opened.read(len(MAGIC)) == MAGIC
     except OSError as error:
         raise NotFoundError("local.no_weights", f"{file} cannot be read: {error.strerror}") from None
     if not looks_right:
         raise AuthorError("local.not_gguf", f"{file} is not a GGUF file", hint="name the weights themselves")
     return file
-
-
-def _is_gguf(file: BinaryIO) -> bool:
-    return file.read(len(MAGIC)) == MAGIC

@@ -78,7 +78,8 @@ def _hunk(lines: list[str], i: int, change: FilePatch) -> int:
     last = ""
     while i < len(lines):
         line = lines[i]
-        if line.startswith(("@@", "diff --git ")) or (line.startswith("--- ") and _begins_file(lines, i)):
+        begins_file = line.startswith("--- ") and lines[i + 1 : i + 2] and lines[i + 1].startswith("+++ ")
+        if begins_file or line.startswith(("@@", "diff --git ")):
             break
         if line == _NO_END:
             hunk.old_ends = hunk.old_ends and last == "+"
@@ -96,10 +97,6 @@ def _hunk(lines: list[str], i: int, change: FilePatch) -> int:
         i += 1
     change.hunks.append(hunk)
     return i
-
-
-def _begins_file(lines: list[str], i: int) -> bool:
-    return i + 1 < len(lines) and lines[i + 1].startswith("+++ ")
 
 
 def apply(change: FilePatch, text: str | None) -> str:

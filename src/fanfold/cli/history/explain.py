@@ -31,7 +31,11 @@ def explain_command(call: Invocation, run: str, step: str | None) -> None:
 def _text(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator[str]:
     status = paint(found.status, COLOURS.get(found.status, "blue"), colour)
     yield f"{status}  {one_line(found.message)}\n"
-    yield from _steps(found) if isinstance(found, ExplainedRun) else _step(found, colour)
+    if isinstance(found, ExplainedRun):
+        steps = (f"  {one_line(one.message)}\n" for one in found.steps)
+        yield from first_lines(steps, MAX_SHOWN, "  … {} more\n")
+    else:
+        yield from _step(found, colour)
 
 
 def _step(found: ExplainedStep, colour: bool) -> Iterator[str]:
@@ -56,7 +60,3 @@ def _used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> Iterat
     for one in suggested:
         what = one.note or f"{one.key}: {to_json(one.proposed)}"
         yield f"  {paint('suggest', 'dim', colour)} {plain(what)}\n"
-
-
-def _steps(found: ExplainedRun) -> Iterator[str]:
-    return first_lines((f"  {one_line(one.message)}\n" for one in found.steps), MAX_SHOWN, "  … {} more\n")

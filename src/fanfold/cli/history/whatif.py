@@ -45,7 +45,8 @@ def _text(found: WhatIf, colour: bool) -> str:
     ]
     width = max(len(name) for name, _ in rows)
     title = paint(plain(f"{found.recipe}@{found.version}"), "bold", colour)
-    lines = [f"{title}  run {found.run_id}, {_attempts(found.attempts)} replayed", ""]
+    attempts = "1 attempt" if found.attempts == 1 else f"{found.attempts:,} attempts"
+    lines = [f"{title}  run {found.run_id}, {attempts} replayed", ""]
     lines += [f"{paint(name.ljust(width), 'bold', colour)}  {value}" for name, value in rows]
     lines += ["", *(plain(note) for note in found.notes)] if found.notes else []
     return "\n".join(lines) + "\n"
@@ -56,7 +57,3 @@ def _change(before: int, after: int) -> str:
         return ""
     percent = round(100 * (after - before) / before)
     return f" ({percent:+d} %)"
-
-
-def _attempts(number: int) -> str:
-    return "1 attempt" if number == 1 else f"{number:,} attempts"

@@ -41,11 +41,8 @@ def next_command(call: Invocation) -> None:
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
     found += _about_recipes([*own, *files], bool(runs))
     told = [*found, Suggestion("All commands", "fanfold --help")]
-    call.give(found, lambda: (f"{plain(one.what)}\n  {_painted(one.command, call.colour)}\n" for one in told))
-
-
-def _painted(command: str, colour: bool) -> str:
-    return paint(plain(command), "cyan", colour)
+    lines = (f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n" for one in told)
+    call.give(found, lambda: lines)
 
 
 def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:

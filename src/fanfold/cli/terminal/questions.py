@@ -117,7 +117,11 @@ class Questions:
         approval = self._asked
         assert approval is not None
         said = typed.strip()
-        later = said.lower() == "later" if approval.kind == "question" else _first(said).lower() in _LATER
+        later = (
+            said.lower() == "later"
+            if approval.kind == "question"
+            else said.partition(" ")[0].lower() in _LATER
+        )
         if not typed or later:
             self._withdraw()
             handle.leave_when_waiting()
@@ -170,10 +174,6 @@ def _typed_line() -> str:
         return os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _first(said: str) -> str:
-    return said.partition(" ")[0]
 
 
 def _answer(approval: OpenApproval, said: str) -> AnswerRequest | None:

@@ -141,7 +141,11 @@ def literal(text: str, words: list[JsWord], at: int, depth: int = 0) -> tuple[An
         return unescaped(word.text[1:-1]), at + 1
     if word.kind == "template":
         parts = holes_of(text, word)
-        return ("".join(map(str, parts)), at + 1) if _is_plain(parts) else (NO_LITERAL, at)
+        return (
+            ("".join(map(str, parts)), at + 1)
+            if all(isinstance(part, str) for part in parts)
+            else (NO_LITERAL, at)
+        )
     if word.kind == "number" or (word.text == "-" and at + 1 < len(words) and words[at + 1].kind == "number"):
         end = at + 1 if word.kind == "number" else at + 2
         return _number("".join(one.text for one in words[at:end])), end
@@ -150,10 +154,6 @@ def literal(text: str, words: list[JsWord], at: int, depth: int = 0) -> tuple[An
     if word.text in "[{" and word.kind == "mark":
         return _collection(text, words, at, depth)
     return NO_LITERAL, at
-
-
-def _is_plain(parts: list[str | tuple[int, int]]) -> bool:
-    return all(isinstance(part, str) for part in parts)
 
 
 def _number(said: str) -> Any:
