@@ -84,14 +84,7 @@ def _flat(content: object) -> str:
 def ids(reply: Reply, number: int) -> Reply:
     """The reply with an id for every call, unique among all replies of a server."""
     calls = tuple(replace(c, id=c.id or f"call_{number}_{i}") for i, c in enumerate(reply.calls, 1))
-    return Reply(
-        text=reply.text,
-        calls=calls,
-        thinking=reply.thinking,
-        input_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
-        finish=reply.finish,
-    )
+    return replace(reply, calls=calls)
 
 
 # -------------------------------------------------------------------------- OpenAI chat completions

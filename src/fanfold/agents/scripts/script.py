@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from fanfold.agents.scripts.answer import Answer, read_script
 from fanfold.text.json_value import JSON
 
@@ -60,13 +62,7 @@ class Script:
             output = words.output if answers and words is not None and words.speaks else ""
         else:
             output = chosen.output
-        return Answer(
-            output=_fill(output, path),
-            delay_ms=chosen.delay_ms,
-            usage=chosen.usage,
-            fail=chosen.fail,
-            calls=chosen.calls,
-        )
+        return replace(chosen, output=_fill(output, path), speaks=True)
 
     def hint(self, path: str) -> str:
         """How to give `path` an answer, with the path as it has to be written."""

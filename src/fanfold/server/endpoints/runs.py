@@ -205,17 +205,9 @@ def _options(project: Project, given: RunOptions, script: str | None) -> Options
     check_concurrency(project.config, given.max_concurrency)
     check_agents(project.config, given.max_agents)
     check_budget(given.budget_usd, given.budget_tokens)
-    return Options(
-        max_concurrency=given.max_concurrency,
-        max_agents=given.max_agents,
-        budget_tokens=given.budget_tokens,
-        budget_micro_usd=micro_usd(given.budget_usd),
-        permission=given.permission,
-        backend=given.agent_backend,
-        model=given.model,
-        script=script,
-        script_file="" if script is None else "script",
-    )
+    said = msgspec.structs.asdict(given)
+    named = {"backend": said.pop("agent_backend"), "budget_micro_usd": micro_usd(said.pop("budget_usd"))}
+    return Options(script=script, script_file="" if script is None else "script", **named, **said)
 
 
 def _script(given: dict[str, JSON] | None) -> str | None:
