@@ -15,7 +15,8 @@ from pathlib import Path
 from time import process_time
 
 from fanfold.kernel.paths import matches, witness
-from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
+from fanfold.recipe.expressions.evaluate import evaluate
+from fanfold.recipe.expressions.expression_error import ExpressionError
 from fanfold.runtime.specs.intent_patterns import MAX_CHARS, judge
 from fanfold.runtime.views.graph.drawing import draw
 from fanfold.runtime.views.graph.svg import svg

@@ -128,7 +128,7 @@ def test_what_is_found_for_unittest_runs_the_tests_wherever_they_are(tmp_path: P
 def test_no_file_is_read_without_end(tmp_path: Path, text: str):
     for name in ("Makefile", "pyproject.toml", "package.json", "setup.cfg", "test_a.py"):
         (tmp_path / name).write_text(text * (MAX_BYTES // len(text)))
-    with patience(30):
+    with patience():
         find_own_command(tmp_path, "tests")
         find_own_command(tmp_path, "lint")
 

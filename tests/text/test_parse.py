@@ -257,7 +257,7 @@ HOSTILE = {
 def test_hostile_input_is_answered(name: str) -> None:
     data = HOSTILE[name].encode()
     assert len(data) <= MAX_BYTES
-    with patience(60):
+    with patience():
         tree, source, report = parse_yaml(data, "r.yaml")
         render_text(report.diagnostics, {"r.yaml": source})
         for node in walk(tree) if tree is not None else []:
