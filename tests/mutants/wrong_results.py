@@ -175,15 +175,19 @@ def ask(noticed_by: str, code: Path) -> subprocess.CompletedProcess[str]:
     if "/" in words[0]:
         words = ["pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *words]
     settings = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=HERE,
-        env={**settings, "PYTHONPATH": str(code)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-    )
+    command = [sys.executable, "-m", *words]
+    try:
+        return subprocess.run(
+            command,
+            cwd=HERE,
+            env={**settings, "PYTHONPATH": str(code)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, f"no end within {DEADLINE_S} s\n", "")
 
 
 def was_noticed(done: subprocess.CompletedProcess[str]) -> bool:
