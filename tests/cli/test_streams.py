@@ -98,9 +98,10 @@ def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(project,
     assert (process.returncode, out) == (0, b"done\n"), err
     lines = err.decode().splitlines()
     assert " each[0] " in "".join(lines[:9])
-    (gap,) = [number for number, line in enumerate(lines) if "lines left out" in line]
+    gaps = [number for number, line in enumerate(lines) if "lines left out" in line]
+    assert gaps, "a small piece may still fit after one, so there may be several"
     end = next(number for number, line in enumerate(lines) if " last completed" in line)
-    assert gap < end
-    told = [line.split(" ")[1] for line in lines[:gap] + lines[gap + 1 : end]]
+    assert gaps[-1] < end
+    told = [line.split(" ")[1] for number, line in enumerate(lines[:end]) if number not in gaps]
     assert {one.partition("[")[0] for one in told} <= {"run", "each", "last"}, "every line is whole"
     assert 30_000 < len(err) < 100_000
