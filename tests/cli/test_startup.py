@@ -65,6 +65,10 @@ def test_a_list_of_runs_loads_no_recipe_no_step_type_and_no_scheduler(ran: Path)
     assert not [name for name in loaded(ran, "runs") if name.startswith(rooms)]
 
 
+def test_who_only_looks_loads_nothing_that_reads_source_code(ran: Path):
+    assert not loaded(ran, "runs") & {"ast", "dis", "tokenize", "typing_extensions"}
+
+
 def test_checking_a_recipe_loads_no_store_and_no_event_loop(project: Path):
     (project / "large.yaml").write_text(large_recipe(200))
     found = loaded(project, "check", "large.yaml")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -40,8 +41,7 @@ _NAMES = re.compile(
 )
 # What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
 # runs of the same characters and have to survive.
-_SHAPES = re.compile(
-    r"""(?<![A-Za-z0-9_\-])(?:
+_SHAPES = r"""(?<![A-Za-z0-9_\-])(?:
         sk-[A-Za-z0-9_\-]{16,}              # OpenAI, Anthropic and many that copied them
       | (?:AKIA|ASIA)[0-9A-Z]{16}           # AWS
       | gh[pousr]_[A-Za-z0-9]{30,}          # GitHub
@@ -56,10 +56,14 @@ _SHAPES = re.compile(
       | eyJ[A-Za-z0-9_\-]{10,}\.eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}   # JSON web tokens
     )
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-    | (?<=://)[^\s/:@]{0,64}:[^\s/@]{3,256}(?=@)   # user:password in an address""",
-    re.VERBOSE | re.DOTALL,
-)
+    | (?<=://)[^\s/:@]{0,64}:[^\s/@]{3,256}(?=@)   # user:password in an address"""
 _T = TypeVar("_T", bound=JSON)
+
+
+@cache
+def _shapes() -> re.Pattern[str]:
+    """Compiled when a text is looked at: it takes a while, and whoever lists runs looks at none."""
+    return re.compile(_SHAPES, re.VERBOSE | re.DOTALL)
 
 
 def looks_secret(name: str) -> bool:
@@ -77,7 +81,7 @@ def holds_secret(text: str) -> bool:
     >>> [holds_secret(text) for text in ("postgres://me:pass@host/db", "redis://:pass@host", "https://host/db")]
     [True, True, False]
     """
-    return _SHAPES.search(text) is not None
+    return _shapes().search(text) is not None
 
 
 def without_credentials(url: str) -> str:
@@ -130,7 +134,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without values and shapes."""
-        return _SHAPES.sub(MARK, self.known(text))
+        return _shapes().sub(MARK, self.known(text))
 
     def known(self, text: str) -> str:
         """The text without the values this process was given."""

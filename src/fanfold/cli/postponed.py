@@ -1,8 +1,9 @@
 """Modules that packages name while they are imported, and that a command seldom uses, loaded when it does.
 
 asyncio imports TLS and the library behind it, for connections that only agents with models make; msgspec
-imports what makes JSON schemas. Each stands in `sys.modules` as an empty module first, and is filled when
-somebody asks it for anything: `import ssl` costs nothing, `ssl.SSLContext` loads it.
+imports what makes JSON schemas, and click what reads source code. Each stands in `sys.modules` as an empty
+module first, and is filled when somebody asks it for anything: `import ssl` costs nothing, `ssl.SSLContext`
+loads it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-POSTPONED = frozenset({"ssl", "asyncio.sslproto", "msgspec.inspect", "textwrap"})
+POSTPONED = frozenset({"ssl", "asyncio.sslproto", "inspect", "msgspec.inspect", "textwrap"})
 _loading = RLock()
 
 
 def postpone() -> None:
     """From now on; what is loaded already stays as it is."""
-    if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
+    if _Finder in sys.meta_path:
+        return
+    sys.meta_path.insert(0, _Finder)
+    if not {"typing_extensions", "msgspec"} & set(sys.modules):
+        # msgspec takes from it what is in Python's own `typing` by now, and looks there where it is missing.
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment] # as Python means it to be missing
+        import msgspec  # noqa: F401 - for who imports it next
+
+        del sys.modules["typing_extensions"]
 
 
 class _Finder:

@@ -14,12 +14,10 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+from fanfold.trust.repository import UnreadableIndex
+
 MAX_BYTES = 1024**3
 SHARED = "sharedindex"
-
-
-class UnreadableIndex(Exception):
-    """The file is no index that this module can read."""
 
 
 class _Parsed(NamedTuple):

@@ -18,6 +18,10 @@ from typing import NamedTuple
 MAX_BYTES = 4_096
 
 
+class UnreadableIndex(Exception):
+    """A repository's index that cannot be read (`git_index`)."""
+
+
 class Repository(NamedTuple):
     """A work tree, its git folder (with the index), and the folder it shares with other work trees."""
 

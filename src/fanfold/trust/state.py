@@ -22,7 +22,7 @@ from typing import Any
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.trust.project_files import write_whole
-from fanfold.trust.repository import find_repository
+from fanfold.trust.repository import UnreadableIndex, find_repository
 
 OWN_FOLDER = ".fanfold"
 BROUGHT = frozenset(("workflows", "agents", "config.toml", "recipe.schema.json", ".gitignore"))
@@ -262,8 +262,6 @@ def _make_secret(home: Path) -> bytes:
 
 def _why_brought(project: Path, home: Path) -> str:
     """Whether git's index names state: then a commit put it here, whoever sealed the folder before."""
-    from fanfold.trust.git_index import UnreadableIndex
-
     try:
         names = _tracked(project, home)
     except UnreadableIndex:
@@ -274,8 +272,6 @@ def _why_brought(project: Path, home: Path) -> str:
 def _untrack_hint(project: Path, home: Path) -> str:
     """How state is taken out of a repository that has it; nothing where it has none."""
     import shlex
-
-    from fanfold.trust.git_index import UnreadableIndex
 
     try:
         names = _tracked(project, home)

@@ -9,7 +9,7 @@ from typing import Literal
 import click
 from msgspec import Struct, structs
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.inputs import read_options
 from fanfold.cli.terminal.output import plain, tell
 from fanfold.errors import AuthorError
@@ -29,19 +29,17 @@ class ServeFlags(Struct, frozen=True, kw_only=True):
 @click.argument(
     "client", type=click.Choice(["claude", "codex", "cursor", "vscode", "opencode", "gemini"]), required=False
 )
-@click.option(
+@option(
     "--permission",
     type=click.Choice(["read_only", "ask", "auto"]),
     help="What clients may start without asking; default: ask, through the client where it can.",
 )
-@click.option("--model", metavar="M", help="Model for steps that name none.")
-@click.option("--agent-backend", metavar="B", help="Back end for roles that name none.")
-@click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
-@click.option(
-    "--scope", type=click.Choice(["user", "project"]), help="install: in which file; it has a default."
-)
-@click.option("--dry-run", is_flag=True, help="install: show the change and write nothing.")
-@click.option("--remove", is_flag=True, help="install: take the entry out again.")
+@option("--model", metavar="M", help="Model for steps that name none.")
+@option("--agent-backend", metavar="B", help="Back end for roles that name none.")
+@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@option("--scope", type=click.Choice(["user", "project"]), help="install: in which file; it has a default.")
+@option("--dry-run", is_flag=True, help="install: show the change and write nothing.")
+@option("--remove", is_flag=True, help="install: take the entry out again.")
 def mcp_command(
     call: Invocation,
     action: str,

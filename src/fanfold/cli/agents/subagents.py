@@ -13,7 +13,7 @@ from typing import Literal
 import click
 from msgspec import Struct
 
-from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, option
 from fanfold.cli.inputs import read_options
 from fanfold.cli.terminal.output import first_lines, on_terminal, paint, plain, say, say_json, tell
 from fanfold.cli.terminal.progress import open_progress
@@ -50,34 +50,34 @@ class Flags(Struct, frozen=True, kw_only=True):
 @command("spawn", summary="Delegate one task to a subagent in the background")
 @click.argument("role")
 @click.argument("task")
-@click.option("--wait", "waiting", is_flag=True, help="Wait for it and print what it says.")
-@click.option("--name", metavar="NAME", help="What to call it; default: its role and a number.")
-@click.option(
+@option("--wait", "waiting", is_flag=True, help="Wait for it and print what it says.")
+@option("--name", metavar="NAME", help="What to call it; default: its role and a number.")
+@option(
     "--timeout",
     type=click.FloatRange(min=0.001),
     default=SPAWN_TIMEOUT_MS / 1_000,
     metavar="S",
     help="Seconds a turn may take; default 120.",
 )
-@click.option("--model", metavar="M", help="Model to use, whatever the role names.")
-@click.option("--script", metavar="FILE", help="A scripted agent instead of a model, for tests.")
-@click.option(
+@option("--model", metavar="M", help="Model to use, whatever the role names.")
+@option("--script", metavar="FILE", help="A scripted agent instead of a model, for tests.")
+@option(
     "--write-set", multiple=True, metavar="GLOB", help="Files it may change; may be repeated; default: all."
 )
-@click.option(
+@option(
     "--merge",
     type=click.Choice(["auto", "propose", "discard"]),
     help="What becomes of its changes when it succeeds; default: auto, they are merged.",
 )
-@click.option(
+@option(
     "--on-conflict",
     type=click.Choice(["fail", "resolve"]),
     default="fail",
     help="What to do when its changes contradict the project's: fail, or let an agent settle it.",
 )
-@click.option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
+@option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
 @PERMISSION
-@click.option("--yes", is_flag=True, help="Answer permission questions with yes.")
+@option("--yes", is_flag=True, help="Answer permission questions with yes.")
 @UNSAFE
 def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given: object) -> int:
     """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
@@ -119,9 +119,7 @@ def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given
 
 @command("wait", summary="Wait for subagents; never ends one")
 @click.argument("names", nargs=-1)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks."
-)
+@option("--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks.")
 def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> int:
     """Wait until the subagents NAMES (default: all that run) are over, or the time is.
 
@@ -153,7 +151,7 @@ def _none() -> dict[str, list[Subagent]]:
 @command("send", summary="Say something to a subagent; one that is over runs again")
 @click.argument("name")
 @click.argument("text", required=False)
-@click.option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
+@option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
 def send_command(call: Invocation, name: str, text: str | None, resume: bool) -> None:
     """Give subagent NAME more input: its next turn, behind the one that runs.
 
@@ -186,7 +184,7 @@ def close_command(call: Invocation, name: str) -> None:
 
 
 @command("ps", summary="List subagents, newest last")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
+@option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
 def ps_command(call: Invocation, everything: bool) -> None:
     """List the subagents that were spawned here: who, doing what, and how it stands.
 

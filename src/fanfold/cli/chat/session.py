@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from fanfold.agents.entries import News
 from fanfold.cli.chat.interrupts import Interrupts, left_by_signals
-from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, option
 from fanfold.cli.inputs import read_options
 from fanfold.cli.terminal.output import on_terminal, paint, plain, say_json, tell, wants_colour
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
@@ -37,11 +37,11 @@ class ChatFlags(Struct, frozen=True, kw_only=True):
 
 @command("chat", summary="Talk with a lead that delegates and runs workflows")
 @click.argument("text", required=False)
-@click.option(
+@option(
     "--resume", is_flag=False, flag_value="", metavar="[ID]", help="Go on with a chat; default: the latest."
 )
-@click.option("--model", metavar="M", help="Model of the lead and of those it delegates to.")
-@click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@option("--model", metavar="M", help="Model of the lead and of those it delegates to.")
+@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
 @PERMISSION
 @UNSAFE
 def chat_command(call: Invocation, text: str | None, resume: str | None, **given: object) -> int:

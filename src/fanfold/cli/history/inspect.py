@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 from msgspec import structs
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.history.runs import took_text, usage_text
 from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
@@ -35,11 +35,9 @@ MAX_HELD = 12
 @command("inspect", summary="Show a run: its steps, child runs, result and cost")
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
-@click.option(
-    "--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back."
-)
-@click.option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
+@option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
+@option("--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back.")
+@option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
 def inspect_command(
     call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
 ) -> None:

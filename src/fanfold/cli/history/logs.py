@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import AuthorError
@@ -30,8 +30,8 @@ LINES_AT_ONCE = 500
 @command("logs", summary="Print a run's log, or follow it with -f")
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
-@click.option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
+@option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
+@option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
 def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> None:
     """Print what was recorded about RUN, one line per event; with --json the events themselves.
 

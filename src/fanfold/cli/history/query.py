@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.ages import read_moment
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, plain, say
 from fanfold.runtime.operations.history.query import named_run, query
 from fanfold.store.search.index import Filters, Hit
@@ -15,15 +15,15 @@ from fanfold.store.search.index import Filters, Hit
 
 @command("query", summary="Search the outputs of steps, best match first")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] WORDS...")
-@click.option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="At most this many.")
-@click.option("--run", metavar="RUN", help="Only of this run and the runs below it.")
-@click.option("--recipe", metavar="NAME", help="Only of runs of this recipe.")
-@click.option("--phase", metavar="ID", help="Only of this phase.")
-@click.option("--step", metavar="PATH", help="Only of this step, its items, and the steps inside it.")
-@click.option("--role", metavar="NAME", help="Only of agents of this role.")
-@click.option("--status", metavar="S", help="Only of steps that ended so: completed, failed …")
-@click.option("--since", metavar="WHEN", help="Only of steps that ended since: an age (12h, 30d) or a date.")
-@click.option("--explain", "explained", is_flag=True, help="Show what makes up each score.")
+@option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="At most this many.")
+@option("--run", metavar="RUN", help="Only of this run and the runs below it.")
+@option("--recipe", metavar="NAME", help="Only of runs of this recipe.")
+@option("--phase", metavar="ID", help="Only of this phase.")
+@option("--step", metavar="PATH", help="Only of this step, its items, and the steps inside it.")
+@option("--role", metavar="NAME", help="Only of agents of this role.")
+@option("--status", metavar="S", help="Only of steps that ended so: completed, failed …")
+@option("--since", metavar="WHEN", help="Only of steps that ended since: an age (12h, 30d) or a date.")
+@option("--explain", "explained", is_flag=True, help="Show what makes up each score.")
 def query_command(
     call: Invocation,
     words: tuple[str, ...],

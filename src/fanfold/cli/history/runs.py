@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUNNING
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @command("runs", summary="List runs, newest first")
-@click.option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
-@click.option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
+@option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
+@option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
+@option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
 def runs_command(call: Invocation, status: str | None, limit: int, everything: bool) -> None:
     """List the runs of this project, newest first.
 

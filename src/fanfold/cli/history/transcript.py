@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.runtime.operations.addresses import find_run, find_speaker, only_speaker
 from fanfold.runtime.operations.history.transcripts import (
@@ -23,10 +23,8 @@ from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 @command("transcript", summary="What an agent was told, said and did, with tokens and prices")
 @click.argument("run")
 @click.argument("name", metavar="[STEP|SESSION]", required=False)
-@click.option(
-    "--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest."
-)
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
+@option("--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest.")
+@option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
 def transcript_command(
     call: Invocation, run: str, name: str | None, attempt: int | None, following: bool
 ) -> None:

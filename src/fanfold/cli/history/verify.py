@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.kernel.invariants import InvariantViolation
@@ -15,7 +15,7 @@ from fanfold.runtime.operations.history.verify import Audit, replay_run, verify_
 
 @command("replay", summary="Fold a run's log again without running anything")
 @click.argument("run")
-@click.option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
+@option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
 def replay_command(call: Invocation, run: str, checked: bool) -> int:
     """Read the log of RUN from its first event to its last and say where that leads.
 
@@ -30,7 +30,7 @@ def replay_command(call: Invocation, run: str, checked: bool) -> int:
 
 @command("verify", summary="Check that what is stored is what was written, and keeps every invariant")
 @click.argument("run", required=False)
-@click.option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
+@option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
 def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
     """Check RUN (default: `last`), or everything that is stored, against every invariant.
 

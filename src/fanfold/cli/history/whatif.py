@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.runtime.operations.history.whatif import what_if
 from fanfold.runtime.views.recipes.forecasts import WhatIf
@@ -15,7 +15,7 @@ MAX_PATH_STEPS = 12
 
 @command("whatif", summary="What a run would have taken with another number of slots")
 @click.argument("run")
-@click.option("--max-concurrency", type=int, required=True, metavar="N", help="How many steps at once.")
+@option("--max-concurrency", type=int, required=True, metavar="N", help="How many steps at once.")
 def whatif_command(call: Invocation, run: str, max_concurrency: int) -> None:
     """Replay the recorded durations of RUN and its child runs through the scheduler, with N slots.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.agents.capture import Captured, capture
@@ -13,9 +13,9 @@ from fanfold.runtime.operations.agents.capture import Captured, capture
 @command("capture", summary="Recover a recipe from what was delegated")
 @click.argument("run")
 @click.argument("children", nargs=-1, metavar="[SUBAGENT…]")
-@click.option("--name", metavar="N", help="Save it among the project's recipes under this name.")
-@click.option("--replace", is_flag=True, help="Save it even if there is a recipe of that name.")
-@click.option(
+@option("--name", metavar="N", help="Save it among the project's recipes under this name.")
+@option("--replace", is_flag=True, help="Save it even if there is a recipe of that name.")
+@option(
     "--request", metavar="TEXT", default="", help="What was asked for: its words become inputs of the recipe."
 )
 def capture_command(

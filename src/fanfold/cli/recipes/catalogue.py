@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import AuthorError
@@ -40,8 +40,8 @@ def _table(entries: list[ListedRecipe], colour: bool) -> Iterator[str]:
 
 @command("show", summary="Show a recipe's inputs and graph, as text, Mermaid or SVG")
 @click.argument("recipe", metavar="NAME[@V]")
-@click.option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
-@click.option("--svg", is_flag=True, help="The graph as an SVG picture.")
+@option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
+@option("--svg", is_flag=True, help="The graph as an SVG picture.")
 def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> None:
     """Show what a recipe takes and does; NAME may also be a file."""
     if mermaid and svg:

@@ -7,7 +7,7 @@ import sys
 import click
 from msgspec import UNSET
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.project import Project
@@ -25,16 +25,14 @@ from fanfold.text.renderings import render_text
 
 @command("check", summary="Check recipes and explain every problem, with its place and a hint")
 @click.argument("recipes", nargs=-1, metavar="[RECIPE…]")
-@click.option(
+@option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "github"]),
     help="How to report; github makes annotations in pull requests. --json is --format json.",
 )
-@click.option("--fix", is_flag=True, help="Repair in place what is mechanical, then check again.")
-@click.option(
-    "--suggest", is_flag=True, help="Propose read- and write-sets, by what the latest runs really used."
-)
+@option("--fix", is_flag=True, help="Repair in place what is mechanical, then check again.")
+@option("--suggest", is_flag=True, help="Propose read- and write-sets, by what the latest runs really used.")
 def check_command(
     call: Invocation, recipes: tuple[str, ...], form: str | None, fix: bool, suggest: bool
 ) -> int:

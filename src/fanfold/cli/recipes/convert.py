@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import hand_over, plain, say_json, tell
 from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError
 from fanfold.recipe.conversion.formats import SYSTEMS
@@ -16,10 +16,8 @@ from fanfold.trust.project_files import write_named
 
 @command("convert", summary="Make a recipe of another system's workflow, and say what it lacks")
 @click.argument("file")
-@click.option(
-    "--from", "system", type=click.Choice(SYSTEMS), help="Whose workflow it is; else told by the file."
-)
-@click.option("-o", "--output", metavar="FILE", help="Write the recipe there instead of to standard output.")
+@option("--from", "system", type=click.Choice(SYSTEMS), help="Whose workflow it is; else told by the file.")
+@option("-o", "--output", metavar="FILE", help="Write the recipe there instead of to standard output.")
 def convert_command(call: Invocation, file: str, system: str | None, output: str | None) -> int:
     """Convert FILE: a workflow of protoAgent, Conductor, Archon or CrewAI, or a script of Claude Code.
 

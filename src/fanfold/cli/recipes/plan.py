@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct, structs
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.inputs import read_options
 from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, tell
@@ -35,13 +35,13 @@ class PlanFlags(Struct, frozen=True, kw_only=True):
 
 @command("plan", summary="Draft a recipe in phases from a task, or refine one")
 @click.argument("task")
-@click.option("--save", metavar="NAME", help="Save it as a recipe of this project.")
-@click.option("--replace", is_flag=True, help="With --save: also over a recipe of that name.")
-@click.option("--refine", metavar="FILE", help="Change this recipe (a file or a name) as TASK says.")
-@click.option("--model", metavar="M", help="Model of the planner; default: FANFOLD_WORKFLOW_MODEL.")
-@click.option("--no-model", is_flag=True, help="Fill in a template for this kind of task.")
-@click.option("--anyway", is_flag=True, help="Fill in a template also for what looks like one agent's work.")
-@click.option("--script", metavar="FILE", help="A scripted planner instead of a model, for tests.")
+@option("--save", metavar="NAME", help="Save it as a recipe of this project.")
+@option("--replace", is_flag=True, help="With --save: also over a recipe of that name.")
+@option("--refine", metavar="FILE", help="Change this recipe (a file or a name) as TASK says.")
+@option("--model", metavar="M", help="Model of the planner; default: FANFOLD_WORKFLOW_MODEL.")
+@option("--no-model", is_flag=True, help="Fill in a template for this kind of task.")
+@option("--anyway", is_flag=True, help="Fill in a template also for what looks like one agent's work.")
+@option("--script", metavar="FILE", help="A scripted planner instead of a model, for tests.")
 def plan_command(call: Invocation, task: str, **given: object) -> None:
     """Draft a recipe for TASK: phases, agents, gates. It is checked and priced, and nothing of it runs.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import click
-
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import say
 from fanfold.runtime.operations.recipes.editors import MODELINE, recipe_schema, set_up_editors
 from fanfold.runtime.views.recipes.documents import SCHEMA_FILE, SETTINGS_FILE
 
 
 @command("schema", summary="Print the recipe format as JSON Schema, or set up editors with --install")
-@click.option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
+@option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
 def schema_command(call: Invocation, install: bool) -> None:
     """Print the JSON Schema of recipes, with the roles known here.
 

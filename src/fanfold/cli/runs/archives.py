@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import plain, tell
 from fanfold.errors import AuthorError
 from fanfold.trust.project_files import read_named, write_named
@@ -16,7 +16,7 @@ from fanfold.trust.project_files import read_named, write_named
 
 @command("export", summary="Write a run into one file that opens anywhere")
 @click.argument("run")
-@click.option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
+@option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
 def export_command(call: Invocation, run: str, file: str | None) -> None:
     """Write RUN, with the runs below it, into one HTML file that needs no network and no Fanfold.
 

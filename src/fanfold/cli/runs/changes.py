@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import first_lines, paint, plain, say
 from fanfold.errors import AuthorError
 from fanfold.runtime.operations.runs.files.changes import (
@@ -60,7 +60,7 @@ def diff_command(call: Invocation, run: str, step: str | None) -> None:
 @command("apply", summary="Merge what a step proposed into the project")
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+@option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
 def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
     """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.inputs import read_text_file, read_value
 from fanfold.cli.terminal.output import plain, say
 from fanfold.errors import AuthorError
@@ -45,9 +45,9 @@ def _say_head(call: Invocation, head: RunHead) -> None:
 @command("approve", summary="Answer an approval with yes, or with one of its choices")
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
-@click.option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
-@click.option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
+@option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
+@option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
+@option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
 def approve_command(
     call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
 ) -> None:
@@ -62,9 +62,9 @@ def approve_command(
 @command("reject", summary="Answer an approval with no")
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
-@click.option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
-@click.option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
+@option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
+@option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
+@option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
 def reject_command(
     call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
 ) -> None:
@@ -76,7 +76,7 @@ def reject_command(
 @click.argument("run")
 @click.argument("step")
 @click.argument("text", required=False)
-@click.option("--file", "file", metavar="F", help="Take the answer from a file instead.")
+@option("--file", "file", metavar="F", help="Take the answer from a file instead.")
 def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> None:
     """Answer STEP of RUN with TEXT: in words, with one of its choices, or with JSON where the step has a
     schema. A run that no process drives goes on in the background.

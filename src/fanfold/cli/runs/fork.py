@@ -11,7 +11,7 @@ from typing import TypeVar
 import click
 from msgspec import Struct
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.inputs import given_inputs, read_script, read_text_file
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.fork_text import forecast_lines
@@ -52,19 +52,17 @@ class ForkFlags(Struct, frozen=True, kw_only=True):
 
 def again_options(command: F) -> F:
     """The flags of every command that makes a new run of another one: who works, and how it begins."""
-    for option in (
-        click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step."),
-        click.option("--detach", is_flag=True, help="Return at once and go on in the background."),
-        click.option(
-            "--dry-run", is_flag=True, help="Only say what would be reused and what would run again."
-        ),
-        click.option("--script", metavar="FILE", help="Scripted agents for what runs again."),
-        click.option(
+    for declare in (
+        option("--yes", is_flag=True, help="Do not ask; never answers an approval step."),
+        option("--detach", is_flag=True, help="Return at once and go on in the background."),
+        option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again."),
+        option("--script", metavar="FILE", help="Scripted agents for what runs again."),
+        option(
             "--agent-backend", metavar="B", help="Back end for roles that name none; of a scripted run too."
         ),
-        click.option("--model", metavar="M", help="Model for steps that name none; of a scripted run too."),
+        option("--model", metavar="M", help="Model for steps that name none; of a scripted run too."),
     ):
-        command = option(command)
+        command = declare(command)
     return command
 
 
@@ -78,22 +76,20 @@ def chosen_agents(
 
 @command("fork", summary="Run again from a step on, reusing what the change does not reach")
 @click.argument("run")
-@click.option(
-    "--from", "step", metavar="STEP", help="Run this step again, and everything that depends on it."
-)
-@click.option(
+@option("--from", "step", metavar="STEP", help="Run this step again, and everything that depends on it.")
+@option(
     "-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="A changed input; may be repeated."
 )
-@click.option(
+@option(
     "--prompt", "prompts", multiple=True, metavar="STEP=FILE", help="A changed prompt of a top-level step."
 )
-@click.option(
+@option(
     "--turn",
     type=click.IntRange(1),
     metavar="N",
     help="Go on with the conversation of STEP as it was after this turn, instead of beginning it anew.",
 )
-@click.option(
+@option(
     "--say", "say_next", metavar="TEXT", help="With --turn: what its agent is told next; default: to go on."
 )
 @again_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_detached, say_outcome
 from fanfold.kernel.events import Raised
@@ -17,12 +17,12 @@ from fanfold.runtime.operations.runs.starting.permission import permit_adopted
 
 @command("resume", summary="Go on with a run that paused, waits or was killed")
 @click.argument("run")
-@click.option("--budget-usd", type=float, metavar="X", help="Raise what the whole run may spend to this.")
-@click.option("--budget-tokens", type=int, metavar="N", help="Raise the tokens of the whole run to this.")
-@click.option("--max-agents", type=int, metavar="N", help="Raise how many agents the whole run may start.")
-@click.option("--max-steps", type=int, metavar="N", help="Raise how many steps the whole run may have.")
-@click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
-@click.option("--yes", is_flag=True, help="Permit what an adopted run does; no other asks.")
+@option("--budget-usd", type=float, metavar="X", help="Raise what the whole run may spend to this.")
+@option("--budget-tokens", type=int, metavar="N", help="Raise the tokens of the whole run to this.")
+@option("--max-agents", type=int, metavar="N", help="Raise how many agents the whole run may start.")
+@option("--max-steps", type=int, metavar="N", help="Raise how many steps the whole run may have.")
+@option("--detach", is_flag=True, help="Return at once and go on in the background.")
+@option("--yes", is_flag=True, help="Permit what an adopted run does; no other asks.")
 def resume_command(
     call: Invocation,
     run: str,

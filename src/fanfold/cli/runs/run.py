@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct, structs
 
-from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, option
 from fanfold.cli.inputs import given_inputs, read_options
 from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_OK
@@ -49,24 +49,20 @@ class RunFlags(Struct, frozen=True, kw_only=True):
 
 @command("run", summary="Run a recipe, or predict the run with --dry-run")
 @click.argument("recipe")
-@click.option(
-    "-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="One input; may be repeated."
-)
-@click.option("--inputs", "file", metavar="FILE", help="Inputs as a JSON or YAML map; -i wins over it.")
-@click.option("--model", metavar="M", help="Model for steps that name none.")
-@click.option("--agent-backend", metavar="B", help="Back end for roles that name none.")
-@click.option("--max-concurrency", type=int, metavar="N", help="How many steps may run at once.")
-@click.option("--max-agents", type=int, metavar="N", help="How many agents the whole run may start.")
-@click.option("--budget-usd", type=float, metavar="X", help="Pause before spending more than this.")
-@click.option("--budget-tokens", type=int, metavar="N", help="Pause before using more tokens than this.")
+@option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="One input; may be repeated.")
+@option("--inputs", "file", metavar="FILE", help="Inputs as a JSON or YAML map; -i wins over it.")
+@option("--model", metavar="M", help="Model for steps that name none.")
+@option("--agent-backend", metavar="B", help="Back end for roles that name none.")
+@option("--max-concurrency", type=int, metavar="N", help="How many steps may run at once.")
+@option("--max-agents", type=int, metavar="N", help="How many agents the whole run may start.")
+@option("--budget-usd", type=float, metavar="X", help="Pause before spending more than this.")
+@option("--budget-tokens", type=int, metavar="N", help="Pause before using more tokens than this.")
 @PERMISSION
-@click.option(
-    "--dry-run", is_flag=True, help="Show waves, conflicts, critical path and bounds; write nothing."
-)
-@click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
-@click.option("--yes", is_flag=True, help="Answer permission questions with yes; never an approval step.")
+@option("--dry-run", is_flag=True, help="Show waves, conflicts, critical path and bounds; write nothing.")
+@option("--detach", is_flag=True, help="Return at once and go on in the background.")
+@option("--yes", is_flag=True, help="Answer permission questions with yes; never an approval step.")
 @UNSAFE
-@click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
 def run_command(
     call: Invocation,
     recipe: str,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import first_lines
 from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.views.runs.changes import Undone
@@ -20,7 +20,7 @@ _WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
 @command("undo", summary="Take back what a run or a step merged into the project")
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+@option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
 def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
     """Put the project's files back as they were before RUN, or only STEP of it, was merged.
 

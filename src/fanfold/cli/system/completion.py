@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import say
 from fanfold.errors import FanfoldError
 
@@ -102,7 +102,7 @@ def _setup() -> list[str]:
     says_where=False,
 )
 @click.argument("shell", type=click.Choice(list(_SCRIPTS)))
-@click.option("--words", is_flag=True, hidden=True)
+@option("--words", is_flag=True, hidden=True)
 @click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:
     """Print a script for the shell to read: commands, options, recipes, inputs, runs, steps, roles."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import click
-
 from fanfold.cli.ages import read_age
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import plain
 from fanfold.runtime.operations.system.gc import collect
 
 
 @command("gc", summary="Forget runs that ended long ago, with their files")
-@click.option(
-    "--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all."
-)
-@click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
+@option("--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all.")
+@option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     """Remove runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import plain, tell
 from fanfold.runtime.views.installation import Served
 
 
 @command("serve", summary="Serve the console and the HTTP API of this project")
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="0: any free one."
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine.")
-@click.option("--take-over", is_flag=True, help="Go on with runs whose process has died.")
-@click.option(
+@option("--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="0: any free one.")
+@option("--host", default="127.0.0.1", show_default=True, help="An address of this machine.")
+@option("--take-over", is_flag=True, help="Go on with runs whose process has died.")
+@option(
     "--new-token",
     type=click.Choice(["operator", "viewer"]),
     help="Make a token for an address that others can reach, and serve nothing.",

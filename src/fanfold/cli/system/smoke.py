@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import paint, say, tell, to_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.system.real_smoke import SCENARIOS
@@ -15,11 +15,9 @@ from fanfold.wiring import wire
 
 
 @command("smoke", summary="Prove that the promises hold here")
-@click.option("--real", is_flag=True, help="Run a scenario on the configured provider.")
-@click.option(
-    "--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them."
-)
-@click.option("--dry-run", is_flag=True, help="Say what would run; start nothing, write nothing.")
+@option("--real", is_flag=True, help="Run a scenario on the configured provider.")
+@option("--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them.")
+@option("--dry-run", is_flag=True, help="Say what would run; start nothing, write nothing.")
 def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: bool) -> int:
     """Run small recipes and check, from their logs, that they did what the scheduler promises.
 

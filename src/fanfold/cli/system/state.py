@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from fanfold.cli.command import Invocation, command
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.terminal.output import tell
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
@@ -20,7 +20,7 @@ _KIB = 1024
 
 @command("state", summary="Show, adopt or remove state that is not yours: a clone's, or of a copied project")
 @click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
-@click.option("--yes", is_flag=True, help="adopt, remove: do not ask.")
+@option("--yes", is_flag=True, help="adopt, remove: do not ask.")
 def state_command(call: Invocation, action: str, yes: bool) -> None:
     """Decide about what Fanfold remembers of this project.
 
