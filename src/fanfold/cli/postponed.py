@@ -9,6 +9,7 @@ loads it.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.machinery import PathFinder
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,7 @@ def postpone() -> None:
     if not {"typing_extensions", "msgspec"} & set(sys.modules):
         # msgspec takes from it what is in Python's own `typing` by now, and looks there where it is missing.
         sys.modules["typing_extensions"] = None  # type: ignore[assignment] # as Python means it to be missing
-        import msgspec  # noqa: F401 - for who imports it next
-
+        import_module("msgspec")  # for who imports it next
         del sys.modules["typing_extensions"]
 
 
