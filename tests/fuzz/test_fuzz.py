@@ -20,7 +20,7 @@ CAUGHT_FROM = {
 }
 """The first seed that shows it. When a run is disturbed is a matter of time: the next few may be needed."""
 TRIED = 40
-RECIPES = 40
+RECIPES = 100
 
 
 def test_random_recipes_come_to_what_they_should(capsys: pytest.CaptureFixture[str]):
