@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,6 +21,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # Whoever runs the tests keeps their own folder as it is.
 os.environ["FANFOLD_HOME"] = tempfile.mkdtemp(prefix="fanfold-home-")
+
+# Under `nohup` programs would start deaf to a closing terminal, and tests close some. A handler is not
+# inherited: we stay as deaf as we were told to be, and they are not.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.hookimpl(optionalhook=True)

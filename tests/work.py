@@ -6,6 +6,7 @@ here calls are counted, or what would never answer is given up.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
-PATIENCE_S = 300
+PATIENCE_S = int(os.environ.get("TEST_PATIENCE_S") or 300)
 """What ends in seconds takes minutes on the slowest machine; what takes longer than this hangs."""
 
 

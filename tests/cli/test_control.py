@@ -91,10 +91,7 @@ def test_a_detached_run_lives_in_a_session_of_its_own(fanfold, shell, recipes, u
     run = until(lambda run: run["steps"].get("b", {}).get("status") == "running")["run_id"]
     pid = fanfold("inspect", run, "--state", "--json").json()["state"]["owner"]["pid"]
     assert os.getsid(pid) == pid != os.getsid(0)
-    os.kill(pid, signal.SIGHUP)  # what a closing terminal would send to its own session never reaches it
-    deadline = time.monotonic() + PATIENCE_S
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    # So what a closing terminal sends to its own session never reaches it.
     assert fanfold("cancel", run, "--json").json()["status"] == "cancelled"
 
 
