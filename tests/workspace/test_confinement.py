@@ -92,7 +92,10 @@ def test_a_folder_swapped_for_a_link_never_leads_out(top: Path, way: str):
     handle = open_top(top)
     found = 0
     try:
-        for _ in range(3_000):
+        tries = 0
+        while tries < 3_000 or not found:  # a busy machine may let none through for long
+            tries += 1
+            assert tries < 3_000_000, "the race must let some reads through, or it proves nothing"
             try:
                 if way == "resolve":
                     data = read(top, "swap/secret")
@@ -113,4 +116,3 @@ def test_a_folder_swapped_for_a_link_never_leads_out(top: Path, way: str):
         stop.set()
         thread.join()
         os.close(handle)
-    assert found, "the race must let some reads through, or it proves nothing"

@@ -14,6 +14,9 @@ import msgspec
 
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, seccomp
 
+TRIAL_S = 120.0
+"""A busy machine may take long to show what it can do, and must not be taken for one that cannot."""
+
 
 class Level(msgspec.Struct, frozen=True):
     """One level of the sandbox."""
@@ -53,7 +56,7 @@ def _bubblewrap(project: Path) -> Level:
     trial += ["--dev", "/dev", "--proc", "/proc"]
     try:
         ended = subprocess.run(
-            [*trial, "--", "/bin/sh", "-c", ":"], capture_output=True, text=True, timeout=10, check=False
+            [*trial, "--", "/bin/sh", "-c", ":"], capture_output=True, text=True, timeout=TRIAL_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Level("bubblewrap", False, str(error))
