@@ -102,10 +102,10 @@ def serving(folder: Path, home: Path) -> Iterator[Serve]:
             server.process.communicate()
 
 
-def run_command(folder: Path, home: Path, *arguments: str) -> str:
-    """A `fanfold` command in the project; what it printed."""
+def ended(folder: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A `fanfold` command in the project, however it ended."""
     command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
-    done = subprocess.run(
+    return subprocess.run(
         command,
         cwd=folder,
         env=environment(home),
@@ -114,6 +114,11 @@ def run_command(folder: Path, home: Path, *arguments: str) -> str:
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def run_command(folder: Path, home: Path, *arguments: str) -> str:
+    """A `fanfold` command that ends well, or waits; what it printed."""
+    done = ended(folder, home, *arguments)
     assert done.returncode in (0, 3), done.stderr
     return done.stdout
 

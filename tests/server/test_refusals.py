@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from fanfold.runtime.operations.system.tokens import digest_of
-from tests.server.conftest import Server, environment, lay_out, run_command, serving
+from tests.server.conftest import Server, ended, lay_out, run_command, serving
 from tests.work import PATIENCE_S
 
 PAGES = ["/", "/index.html", "/runs", "/runs/x/steps/y", "/recipes/x", "/compare/a/b", "/assets/app.js"]
@@ -371,16 +371,7 @@ def test_unknown_parameters_methods_and_headers_are_refused(server: Server) -> N
 
 
 def _serve(home: Path, folder: Path, *options: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "fanfold.cli.main", "serve", "--port", "0", *options]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = ended(folder, home, "serve", "--port", "0", *options)
     return done.returncode, done.stdout + done.stderr
 
 

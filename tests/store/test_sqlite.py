@@ -15,6 +15,7 @@ import pytest
 
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.store.address import SqliteAddress
+from fanfold.store.database.log_room import AHEAD_BYTES, FRAME_BYTES
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.store.tables import schema
@@ -136,6 +137,20 @@ def test_room_in_the_write_ahead_log_is_made_ahead_and_looks_like_its_end_after_
         assert [event.tree_seq for event in again.tree("r1")] == committed
         again.write([tree.step()])
         assert again.reach("r1") > committed[-1]
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_what_was_put_in_the_place_of_the_write_ahead_log_is_not_made_longer(folder: Path, kind: str):
+    store, tree, log = SqliteStore(folder), Tree("r1"), folder / "fanfold.db-wal"
+    while store._log.pages < 60 or store._log.pages * FRAME_BYTES + AHEAD_BYTES <= log.stat().st_size:
+        store.write([tree.step()])  # until the next one makes room
+    log.unlink()
+    log.write_text("not ours") if kind == "file" else os.mkfifo(log)
+    with pytest.raises(StoreFault) as gone:
+        store.write([tree.step()])
+    assert gone.value.code == "store.gone"
+    assert kind == "pipe" or log.read_text() == "not ours"
+    store.close()
 
 
 def test_what_writes_little_leaves_a_small_log(folder: Path):

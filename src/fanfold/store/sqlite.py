@@ -143,7 +143,7 @@ class SqliteStore:
             db = self._db
             try:
                 faults.begin(db)
-                self._log.make_room(self._presence.log_bytes)
+                self._log.make_room(self._presence.log)
                 yield db
                 db.execute("COMMIT")
             except BaseException as error:

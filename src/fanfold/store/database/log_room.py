@@ -45,20 +45,20 @@ class LogRoom:
         self.pages = pages
         return apsw.SQLITE_OK
 
-    def make_room(self, log_bytes: int) -> None:
-        """Have room for the next commit in a log that is so long; inside a write transaction."""
+    def make_room(self, known: os.stat_result | None) -> None:
+        """Have room for the next commit in the log, as it was known last; inside a write transaction."""
         needed = min(self.pages * FRAME_BYTES + AHEAD_BYTES, self._max_bytes)
-        if self.pages < WORTH_PAGES or needed <= log_bytes:
+        if known is None or self.pages < WORTH_PAGES or needed <= known.st_size:
             return
         try:
-            log = os.open(self._log, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            log = os.open(self._log, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                disk = os.fstatvfs(log)
+                disk, found = os.fstatvfs(log), os.fstat(log)
                 if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
                     self._max_bytes = 0  # not again
-                    return
-                end = os.fstat(log).st_size
-                os.pwrite(log, bytes(min(PIECE_BYTES, max(0, self._max_bytes - end))), end)
+                elif os.path.samestat(found, known):  # what was put in its place is not ours to write
+                    end = found.st_size
+                    os.pwrite(log, bytes(min(PIECE_BYTES, max(0, self._max_bytes - end))), end)
             finally:
                 os.close(log)
         except OSError:

@@ -36,8 +36,8 @@ class Presence:
     def __init__(self, file: str) -> None:
         self._file = file
         self._known: dict[str, tuple[int, int]] = {}
-        self.log_bytes = 0
-        """How long the write-ahead log was when it was last looked at."""
+        self.log: os.stat_result | None = None
+        """The write-ahead log when it was last looked at."""
         self.check()
 
     def check(self) -> None:
@@ -52,7 +52,8 @@ class Presence:
             identity = found.st_dev, found.st_ino
             if self._known.setdefault(name, identity) != identity:
                 raise self._gone()
-            self.log_bytes = found.st_size  # the log's is the last that is looked up
+            if name != self._file:
+                self.log = found
 
     def _gone(self) -> StoreFault:
         return StoreFault(
