@@ -94,8 +94,8 @@ def costs() -> str:
     )
     how, cpus = kept["durable"], kept["machine"]["cpus"]
     if how["load_before"] > cpus:
-        load = f"load {how['load_before']:.0f} to {how['load_after']:.0f}"
-        told = f"Others kept the {cpus} processors and the disk busy meanwhile ({load}). {told}"
+        load = f"from {how['load_before']:.0f} to {how['load_after']:.0f}"
+        told = f"The load average went {load} meanwhile, on {cpus} processors. {told}"
     return "\n".join([*head, *rows, "", told])
 
 

@@ -98,6 +98,7 @@ class Outbox:
             self._write()
         except OSError:
             self._pieces.clear()  # nobody reads it any more; the next to tell something is told so
+            self._size, self._begun = 0, False
         if not self._pieces and self._loop is not None:
             self._loop.remove_writer(self._file)
 
