@@ -126,6 +126,20 @@ def take_the_commit_back(world: World) -> None:
     world.git("push", "-qf", "origin", "main")
 
 
+def spoil_the_objects(world: World) -> None:
+    """Files where git has folders: nothing can be put there."""
+    for number in range(256):
+        folder = world.project / f".git/objects/{number:02x}"
+        if not folder.exists():
+            folder.touch()
+
+
+def mend_the_objects(world: World) -> None:
+    for spoilt in (world.project / ".git/objects").iterdir():
+        if spoilt.is_file():
+            spoilt.unlink()
+
+
 TROUBLES: dict[str, tuple[str, Callable[[World], object], Callable[[World], object]]] = {
     "no credential": ("deliver.no_credential", sign_out, sign_in),
     "protected": (
@@ -153,6 +167,7 @@ TROUBLES: dict[str, tuple[str, Callable[[World], object], Callable[[World], obje
         lambda world: (world.programs / "gh").chmod(0),
         lambda world: (world.programs / "gh").chmod(0o755),
     ),
+    "no place": ("deliver.failed", spoil_the_objects, mend_the_objects),
     "conflict": ("deliver.conflict", committed_otherwise, take_the_commit_back),
 }
 

@@ -71,7 +71,12 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
             return Outcome(error=denied)
         try:
             return await _deliver(services, execution)
-        except WorldError as error:
+        except (WorldError, OSError) as raised:
+            error = raised
+            if isinstance(error, OSError):  # a full disk, a folder that may not be written
+                error = WorldError(
+                    "deliver.failed", f"{error.strerror or error}: {error.filename or 'delivery'}"
+                )
             told = failure(
                 node,
                 start,

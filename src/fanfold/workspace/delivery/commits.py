@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.trust.repository import Repository
+from fanfold.workspace.delivery.borrowed import borrow
 from fanfold.workspace.files import git
-from fanfold.workspace.merges.merge import MergeConflict, merge_fully
+from fanfold.workspace.merges.merge import merge_fully
 from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.revision import Revised
 
@@ -41,13 +42,12 @@ class CommitText(Struct, frozen=True):
 class DeliveryConflict(WorldError):
     """What was merged does not go together with the base."""
 
-    def __init__(self, conflicts: Sequence[MergeConflict]) -> None:
-        paths = [conflict.path for conflict in conflicts]
+    def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(
             "deliver.conflict",
             f"what the run changed does not go together with the base: {', '.join(paths[:5])}",
             hint="commit or take back your own changes of these files, or name another base; then resume",
-            details={"paths": paths},
+            details={"paths": [*paths]},
         )
 
 
@@ -82,11 +82,20 @@ class Commits:
             self._git(["read-tree", base], index=index)
             rows = (_row(path, state[path]) for path in changed)
             self._git(["update-index", "-z", "--index-info"], index=index, stdin=b"".join(rows))
-            tree = self._git(["write-tree"], index=index).decode().strip()
+            # A clone may have left out content that nobody here changes.
+            tree = self._git(["write-tree", "--missing-ok"], index=index).decode().strip()
+        self._check_nothing_else(base, tree, changed)
         commit = self._git(
             ["commit-tree", tree, "-p", base, "-F", "-"], text=text, stdin=text.message.encode()
         )
         return commit.decode().strip(), changed
+
+    def _check_nothing_else(self, base: str, tree: str, changed: Sequence[str]) -> None:
+        """A file where the base has a folder, or the other way, would take away what nobody merged."""
+        listed = self._git(["diff-tree", "-r", "-z", "--name-only", "--no-renames", base, tree])
+        others = {os.fsdecode(name) for name in listed.split(b"\0")[:-1]}.difference(changed)
+        if others:
+            raise DeliveryConflict(sorted(others))
 
     def difference(self, base: str, commit: str) -> str:
         """What the commit changes, as a patch."""
@@ -98,7 +107,7 @@ class Commits:
         listed = self._git(["rev-list", "--objects", commit, f"^{base}"]).decode("utf-8", "replace")
         wanted = "".join(f"{line.partition(' ')[0]}\n" for line in listed.splitlines())
         said = self._git(["cat-file", "--batch"], stdin=wanted.encode())
-        target = Objects(self._repository.common, self._project)
+        target = Objects(self._repository.common, self._project, published=True)
         at = 0
         while at < len(said):
             end = said.index(b"\n", at)
@@ -156,7 +165,7 @@ class Commits:
         )
         outcome = merge_fully(base, ours, theirs, self._objects)
         if outcome.conflicts:
-            raise DeliveryConflict(outcome.conflicts)
+            raise DeliveryConflict([conflict.path for conflict in outcome.conflicts])
         for step in outcome.steps:
             state[step.path] = step.after
 
@@ -183,8 +192,7 @@ class Commits:
         stdin: bytes = b"",
         text: CommitText | None = None,
     ) -> bytes:
-        environment = git.private_environment(self._project, self._store)
-        environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self._repository.common / "objects")
+        environment = git.private_environment(self._project, self._store) | borrow(self._repository)
         if index is not None:
             environment["GIT_INDEX_FILE"] = str(index)
         if text is not None:

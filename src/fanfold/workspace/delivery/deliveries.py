@@ -21,6 +21,7 @@ from fanfold.kernel.branch_names import check_branch_name
 from fanfold.kernel.paths import matches
 from fanfold.trust.project_files import write_whole
 from fanfold.trust.repository import Repository, find_repository
+from fanfold.workspace.delivery.calls import ServerCalls
 from fanfold.workspace.delivery.commits import Commits, CommitText
 from fanfold.workspace.delivery.pull_requests import PullRequests, PullRequestText
 from fanfold.workspace.delivery.refs import Refs
@@ -89,6 +90,7 @@ class Deliveries:
 
     def compose(self, name: str, wish: Wish, receipts: Sequence[Receipt]) -> Delivery:
         """Work out what a step is to deliver, and remember it."""
+        _check_text(wish)
         wish = _with_push(wish)
         checked_out, head = self._refs.head()
         base_name = wish.pull_request.base if wish.pull_request is not None else ""
@@ -114,7 +116,7 @@ class Deliveries:
             receipts=tuple(receipt.id for receipt in receipts),
             address=remote.address.shown if remote is not None else "",
         )
-        self._layout.private.joinpath("deliveries").mkdir(mode=0o700, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         write_whole(self._file(name), msgspec.json.encode(made), durable=True)
         return made
 
@@ -163,8 +165,15 @@ class Deliveries:
     def _remote(self) -> Remote:
         return Remote(self._project, self._repository, self._layout.store)
 
+    def _calls(self, made: Delivery) -> ServerCalls:
+        return ServerCalls(self._folder, made.commit)
+
+    @property
+    def _folder(self) -> Path:
+        return self._layout.private / "deliveries"
+
     def _file(self, name: str) -> Path:
-        return self._layout.private / "deliveries" / f"{name}.json"
+        return self._folder / f"{name}.json"
 
     # Effects, each looked up first
 
@@ -172,6 +181,7 @@ class Deliveries:
         """See that the branch is there, at the commit."""
         now = self._refs.find(f"refs/heads/{made.wish.branch}")
         if now == made.commit:
+            self._refs.unlock(made.wish.branch, made.commit)
             return
         if not now:
             # Made again: the private store may have been cleared meanwhile. The same comes out.
@@ -200,7 +210,8 @@ class Deliveries:
         if remote.address.shown != made.address:
             message = f"the remote is {remote.address.shown} now, and {made.address} was shown"
             raise WorldError("deliver.changed", message, hint="put it back, or run the step anew")
-        there, default = remote.look(branch)
+        calls = self._calls(made)
+        there, default = remote.look(calls, branch)
         if there == made.commit:
             return
         if branch == default:
@@ -209,19 +220,31 @@ class Deliveries:
         if there:
             message = f"{made.address} has a branch {branch} already, with other commits"
             raise WorldError("deliver.branch_taken", message, hint="remove it there, then resume")
-        remote.push(branch, made.commit)
+        remote.push(calls, branch, made.commit)
 
     def request(self, made: Delivery) -> str:
         """See that there is a pull request; its address."""
         text = made.wish.pull_request
         assert text is not None
-        requests = PullRequests(self._project, self._layout.store, self._remote().address)
+        address = self._remote().address
+        requests = PullRequests(self._project, self._layout.store, address, self._calls(made))
         return requests.find(made.wish.branch, made.commit) or requests.make(made.wish.branch, text)
 
 
 def _with_push(wish: Wish) -> Wish:
     """A pull request needs its branch on the server."""
     return msgspec.structs.replace(wish, push=True) if wish.pull_request is not None else wish
+
+
+def _check_text(wish: Wish) -> None:
+    """A commit needs a message and a pull request a title, in text that a program can be given."""
+    texts = {"the message of the commit": wish.message}
+    if wish.pull_request is not None:
+        texts["the title of the pull request"] = wish.pull_request.title
+    for name, text in texts.items():
+        if not text.strip() or "\0" in text:
+            message = f"{name} {'holds a NUL character' if text.strip() else 'is empty'}"
+            raise WorldError("deliver.bad_text", message, hint="say it in the recipe, or run the step anew")
 
 
 def _first_line(text: str) -> str:

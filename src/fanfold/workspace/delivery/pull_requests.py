@@ -7,14 +7,14 @@ any work tree, so that no tree's configuration counts.
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from fanfold.errors import WorldError
-from fanfold.workspace.delivery.remotes import PASSED, PATIENCE_S, RemoteAddress
+from fanfold.workspace.delivery.calls import PATIENCE_S, ServerCalls
+from fanfold.workspace.delivery.remotes import PASSED, RemoteAddress
 from fanfold.workspace.files.git import passed_on
 from fanfold.workspace.files.programs import find_program
 
@@ -44,18 +44,21 @@ class FoundRequest(Struct, frozen=True, rename="camel"):
     url: str
     state: str = ""
     head_ref_oid: str = ""
+    is_cross_repository: bool = False
+    """From somebody's fork, where a branch may be called like ours."""
 
 
 class PullRequests:
     """The pull requests of one project on a server."""
 
-    def __init__(self, project: Path, folder: Path, address: RemoteAddress) -> None:
+    def __init__(self, project: Path, folder: Path, address: RemoteAddress, calls: ServerCalls) -> None:
         program = find_program("gh", project)
         if program is None:
             message = "a pull request needs gh, which is not installed"
             raise WorldError("deliver.no_gh", message, hint="install it from cli.github.com, then resume")
         self._program = program
         self._project = project
+        self._calls = calls
         self._folder = folder
         """Where it is started: a folder of ours that is in no work tree."""
         host = "" if address.host in ("", "github.com") else f"{address.host}/"
@@ -63,7 +66,7 @@ class PullRequests:
 
     def find(self, branch: str, commit: str) -> str:
         """The address of the pull request for a branch, empty when there is none."""
-        fields = ["--json", "url,state,headRefOid", "--limit", "50"]
+        fields = ["--json", "url,state,headRefOid,isCrossRepository", "--limit", "50"]
         said = self._run(["pr", "list", "--head", branch, "--state", "all", *fields])
         try:
             found = msgspec.json.decode(said or b"[]", type=list[FoundRequest])
@@ -71,7 +74,8 @@ class PullRequests:
             raise WorldError(
                 "deliver.gh_failed", f"gh did not say which pull requests there are: {error}"
             ) from None
-        ours = [one for one in found if one.head_ref_oid == commit or one.state.upper() == "OPEN"]
+        mine = [one for one in found if not one.is_cross_repository]
+        ours = [one for one in mine if one.head_ref_oid == commit or one.state.upper() == "OPEN"]
         return ours[0].url if ours else ""
 
     def make(self, branch: str, text: PullRequestText) -> str:
@@ -91,19 +95,16 @@ class PullRequests:
         }
         command = [self._program, *arguments, "--repo", self._repository]
         try:
-            ended = subprocess.run(
-                command, env=environment, cwd=self._folder, input=stdin, capture_output=True, check=False,
-                timeout=PATIENCE_S, start_new_session=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
+            ended = self._calls.run(command, environment, self._folder, stdin)
+        except TimeoutError:
             message = f"gh did not answer within {PATIENCE_S} s"
             raise WorldError(
                 "deliver.interrupted", message, hint="resume when the server can be reached"
             ) from None
-        if ended.returncode == 0:
+        if ended.code == 0:
             return ended.stdout
         said = " ".join((ended.stderr + ended.stdout).decode("utf-8", "replace").split())[-400:]
-        if ended.returncode == SIGNED_OUT or _NO_ACCESS.search(said):
+        if ended.code == SIGNED_OUT or _NO_ACCESS.search(said):
             raise WorldError(
                 "deliver.no_credential", f"gh is not signed in: {said}", hint="gh auth login, then resume"
             )

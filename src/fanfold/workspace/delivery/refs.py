@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from fanfold.errors import WorldError
 from fanfold.trust.repository import Repository
 
-MAX_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4_096
+MAX_PACKED_BYTES = 256 * 1024 * 1024
 _OID = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -51,22 +54,18 @@ class Refs:
         return said.removeprefix(prefix) if said.startswith(prefix) else ""
 
     def make(self, branch: str, commit: str) -> None:
-        """Make a branch that is not there; `FileExistsError` when it, or one that contains it, is."""
+        """Make a branch that is not there; `FileExistsError` when it is, or one that is in its way."""
         name = f"refs/heads/{branch}"
-        if any(other == name or other.startswith(f"{name}/") for other in self._packed()):
+        if any(
+            f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/") for other in self._packed()
+        ):
             raise FileExistsError(branch)
         folder = self._folder_of(name)
         last = name.rpartition("/")[2]
         try:
-            lock = os.open(
-                f"{last}.lock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder
-            )
+            _lock(folder, last, commit, branch)
             try:
-                os.write(lock, f"{commit}\n".encode())
-                os.fsync(lock)
-            finally:
-                os.close(lock)
-            try:
+                _remove_empty(folder, last)
                 os.link(f"{last}.lock", last, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
                 os.unlink(f"{last}.lock", dir_fd=folder)
@@ -74,17 +73,22 @@ class Refs:
         finally:
             os.close(folder)
 
+    def unlock(self, branch: str, commit: str) -> None:
+        """Take away the lock that a process left which died right after it had made the branch."""
+        name = f"refs/heads/{branch}.lock"
+        if self._read(self._repository.common, name).strip() == commit:
+            with suppress(OSError):
+                os.unlink(self._repository.common / name)
+
     def _folder_of(self, name: str) -> int:
         """The open folder in which a ref lies; folders on the way are made, links are not followed."""
         handle = os.open(self._repository.common, _FOLDER)
         for part in name.split("/")[:-1]:
             try:
-                try:
-                    inner = os.open(part, _FOLDER, dir_fd=handle)
-                except FileNotFoundError:
+                with suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=handle)
-                    inner = os.open(part, _FOLDER, dir_fd=handle)
-            except OSError as error:
+                inner = os.open(part, _FOLDER, dir_fd=handle)
+            except NotADirectoryError as error:  # a branch, or a link
                 raise FileExistsError(name) from error
             finally:
                 os.close(handle)
@@ -92,21 +96,58 @@ class Refs:
         return handle
 
     def _packed(self) -> dict[str, str]:
-        rows = (
-            line.partition(" ") for line in self._read(self._repository.common, "packed-refs").splitlines()
-        )
+        said = self._read(self._repository.common, "packed-refs", MAX_PACKED_BYTES + 1)
+        if len(said) > MAX_PACKED_BYTES:
+            raise WorldError("deliver.unsupported", "the repository has more refs than can be looked through")
+        rows = (line.partition(" ") for line in said.splitlines())
         return {name: commit for commit, _, name in rows if _OID.fullmatch(commit)}
 
     @staticmethod
-    def _read(folder: Path, name: str) -> str:
+    def _read(folder: Path, name: str, limit: int = MAX_BYTES) -> str:
         if ".." in name.split("/"):
             return ""
         try:
             handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return ""
-        with os.fdopen(handle, "rb") as opened:
-            try:
-                return opened.read(MAX_BYTES).decode("utf-8", "replace")
-            except OSError:  # a folder
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return ""
+            with os.fdopen(handle, "rb", closefd=False) as opened:
+                return opened.read(limit).decode("utf-8", "replace")
+        finally:
+            os.close(handle)
+
+
+def _lock(folder: int, last: str, commit: str, branch: str) -> None:
+    """Take git's lock of a ref, our commit in it from the first: one that a dead process left is ours."""
+    lock, beside = f"{last}.lock", f".{last}.{commit}.lock"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(beside, flags, 0o644, dir_fd=folder)
+    try:
+        os.write(handle, f"{commit}\n".encode())
+        os.fsync(handle)
+        os.link(beside, lock, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        held = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if os.read(held, len(commit) + 2).strip() == commit.encode():
+                return
+        finally:
+            os.close(held)
+        message = f"another git has locked the branch {branch}, or died while it had"
+        raise WorldError(
+            "deliver.locked", message, hint=f"remove refs/heads/{branch}.lock if none runs, then resume"
+        ) from None
+    finally:
+        os.close(handle)
+        os.unlink(beside, dir_fd=folder)
+
+
+def _remove_empty(folder: int, last: str) -> None:
+    """Git leaves folders behind in which branches were, and they are in nobody's way."""
+    with suppress(OSError):
+        for _, inner, _, above in os.fwalk(last, topdown=False, dir_fd=folder):
+            for one in inner:
+                os.rmdir(one, dir_fd=above)
+        os.rmdir(last, dir_fd=folder)

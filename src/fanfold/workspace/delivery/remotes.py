@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -20,6 +19,8 @@ from urllib.parse import urlsplit
 from fanfold.errors import WorldError
 from fanfold.trust.project_files import read_beneath
 from fanfold.trust.repository import Repository
+from fanfold.workspace.delivery.borrowed import find_shallow
+from fanfold.workspace.delivery.calls import PATIENCE_S, ServerCalls
 from fanfold.workspace.files import git
 
 PASSED = (
@@ -28,7 +29,6 @@ PASSED = (
     "NO_PROXY", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO",
 )  # fmt: skip
 """What the user's own programs need of the environment besides PATH."""
-PATIENCE_S = 300
 MAX_CONFIG_BYTES = 1024 * 1024
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9][A-Za-z0-9.-]*):(?!/)([A-Za-z0-9._~/+-]+)", re.ASCII)
 _NO_ACCESS = re.compile(
@@ -81,9 +81,9 @@ class Remote:
         code, said = git.run(command, environment, stdin=config, ok=(0, 1, 5))
         return said.decode("utf-8", "replace").strip() if code == 0 else ""
 
-    def look(self, branch: str) -> tuple[str, str]:
+    def look(self, calls: ServerCalls, branch: str) -> tuple[str, str]:
         """What the remote has: the commit of a branch, empty when it has none, and its default branch."""
-        said = self._run(["ls-remote", "--symref", self.address.url, "HEAD", f"refs/heads/{branch}"])
+        said = self._run(calls, ["ls-remote", "--symref", self.address.url, "HEAD", f"refs/heads/{branch}"])
         commit = default = ""
         for line in said.splitlines():
             value, _, name = line.partition("\t")
@@ -93,31 +93,30 @@ class Remote:
                 commit = value
         return commit, default
 
-    def push(self, branch: str, commit: str) -> None:
+    def push(self, calls: ServerCalls, branch: str, commit: str) -> None:
         """Push one commit as a branch; never by force."""
-        self._run(["push", "--no-verify", "--porcelain", self.address.url, f"{commit}:refs/heads/{branch}"])
+        what = f"{commit}:refs/heads/{branch}"
+        self._run(calls, ["push", "--no-verify", "--porcelain", self.address.url, what])
 
-    def _run(self, arguments: list[str]) -> str:
+    def _run(self, calls: ServerCalls, arguments: list[str]) -> str:
         settings = ["-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never"]
         for way in ("https", "ssh", "file"):
             settings += ["-c", f"protocol.{way}.allow=always"]
         environment = git.passed_on(PASSED, self._project) | {
             "GIT_DIR": str(self._store),
             "GIT_OBJECT_DIRECTORY": str(self._repository.common / "objects"),
+            **find_shallow(self._repository),
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_NO_LAZY_FETCH": "1",
             "LC_ALL": "C",
         }
         command = [git.program(self._project), *settings, *arguments]
         try:
-            ended = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                timeout=PATIENCE_S, start_new_session=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
+            ended = calls.run(command, environment, self._store)
+        except TimeoutError:
             message = f"{self.address.shown} did not answer within {PATIENCE_S} s"
             raise WorldError("deliver.interrupted", message, hint="resume when it can be reached") from None
-        if ended.returncode != 0:
+        if ended.code != 0:
             raise self._failure(arguments[0], (ended.stderr + ended.stdout).decode("utf-8", "replace"))
         return ended.stdout.decode("utf-8", "replace")
 
@@ -135,6 +134,9 @@ class Remote:
             message = f"{shown} does not let you in: {words}"
             hint = "sign in (gh auth login, or a key for ssh), then resume"
             return WorldError("deliver.no_credential", message, hint=hint)
+        if "shallow update not allowed" in said:
+            message = f"{shown} does not have the commit that this shallow clone begins with"
+            return WorldError("deliver.shallow", message, hint="git fetch --unshallow origin, then resume")
         if "non-fast-forward" in said or "fetch first" in said or "[rejected]" in said:
             message = f"{shown} has the branch already, with other commits"
             return WorldError("deliver.branch_taken", message, hint="choose another branch")

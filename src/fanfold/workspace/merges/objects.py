@@ -53,9 +53,11 @@ class FileState(NamedTuple):
 class Objects:
     """Content by hash."""
 
-    def __init__(self, folder: Path, project: Path) -> None:
+    def __init__(self, folder: Path, project: Path, *, published: bool = False) -> None:
+        """`published`: the store of a repository, in which git would keep them durably and for others."""
         self._folder = folder
         self._project = project
+        self._published = published
 
     def prepare(self) -> None:
         """Make the store where it is missing, and what git takes its orders from as we wrote it."""
@@ -161,7 +163,10 @@ class Objects:
             raise WorldError(
                 "workspace.damaged", f"{file.parent} is a link; objects are kept beside each other"
             )
-        write_whole(file, data)
+        if self._published:
+            write_whole(file, data, mode=0o444, durable=True)
+        else:
+            write_whole(file, data)
 
 
 def hash_file(handle: int) -> str:

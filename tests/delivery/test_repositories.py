@@ -1,0 +1,119 @@
+"""Deliveries from repositories of every shape: a commit of what was merged, or a clear word why not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.delivery.world import RECIPE, SCRIPT, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.allow()
+    return made
+
+
+def ask(world: World, *words: str) -> str:
+    done = subprocess.run(words, env=world.environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def add_elsewhere(world: World) -> None:
+    """Somebody else pushes to main."""
+    other = world.folder / "other"
+    ask(world, "git", "clone", "-q", "-b", "main", str(world.remote), str(other))
+    (other / "theirs.txt").write_text("theirs\n")
+    ask(world, "git", "-C", str(other), "add", "-A")
+    ask(world, "git", "-C", str(other), "commit", "-qm", "theirs")
+    ask(world, "git", "-C", str(other), "push", "-q", "origin", "main")
+
+
+def clone_anew(world: World, *how: str) -> None:
+    """The project as a clone of another kind."""
+    kept = {name: (world.project / name).read_text() for name in ("d.yaml", "s.yaml", "f.txt")}
+    shutil.rmtree(world.project)
+    words = ("git", "clone", "-q", *how, "-b", "main", f"file://{world.remote}", str(world.project))
+    ask(world, *words)
+    for name, text in kept.items():
+        (world.project / name).write_text(text)
+
+
+def test_a_colon_in_the_path_of_the_project_separates_nothing(world: World) -> None:
+    moved = world.folder / 'pro:"ject'
+    world.project.rename(moved)
+    world.project = moved
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    world.check_delivered_once()
+
+
+def test_a_shallow_clone_delivers_also_when_the_remote_has_moved_on(world: World) -> None:
+    for number in range(3):
+        world.git("commit", "-q", "--allow-empty", "-m", f"{number}")
+    world.git("push", "-q", "origin", "main")
+    clone_anew(world, "--depth", "1")
+    add_elsewhere(world)
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    assert world.git("log", "--format=%s", "main..fix/owls").splitlines() == ["Fix owls"]
+    assert "refs/heads/fix/owls" in world.git("ls-remote", "origin")
+
+
+def test_a_clone_without_the_content_of_files_that_nobody_changes_delivers(world: World) -> None:
+    world.git("--git-dir", str(world.remote), "config", "uploadpack.allowFilter", "true")
+    clone_anew(world, "--filter=blob:none")
+    add_elsewhere(world)
+    world.git("fetch", "-q", "origin")  # theirs.txt is known by name alone
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    assert "theirs.txt" in world.git("ls-tree", "--name-only", "fix/owls").split()
+
+
+def test_nothing_is_taken_away_that_the_run_did_not_take_away(world: World) -> None:
+    """The user has a folder where the base has a file, and has not committed that."""
+    (world.project / "f.txt").unlink()
+    (world.project / "f.txt").mkdir()
+    (world.project / "d.yaml").write_text(RECIPE.replace('"*.txt"', '"**"'))
+    (world.project / "s.yaml").write_text(SCRIPT.replace('"f.txt"', '"f.txt/inner"'))
+    done = world.run()
+    assert done.returncode == 3, done.stderr
+    assert "[deliver.conflict]" in done.stderr
+    assert "does not go together with the base: f.txt" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a\\0b"])
+@pytest.mark.parametrize("key", ["message", "title"])
+def test_a_message_and_a_title_are_text_before_anything_is_done(world: World, key: str, text: str) -> None:
+    was = {"message": 'message: "Fix owls\\n\\nAll of them."', "title": "title: Fix owls"}[key]
+    assert was in RECIPE
+    (world.project / "d.yaml").write_text(RECIPE.replace(was, f'{key}: "{{{{steps.more.output}}}}"'))
+    (world.project / "s.yaml").write_text(SCRIPT.replace("more: {output: done", f'more: {{output: "{text}"'))
+    done = world.run()
+    assert done.returncode == 3, done.stderr
+    assert "[deliver.bad_text]" in done.stderr
+    assert world.git("for-each-ref", "refs/heads").count("\n") == 1
+
+
+def test_a_pull_request_of_somebodys_fork_is_not_ours(world: World) -> None:
+    theirs: dict[str, object] = {"head": "fix/owls", "base": "main", "state": "OPEN", "headRefOid": "1" * 40}
+    theirs |= {"url": "https://example.org/pr/9", "isCrossRepository": True}
+    (world.gh / "requests.json").write_text(json.dumps([theirs]))
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    assert len(world.requests()) == 2
+    assert "https://example.org/pr/2" in done.stdout
+
+
+def test_what_is_put_into_the_repository_can_be_read_like_gits_own(world: World) -> None:
+    before = {*(world.project / ".git/objects").rglob("*")}
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    new = [file for file in {*(world.project / ".git/objects").rglob("*")} - before if file.is_file()]
+    assert new
+    assert {oct(file.stat().st_mode & 0o777) for file in new} == {"0o444"}
