@@ -325,7 +325,8 @@ nodes:
     when: "$look.output == 'bad'"
     cancel: It looks bad.
   - id: end
-    depends_on: [stop]
+    depends_on: [look, stop]
+    trigger_rule: none_failed_min_one_success
     prompt: Go on.
     retry: {max_attempts: 2}
 """, {}, {}, ("look", "end"), (5,)),

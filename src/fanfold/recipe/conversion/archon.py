@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fanfold.recipe.conversion.archon_conditions import Triggers
 from fanfold.recipe.conversion.archon_programs import NAME, script_step, shell_step
-from fanfold.recipe.conversion.conditions import to_cel
 from fanfold.recipe.conversion.source import STAND_IN, Converted, ForeignFile, Reader, step_id
 from fanfold.text.trees.tree import Mapping
 
@@ -34,6 +34,9 @@ class _Archon:
         self.plain: set[str] = set()
         """Nodes that give words, whatever is asked of them."""
         self.asks = False
+        self.objects: set[str] = set()
+        """Nodes that give objects."""
+        self.triggers = Triggers(source, [], self.plain)
 
     def convert(self) -> Converted:
         top = Reader(self.source, self.source.tree(), "workflow")
@@ -45,7 +48,10 @@ class _Archon:
             for node in nodes
             if any(node.get(key) is not None for key in ("loop", "approval", "cancel"))
         }
-        steps = [step for node in nodes for step in self._node(node)]
+        self.triggers = Triggers(self.source, nodes, self.plain)
+        shaped = {Reader(self.source, node, "").text("id") for node in nodes if node.get("output_format")}
+        self.objects = shaped | {one for one in self.ids if self._asked(one)}
+        steps = [self._node(node) for node in nodes]
         if top.text("model"):
             recipe["defaults"] = {"model": top.text("model")}
         for name in ("provider", "interactive", "modelReasoningEffort", "webSearchMode", "tags"):
@@ -58,7 +64,7 @@ class _Archon:
         recipe["steps"] = steps
         return Converted(recipe, self.source.lost)
 
-    def _node(self, node: Mapping) -> list[dict[str, Any]]:
+    def _node(self, node: Mapping) -> dict[str, Any]:
         reader = Reader(self.source, node, "")
         name = reader.text("id")
         reader.what = f"node {name}"
@@ -66,7 +72,7 @@ class _Archon:
         needed = [step_id(one) for one in reader.texts("depends_on")]
         if needed:
             step["depends_on"] = needed
-        self._conditions(reader, step)
+        self._conditions(reader, step, name)
         self._work(reader, step)
         self._model(reader, step)
         asked = self._asked(name)
@@ -89,7 +95,7 @@ class _Archon:
         else:
             reader.lose("idle_timeout", "only agents are held to give signs of life")
         reader.done()
-        return [step]
+        return step
 
     def _model(self, reader: Reader, step: dict[str, Any]) -> None:
         for key, ours in (("model", "model"), ("effort", "reasoning_effort")):
@@ -113,16 +119,16 @@ class _Archon:
         if name in self.plain:
             return []
         pattern = rf"\${re.escape(name)}\.output\.([A-Za-z_][A-Za-z0-9_]*)"
-        return list(dict.fromkeys(re.findall(pattern, self.source.text, re.ASCII)))
+        found = re.findall(pattern, self.source.text, re.ASCII)
+        return list(dict.fromkeys([*found, *self.triggers.fields.get(name, ())]))
 
-    def _conditions(self, reader: Reader, step: dict[str, Any]) -> None:
+    def _conditions(self, reader: Reader, step: dict[str, Any], name: str) -> None:
         said = reader.text("when")
-        if said:
-            found = to_cel(said, self._path)
-            if found is None:
-                reader.lose("when", f"the condition could not be read: {said}")
-            else:
-                step["when"] = found
+        own = self.triggers.condition(said, self.objects) if said else ""
+        if own is None:
+            reader.lose("when", f"the condition could not be read: {said}")
+        if both := " && ".join(filter(None, (self.triggers.rule(name), own))):
+            step["when"] = both
         rule = reader.text("trigger_rule")
         if rule in ("all_done", "one_success"):
             reader.lose("trigger_rule", "steps before it that may fail need `on_failure: inline`")
@@ -173,7 +179,7 @@ class _Archon:
         step["prompt"] = self._text(loop.text("prompt"), loop) or "Go on."
         until, most = loop.text("until") or "DONE", loop.whole("max_iterations")
         step["repeat"] = {
-            "until": f'output.contains("{until}")',
+            "until": f"output.matches({_said(until)})",
             "max_iterations": min(50, most) if isinstance(most, int) else 10,
         }
         if isinstance(most, int) and most > 50:
@@ -226,6 +232,13 @@ class _Archon:
         ):
             return f"steps.{step_id(word)}.{rest}"
         return None
+
+
+def _said(signal: str) -> str:
+    """The pattern of an answer that says a word in earnest: in tags, on a line of its own, or at its end."""
+    word = re.sub(r"([^\w\s])", r"\\\1", signal)
+    pattern = rf">\s*{word}\s*</|(?:^|\n)\s*{word}\s*(?:\n|$)|{word}[\s.,;:!?]*$"
+    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def convert(source: ForeignFile) -> Converted:

@@ -1,0 +1,139 @@
+"""When steps of a converted Archon workflow run: exactly when its nodes would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.cli.main import main
+
+BRANCHES = """\
+name: branches
+nodes:
+  - id: sort-it
+    prompt: Sort it.
+    output_format:
+      type: object
+      properties: {kind: {type: string}, sure: {type: boolean}, count: {type: integer}}
+      required: [kind, sure, count]
+  - id: dig
+    depends_on: [sort-it]
+    when: "$sort-it.output.kind == 'bug'"
+    prompt: Dig.
+  - id: mend
+    depends_on: [dig]
+    prompt: Mend it.
+  - id: publish
+    depends_on: [mend]
+    when: "$sort-it.sure == 'true' && $sort-it.output.count >= 3"
+    prompt: Publish it.
+  - id: plan
+    depends_on: [sort-it]
+    when: "$sort-it.output.kind != 'bug'"
+    prompt: Plan it.
+  - id: either
+    depends_on: [mend, plan]
+    trigger_rule: none_failed_min_one_success
+    when: "$dig.output == 'found' || $plan.output != 'x'"
+    prompt: Report.
+  - id: neither
+    depends_on: [publish]
+    trigger_rule: one_success
+    prompt: Tell everybody.
+"""
+
+
+def converted(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    (folder / "flow.yaml").write_text(text)
+    status = main(["convert", "flow.yaml", "--json"])
+    made = json.loads(capsys.readouterr().out)
+    assert (status, made["diagnostics"]) == (0, []), made["text"]
+    recipe: str = made["text"]
+    return recipe
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("sorted_as", "done"),
+    [
+        ({"kind": "bug", "sure": True, "count": 10}, {"dig", "mend", "publish", "either", "neither"}),
+        ({"kind": "bug", "sure": False, "count": 10}, {"dig", "mend", "either"}),
+        ({"kind": "bug", "sure": True, "count": 2}, {"dig", "mend", "either"}),
+        ({"kind": "wish", "sure": True, "count": 10}, {"plan", "either"}),
+    ],
+)
+def test_what_depends_on_a_node_that_was_left_out_is_left_out(
+    sorted_as: dict[str, Any], done: set[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "recipe.yaml").write_text(converted(folder, BRANCHES, capsys))
+    script = {"default": "found", "steps": {"sort-it": {"output": sorted_as}}}
+    (folder / "script.yaml").write_text(json.dumps(script))
+    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
+    run = json.loads(capsys.readouterr().out)
+    assert run["status"] == "completed", run
+    steps = {path for path, step in run["steps"].items() if step["status"] == "completed"}
+    assert steps == done | {"sort-it"}
+
+
+def test_a_value_that_is_no_text_is_compared_as_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: dry
+nodes:
+  - {id: read, bash: "echo '{\\"dry\\": false, \\"n\\": 7}'"}
+  - {id: go, depends_on: [read], when: "$read.output.dry == 'false'", prompt: Go.}
+  - {id: stay, depends_on: [read], when: "$read.output.dry == 'true' || $read.output.n > '7'", prompt: Stay.}
+"""
+    (folder / "recipe.yaml").write_text(converted(folder, text, capsys))
+    (folder / "script.yaml").write_text("default: ok\n")
+    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
+    run = json.loads(capsys.readouterr().out)
+    assert {path: step["status"] for path, step in run["steps"].items()} == {
+        "read": "completed",
+        "go": "completed",
+        "stay": "skipped",
+    }
+
+
+def test_a_loop_goes_on_while_its_word_is_only_talked_about(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "name: l\nnodes:\n- {id: w, loop: {prompt: Go., until: ALL DONE, max_iterations: 5}}\n"
+    (folder / "recipe.yaml").write_text(converted(folder, text, capsys))
+    answers = ["not ALL DONE yet", "ALL DONE is far", "<promise>ALL DONE</promise> I think"]
+    script = {"steps": {f"w#{number}": words for number, words in enumerate(answers, 1)}}
+    (folder / "script.yaml").write_text(json.dumps(script))
+    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
+    run = json.loads(capsys.readouterr().out)
+    assert run["status"] == "completed", run
+    assert "w#3" in run["steps"]
+
+
+def test_a_condition_that_cannot_be_read_is_told_and_the_rule_is_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: odd
+nodes:
+  - {id: a, prompt: A.}
+  - {id: b, depends_on: [a], when: "$a.output == 'x'", prompt: B.}
+  - id: c
+    depends_on: [b]
+    when: "size($a.output) > 3"
+    prompt: C.
+"""
+    (folder / "flow.yaml").write_text(text)
+    main(["convert", "flow.yaml", "--json"])
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["line"], "could not be read" in one["why"]) for one in made["lost"]] == [(7, True)]
+    assert 'when: steps.b.status != "skipped"' in made["text"]
