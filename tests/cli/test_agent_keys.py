@@ -114,6 +114,70 @@ output: {b: steps.b.output, c: steps.c.output}
         assert "Remember seven." in told, told
 
 
+CONTINUES = """\
+name: x
+steps:
+  - {{id: c, agent: worker, prompt: c, continue: b{}}}
+  - {{id: b, agent: worker, prompt: b, continue: a}}
+  - {{id: a, agent: worker, prompt: a, {}}}
+"""
+
+
+@pytest.mark.parametrize("narrowed", ["posture: read_only", "write_set: []"])
+def test_whoever_goes_on_in_a_readers_conversation_reads(project, fanfold, narrowed):
+    write(project, "default: ok\nsteps: {c: {output: ok, writes: {f.txt: hi}}}\n", "s.yaml")
+    recipe = write(project, CONTINUES.format("", narrowed))
+    done = fanfold("run", recipe, "--script", "s.yaml", "--yes", "--json").json()
+    assert done["steps"]["c"]["error"]["class"] == "permission"
+    assert not (project / "f.txt").exists()
+    assert not done["changes"]
+
+
+@pytest.mark.parametrize("widens", ["write_set: [f.txt]", "posture: writer"])
+def test_what_widens_a_conversation_is_refused(project, fanfold, widens):
+    told = fanfold("check", write(project, CONTINUES.format(f", {widens}", "posture: read_only")), "--json")
+    (found,) = told.json()["diagnostics"]
+    assert found["code"] == "recipe.conflicting_keys"
+    assert 'goes on with "a", which only reads' in found["message"]
+    writes = fanfold(
+        "check", write(project, CONTINUES.format(f", {widens}", "description: a writer")), "--json"
+    )
+    assert writes.json()["diagnostics"] == []
+
+
+def test_a_conversation_goes_on_under_any_name_of_its_role(project, fanfold):
+    recipe = """\
+name: x
+steps:
+  - {id: a, agent: explorer, prompt: x}
+  - {id: b, agent: researcher, prompt: x, continue: a}
+"""
+    write(project, "default: ok\n", "s.yaml")
+    assert fanfold("check", write(project, recipe), "--json").json()["diagnostics"] == []
+    assert fanfold("run", "a.yaml", "--script", "s.yaml").status == 0
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        '{id: build, prompt: "{{steps.biuld.output}}"}',
+        "{id: build, prompt: x, depends_on: biuld}",
+        "{id: build, prompt: x, continue: biuld}",
+        '{id: build, steps: [{id: i, prompt: "{{steps.biuld.output}}"}]}',
+    ],
+)
+def test_no_step_is_told_to_wait_for_itself(project, fanfold, step):
+    known = "name: x\nsteps:\n  - {id: other, prompt: x}\n"
+    told = fanfold("check", write(project, f"{known}  - {step}\n"), "--json").json()["diagnostics"]
+    assert [(one["code"], one["help"]) for one in told if one["severity"] == "error"] == [
+        ("recipe.unknown_step", "")
+    ]
+    told = fanfold("check", write(project, f"{known}  - {step.replace('biuld', 'ohter')}\n"), "--json").json()
+    assert [one["help"] for one in told["diagnostics"] if one["severity"] == "error"] == [
+        'did you mean "other"?'
+    ]
+
+
 def test_a_human_gate_is_an_approval_whose_question_is_its_prompt(project, fanfold):
     recipe = """\
 name: x

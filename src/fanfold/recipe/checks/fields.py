@@ -42,7 +42,7 @@ def check_edges(draft: Draft, notes: Notes, references: References) -> None:
         elif hidden is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
-            hint = notes.did_you_mean(step_id, draft.scope.by_id)
+            hint = notes.did_you_mean(step_id, draft.scope.by_id.keys() - {draft.id})
         what = "phase" if draft.phase else "step"
         message = f"{what} {quoted(draft.id)} depends on {quoted(step_id)}, which does not exist"
         notes.error("recipe.unknown_step", message if outer is None else message + " here", node, hint)

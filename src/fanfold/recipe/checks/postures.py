@@ -5,6 +5,8 @@ Rules
   a `write_set`, and reads otherwise.
 * `posture: read_only`, on the step or on anything around it, narrows. Nothing widens: a `write_set` on
   what is read-only contradicts itself and is refused.
+* Whoever goes on in the conversation of a reader reads: words that came in while nobody could write do not
+  get to write later.
 * Readers share the workspace, writers work in a snapshot. A command without a `write_set` gets a
   snapshot too, which is thrown away, because tests write caches. A function runs in the engine's own
   process, so it shares whatever it does.
@@ -19,7 +21,7 @@ from typing import cast
 from fanfold.kernel.plan import EVERYTHING, WorkspaceMode
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.drafts.roles import NamedRole
+from fanfold.recipe.surroundings import RoleFacts
 from fanfold.text.notes import Notes, quoted, with_article
 from fanfold.text.trees import tree
 
@@ -35,7 +37,7 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
     role_known = role is None or role.known
     declared = entries.nodes.get("write_set")
     claims = isinstance(declared, tree.Sequence) and bool(declared.items)
-    reason = _why_read_only(draft, role)
+    reason = why_read_only(draft, None if role is None else role.facts, "" if role is None else role.name)
     if claims and reason:
         hint = "leave out the `write_set`, or let a step that may write do it"
         notes.error(
@@ -74,15 +76,33 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
         _refuse_what_needs_a_writer(draft, notes, writes=writes, mode=mode)
 
 
-def _why_read_only(draft: Draft, role: NamedRole | None) -> str:
+def why_read_only(draft: Draft, role: RoleFacts | None, name: str) -> str:
     """Why the step may not write whatever it declares; empty when it may."""
     if draft.entries.text("posture") == "read_only":
         return "the step is read-only"
     if draft.narrowed:
         return "the step stands inside something read-only"
-    if role is not None and role.facts.read_only:
-        return f"role {quoted(role.name)} is read-only"
+    if role is not None and role.read_only:
+        return f"role {quoted(name)} is read-only"
+    reader = _continued_reader(draft)
+    return f"the step goes on with {quoted(reader)}, which only reads" if reader else ""
+
+
+def _continued_reader(draft: Draft) -> str:
+    """A step before it in one conversation that is narrowed by its own words; the role is the same in all."""
+    seen = {draft.id}
+    before = draft.entries.text("continue")
+    while before is not None and before not in seen and (step := draft.scope.by_id.get(before)) is not None:
+        if step.entries.text("posture") == "read_only" or _claims_nothing(step):
+            return before
+        seen.add(before)
+        before = step.entries.text("continue")
     return ""
+
+
+def _claims_nothing(draft: Draft) -> bool:
+    declared = draft.entries.nodes.get("write_set")
+    return isinstance(declared, tree.Sequence) and not declared.items
 
 
 def _refuse_what_needs_a_writer(draft: Draft, notes: Notes, *, writes: bool, mode: str) -> None:

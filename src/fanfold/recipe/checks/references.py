@@ -285,7 +285,13 @@ class References:
         if hidden is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
-            visible = [name for scope in _outward(place.scope) for name in scope.by_id]
+            own = _with_what_is_around(place.draft)  # which cannot wait for themselves
+            visible = [
+                name
+                for scope in _outward(place.scope)
+                for name, step in scope.by_id.items()
+                if step not in own
+            ]
             hint = self.notes.did_you_mean(step_id, visible)
         who = f"step {quoted(place.draft.id)}" if place.draft is not None else "the output"
         message = f"{who} refers to {quoted(step_id)}, which does not exist"
@@ -349,6 +355,14 @@ def _outward(scope: DraftScope) -> list[DraftScope]:
     while here is not None:
         found.append(here)
         here = here.outer
+    return found
+
+
+def _with_what_is_around(draft: Draft | None) -> list[Draft]:
+    found = []
+    while draft is not None:
+        found.append(draft)
+        draft = draft.scope.owner
     return found
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import Traits
 from fanfold.recipe.checks.look_alikes import warn_of_braces
+from fanfold.recipe.checks.postures import why_read_only
 from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
@@ -45,7 +46,8 @@ SYNTAX = StepSyntax(
         Key(
             "continue",
             "id",
-            "An agent step of this scope and role; this one goes on in a copy of its conversation.",
+            "An agent step of this scope and role; this one goes on in a copy of its conversation, "
+            "and only reads if that one does.",
         ),
         Key(
             "idle_timeout",
@@ -150,7 +152,7 @@ def _role(entries: Entries, unit: Unit) -> NamedRole:
 def _check_isolation(step: Written, role: NamedRole) -> None:
     """A role that says so never writes in the project itself."""
     entries, notes = step.entries, step.notes
-    reads = role.facts.read_only or entries.text("posture") == "read_only" or step.draft.narrowed
+    reads = why_read_only(step.draft, role.facts, role.name)
     mode = entries.text("workspace_mode") or step.unit.defaults.workspace_mode
     if role.facts.isolated and mode == "shared" and not reads:
         at = entries.nodes.get("workspace_mode") or entries.head()
@@ -190,14 +192,14 @@ def _continued(step: Written) -> str | None:
     target = draft.scope.by_id.get(node.text)
     problem = ""
     if target is None:
-        hint = notes.did_you_mean(node.text, draft.scope.by_id)
+        hint = notes.did_you_mean(node.text, draft.scope.by_id.keys() - {draft.id})
         message = f"step {quoted(draft.id)} continues {quoted(node.text)}, which does not exist here"
         notes.error("recipe.unknown_step", message, node, hint)
     elif target.type != "agent":
         problem = f"{quoted(node.text)} is no agent step, and has no conversation"
     elif any(target.entries.has(key) or step.entries.has(key) for key in ("for_each", "repeat")):
         problem = "a conversation goes on from one step to one step, not from or into a map or a loop"
-    elif _named(target.entries, step.unit) != _named(step.entries, step.unit):
+    elif _meant(target.entries, step.unit) != _meant(step.entries, step.unit):
         problem = f"{quoted(node.text)} has another role, and a conversation belongs to one"
     elif draft is target:
         problem = "a step cannot go on with its own conversation"
@@ -210,8 +212,11 @@ def _continued(step: Written) -> str | None:
     return node.text
 
 
-def _named(entries: Entries, unit: Unit) -> str:
-    return entries.text("agent") or unit.defaults.agent or "default"
+def _meant(entries: Entries, unit: Unit) -> RoleFacts | str:
+    """The role that a step names, under whichever of its names; a template stands for itself."""
+    named = entries.text("agent") or unit.defaults.agent or "default"
+    name, _, version = named.partition("@")
+    return unit.around.roles.find(name, version or None) or named
 
 
 class _FromFile(Scalar):
