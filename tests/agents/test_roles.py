@@ -308,3 +308,18 @@ def test_a_role_that_is_refused_is_not_replaced_by_one_that_may_do_more(project,
     roles = load(project, home)
     assert sorted(roles.broken) == ["explorer", "researcher"]
     assert "locked" in roles.broken["researcher"]
+
+
+def test_what_is_wrong_with_a_name_is_told_once(project, home):
+    write(project / ".claude/agents/_template.md", "---\nname: [your name]\ndescription: x\n---\nWork.\n")
+    assert [(one.line, one.message) for one in load(project, home).notices] == [
+        (2, 'role file ignored: "name" must be text, not a list')
+    ]
+
+
+def test_a_remark_below_a_value_is_no_part_of_it(project, home):
+    text = "---\nname: scout\ndescription: Use when: lost\nmodel: inherit\n# cheap enough\n---\nLook.\n"
+    write(project / ".claude/agents/scout.md", text)
+    scout = load(project, home).find("scout")
+    assert scout is not None
+    assert scout.model is None

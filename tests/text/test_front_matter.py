@@ -40,6 +40,11 @@ def values(found: FrontMatter) -> object:
         ("a: {{inputs.x}}", {"a": "{{inputs.x}}"}),
         ("a: {{inputs.x}} and more", {"a": "{{inputs.x}} and more"}),
         ("a: 50% of: it\nb: !important", {"a": "50% of: it", "b": "!important"}),
+        # one such value changes nothing about the others
+        ("m: small\n# why: it is cheap\na: b: c", {"m": "small", "a": "b: c"}),
+        ("m: small # cheap\n  # and good\n\na: b: c\n# end", {"m": "small", "a": "b: c"}),
+        ("l:\n  - x\n  # no more\n  - y\na: b: c", {"l": ["x", "y"], "a": "b: c"}),
+        ("t: |\n  one\n  # two\na: b: c", {"t": "one\n# two\n", "a": "b: c"}),
     ],
 )  # fmt: skip
 def test_a_block_means_what_its_author_meant(block, expected):

@@ -269,6 +269,8 @@ class _RoleMaker:
         if not said and not self._entries.has("name"):
             self._notes.error(".missing_key", 'a role needs "name"', at)
         name = _SPACES.sub("-", said).lower() if _SPACES.search(said) else said
+        if self._entries.has("name") and node is None:
+            return ""  # it is no text, which has been told
         if not NAME.match(name) and (said or self._entries.has("name")):
             hint = 'use letters, digits, "-", "_" and ".", at most 64 of them'
             self._notes.error(".bad_id", f'"name" cannot be "{said[:80]}"', at, hint)

@@ -23,6 +23,7 @@ from fanfold.text.trees.yaml import TextFormat, decode, parse_yaml
 MAX_KEYS = 100
 _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+|$)")
 _FENCE = re.compile(r"---[ \t]*$")
+_BLOCK = re.compile(r"[ \t]*:[ \t]*[|>][-+\d]*[ \t]*(?:#.*)?$", re.MULTILINE)
 _STRUCTURED = ("[", "{", '"', "'", "|", ">")
 
 
@@ -72,7 +73,7 @@ def parse_front_matter(data: bytes, file: str, form: TextFormat, habits: Habits 
     unread: dict[str, Diagnostic] = {}
     entries: list[tuple[Scalar, Node]] = []
     for key, span in _Chunks(source, report, habits).read(start, end):
-        found = _value(source, key, span, form)
+        found = _value(source, key, span, form, is_prose=key.text in habits.prose)
         if isinstance(found, Diagnostic) and key.text in habits.prose and _is_quoted(source, key.end):
             found = _text(source, key.end, span[1])
         if isinstance(found, Diagnostic):
@@ -113,11 +114,11 @@ class _Chunks:
         for at, stop, after in lines_of(text, start, end):
             line = text[at:stop]
             key = _KEY.match(line)
+            if not line.strip() or self._is_comment(line):
+                continue  # part of a value only where that goes on behind it
             if self._current and self._goes_on(line, key[1] if key else ""):
                 word, span = self._found[self._current]
                 self._found[self._current] = (word, (span[0], after))
-            elif not line.strip() or line.lstrip().startswith("#"):
-                continue
             elif key is None:
                 self._report.error(".syntax", 'expected "key: value"', self._source, (at, stop), INDENT)
             elif key[1] in self._found and key[1] not in self._habits.repeated:
@@ -131,9 +132,18 @@ class _Chunks:
                 self._found[self._current] = (word, (at, after))
         return list(self._found.values())
 
+    def _is_comment(self, line: str) -> bool:
+        """Whether nobody is to read a line; in a block of text it is a line like any other."""
+        if not line.lstrip().startswith("#"):
+            return False
+        if line[0] == "#" or not self._current:
+            return True
+        word, _ = self._found[self._current]
+        return _BLOCK.match(self._source.text, word.end) is None
+
     def _goes_on(self, line: str, key: str) -> bool:
         """Whether a line belongs to the key above it."""
-        if not line.strip() or line[0] in " \t-#]}":
+        if line[0] in " \t-]}":
             return True
         return self._current in self._habits.prose and key.lower() not in self._habits.known
 
@@ -147,16 +157,17 @@ def _is_quoted(source: Source, colon: int) -> bool:
     return source.text[source.text.index(":", colon) + 1 :].lstrip(" \t").startswith(("'", '"'))
 
 
-def _value(source: Source, key: Scalar, span: Span, form: TextFormat) -> Node | Diagnostic:
-    """The value of one key: what is text to a person is text, anything else is YAML."""
+def _value(source: Source, key: Scalar, span: Span, form: TextFormat, *, is_prose: bool) -> Node | Diagnostic:
+    """The value of one key: YAML where it is YAML, and otherwise what is text to a person is text."""
     rest = source.text[key.end + 1 : span[1]].lstrip(" \t")
     structured = rest.startswith(_STRUCTURED) and not rest.startswith("{{")
-    if not structured and rest[:1] not in ("\n", "\r", "#", ""):
+    is_text = not structured and rest[:1] not in ("\n", "\r", "#", "")
+    if is_text and is_prose:
         return _text(source, key.end, span[1])
     read = _read(source, span, form)
     if isinstance(read, Mapping):
         return read.entries[0][1]
-    return read
+    return _text(source, key.end, span[1]) if is_text else read
 
 
 def _read(source: Source, span: Span, form: TextFormat) -> Mapping | Diagnostic:
