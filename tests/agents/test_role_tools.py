@@ -152,7 +152,9 @@ def test_a_tool_that_is_allowed_as_a_whole_too_is_not_narrowed(tmp_path):
     assert (role.tools, role.allowed_commands) == (("Bash",), ())
 
 
-@pytest.mark.parametrize("pattern", ["git log | head", "a && b", "echo $HOME", "cat > x", "* --help", "it's"])
+@pytest.mark.parametrize(
+    "pattern", ["git log | head", "a && b", "echo $HOME", "cat > x", "* --help", "it's", ",", " , "]
+)
 def test_a_pattern_that_cannot_be_kept_refuses_the_role(tmp_path, pattern):
     file = tmp_path / "c.md"
     file.write_text(f'---\nname: c\ndescription: d\ntools: "Bash({pattern})"\n---\nDo it.\n')

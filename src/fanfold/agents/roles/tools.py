@@ -196,7 +196,7 @@ class _Reading:
         from fanfold.agents.toolbox.command_patterns import read_pattern
 
         found = []
-        for one in filter(None, map(str.strip, written.split(","))):
+        for one in list(filter(None, map(str.strip, written.split(",")))) or [""]:
             read = read_pattern(one)
             if isinstance(read, str):
                 message = f'"{word.text[:MAX_WORD]}" cannot be kept: {read}'

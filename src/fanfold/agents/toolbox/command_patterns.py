@@ -4,6 +4,8 @@ Rules
 * A pattern is matched on arguments, one by one, never on a line of text: nothing that an argument holds can
   look like another command. `git diff:*` and `git diff *` are these words and whatever follows them,
   `make test` is exactly that, `ls-files*` any word that begins so.
+* A star stands for what it seems to: `scripts/*` leads to nothing outside of that folder by `..`, and where a
+  name is left open, before or in the middle of other words, no option can take its place.
 * There is no shell. A pattern that needs one is refused, and so is a call with the signs of one among its
   arguments: whoever wrote either meant something that would not happen.
 * Each list of a role must let a command through: one that does a stage for another has both their lists.
@@ -47,14 +49,17 @@ def allows(pattern: Sequence[str], argv: Sequence[str]) -> bool:
     >>> allows(("git", "log", "*"), ["git", "log", "--stat"]), allows(("git", "log"), ["git", "log", "-1"])
     (True, False)
     """
-    if not pattern:
-        return not argv
-    first, rest = pattern[0], pattern[1:]
-    if first == ANYTHING:
-        if not rest:
-            return True
-        return any(allows(rest, argv[taken:]) for taken in range(1, len(argv)))
-    return bool(argv) and fnmatchcase(argv[0], _literal_but_stars(first)) and allows(rest, argv[1:])
+    reached = {0}
+    """How many of the arguments the words so far may stand for."""
+    for number, word in enumerate(pattern):
+        if word != ANYTHING:
+            reached = {at + 1 for at in reached if at < len(argv) and _fits(word, argv[at])}
+        elif number == len(pattern) - 1:
+            return bool(reached)
+        else:
+            begins = [at for at in reached if at < len(argv) and not argv[at].startswith("-")]
+            reached = set(range(min(begins) + 1, len(argv) + 1)) if begins else set()
+    return len(argv) in reached
 
 
 def why_not(lists: Sequence[Sequence[str]], argv: Sequence[str]) -> str:
@@ -70,6 +75,12 @@ def why_not(lists: Sequence[Sequence[str]], argv: Sequence[str]) -> str:
     return ""
 
 
-def _literal_but_stars(word: str) -> str:
+def _fits(word: str, argument: str) -> bool:
     """Only the star is a sign here: `?` and `[` mean themselves."""
-    return re.sub(r"([\[?])", r"[\1]", word)
+    if ANYTHING not in word:
+        return argument == word
+    if word.startswith(ANYTHING) and argument.startswith("-"):
+        return False
+    if ".." in argument.split("/") and ".." not in word.split("/"):
+        return False
+    return fnmatchcase(argument, re.sub(r"([\[?])", r"[\1]", word))

@@ -15,8 +15,8 @@ Rules
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import msgspec
@@ -109,8 +109,8 @@ def is_guarded(guard: CallGuard, tool: str) -> bool:
     if tool in ("apply_patch", "delete_file"):  # each of them does what these two do
         names |= {"Edit", "Write"}
     for one in guard.matcher.split("|"):
-        pattern = re.escape(one).replace(r"\.\*", ".*").replace(r"\*", ".*")
-        if any(re.fullmatch(pattern, name, re.IGNORECASE) for name in names):
+        pattern = one.replace(".*", "*").lower()
+        if any(fnmatchcase(name.lower(), pattern) for name in names):
             return True
     return False
 
@@ -126,21 +126,26 @@ def why_denied(ended: CommandResult) -> str:
         return shorten(ended.stderr.strip(), MAX_WHY_CHARS) or "it gave no reason"
     if ended.exit_code != 0:
         return f"it ended with exit status {ended.exit_code}"
-    said = ended.stdout.strip()
+    said = ended.stdout.strip().lstrip("\ufeff")
     if not said.startswith("{"):
         return ""  # words for people
     try:
         answer = read_json(said)
     except ValueError:
         return "its answer cannot be understood"
-    own = answer.get("hookSpecificOutput") or {}
+    own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(own, dict):
         return "its answer cannot be understood"
-    decision = own.get("permissionDecision", answer.get("decision"))
-    reason = own.get("permissionDecisionReason") or answer.get("reason") or answer.get("stopReason")
-    if decision in (None, "allow", "approve") and answer.get("continue") is not False:
-        return "" if own.get("updatedInput") is None else "it wants another call, and may only deny this one"
-    return shorten(str(reason or "it said no"), MAX_WHY_CHARS)
+    # A hook about permissions answers with a decision that has its own parts.
+    asked = own["decision"] if isinstance(own.get("decision"), dict) else {"behavior": own.get("decision")}
+    decisions = (*(one.get("permissionDecision") for one in (own, answer)), answer.get("decision"))
+    agrees = all(one in (None, "allow", "approve") for one in (*decisions, asked.get("behavior")))
+    if agrees and answer.get("continue") in (None, True):
+        changed = any(one.get("updatedInput") is not None for one in (own, asked))
+        return "it wants another call, and may only deny this one" if changed else ""
+    reasons = (own.get("permissionDecisionReason"), asked.get("message"), answer.get("reason"))
+    reason = next((one for one in (*reasons, answer.get("stopReason")) if one), "it said no")
+    return shorten(str(reason), MAX_WHY_CHARS)
 
 
 def _input(name: str, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _offered(said: AskBody, step: Preparation) -> list[JSON]:
 
 def _chosen(node: Node, offered: list[JSON], text: str) -> JSON:
     for one in offered:
-        if as_text(one) == text.strip():
+        if as_text(one).strip() == text.strip():
             return one
     listed = ", ".join(as_text(one) for one in offered[:20])
     message = f"{node.path} cannot be answered with {text.strip()!r}"
