@@ -174,6 +174,18 @@ steps: [{id: q, ask: Which?, choices: inputs.offered, default: c, timeout: 1h}]
     assert failed["error"]["message"] == "q cannot start: the default 'c' is not one of the choices"
 
 
+def test_a_choice_is_chosen_whatever_space_is_around_it(project, fanfold):
+    recipe = """\
+name: x
+inputs: [{name: offered, default: [" a ", "b\\n"]}]
+steps: [{id: q, ask: Which?, choices: inputs.offered}]
+output: {chosen: steps.q.output}
+"""
+    fanfold("run", write(project, recipe))
+    assert fanfold("answer", "last", "q", "b").status == 0
+    assert fanfold("resume", "last", "--json").json()["output"] == {"chosen": "b\n"}
+
+
 def test_yes_answers_no_question(project, fanfold):
     assert fanfold("run", write(project, ASKS), "--yes").status == 3
 
@@ -210,6 +222,7 @@ output: "{{steps.b.output.over}}"
     "moment",
     [
         "timestamp('2020-01-01T00:00:00Z')",
+        "timestamp(0)",
         "duration('10ms')",
         "steps.when.output.text",
         "'5ms'",

@@ -32,7 +32,7 @@ class WaitSteps(LeafType[WaitBody, Timer]):
             raise UnresolvedPath(f"{told!r} is neither a time nor a duration")
         if due_at - step.now > MAX_DURATION_MS:
             raise UnresolvedPath(f"{told} is more than {_HOURS:,} hours away")
-        return Timer(due_at)
+        return Timer(max(1, due_at))  # the log takes 0 for no time at all
 
 
 def _moment(text: str, now: int) -> int | None:
