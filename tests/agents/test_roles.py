@@ -323,3 +323,12 @@ def test_a_remark_below_a_value_is_no_part_of_it(project, home):
     scout = load(project, home).find("scout")
     assert scout is not None
     assert scout.model is None
+
+
+def test_a_refused_role_stands_for_the_name_that_steps_write(project, home):
+    front = "---\nname: Code Reviewer\ndescription: d\n{more}---\nReview.\n"
+    write(project / ".claude/agents/one.md", front.format(more="permissionMode: locked\n"))
+    write(home / ".claude/agents/two.md", front.format(more=""))
+    roles = load(project, home)
+    assert list(roles.broken) == ["code-reviewer"]
+    assert "code-reviewer" not in roles.names()

@@ -264,6 +264,7 @@ def test_a_live_run_takes_an_answer_while_other_steps_run(fanfold, recipes, back
         (["last", "ok/inner"], 6, "step.not_found"),
         (["last", "pick", "--choice", "c"], 2, "approval.bad_choice"),
         (["last", "pick"], 2, "approval.bad_choice"),
+        (["last", "ok", "--choice", "no"], 2, "approval.bad_choice"),
         (["last", "ok", "--edit", "missing.txt"], 2, "usage.bad_file"),
         (["zzzz", "ok"], 6, "run.not_found"),
     ],
@@ -276,8 +277,9 @@ def test_answers_that_do_not_fit_are_refused_with_the_reason(fanfold, recipes, a
         + "  - {id: each, for_each: '[1, 2]', depends_on: [ok], steps: [{id: yes, approve: q}]}\n"
     )
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
-    refused = fanfold("approve", *arguments, "--json")
-    assert (refused.status, refused.json()["error"]["code"]) == (status, code)
+    for command in ("approve", "reject")[: 2 if "--choice" in arguments else 1]:
+        refused = fanfold(command, *arguments, "--json")
+        assert (refused.status, refused.json()["error"]["code"]) == (status, code)
 
 
 def test_an_approval_in_a_child_run_is_answered_by_its_tree_path_or_in_the_child(fanfold, recipes, until):

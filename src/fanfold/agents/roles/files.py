@@ -93,18 +93,24 @@ def read_role(
     except OSError as error:
         message = f"{IGNORED}cannot be read: {error.strerror}"
         name = declared.name if declared is not None else path.stem
-        notices.append(Notice("role.invalid", message, str(path), role=name))
+        notices.append(Notice("role.invalid", message, str(path), role=_called(name)))
         return None
     if declared is None and kind == "md":
         declared = Declared(path.stem, "")
     content = _toml_content(data, str(path)) if kind == "toml" else _md_content(data, str(path))
     role = None if content.entries is None else _RoleMaker(content, content.entries, declared).role()
     otherwise = declared.name if declared is not None else path.stem
-    name = role.name if role is not None else _name_in(content.source.text) or otherwise
+    name = role.name if role is not None else _name_in(content.source.text) or _called(otherwise)
     notices += (_notice(found, name) for found in content.report.diagnostics)
     if role is None or content.entries is None:
         return None
     return RoleFile(structs.replace(role, brought=top is not None), content.source, content.entries)
+
+
+def _called(said: str) -> str:
+    """What steps call the role of a file that says this name, also when the file cannot be used."""
+    said = unicodedata.normalize("NFC", said.strip())
+    return _SPACES.sub("-", said).lower() if _SPACES.search(said) else said
 
 
 def _notice(found: Diagnostic, role: str) -> Notice:
@@ -265,10 +271,9 @@ class _RoleMaker:
         node = self._entries.nodes.get("name")
         said = node.text if isinstance(node, Scalar) else self._declared.name if self._declared else ""
         at = node or self._entries.head()
-        said = unicodedata.normalize("NFC", said.strip())
+        said, name = unicodedata.normalize("NFC", said.strip()), _called(said)
         if not said and not self._entries.has("name"):
             self._notes.error(".missing_key", 'a role needs "name"', at)
-        name = _SPACES.sub("-", said).lower() if _SPACES.search(said) else said
         if self._entries.has("name") and node is None:
             return ""  # it is no text, which has been told
         if not NAME.match(name) and (said or self._entries.has("name")):
@@ -369,5 +374,6 @@ def _is_empty(node: tree.Node) -> bool:
 
 def _name_in(text: str) -> str | None:
     """The name that a file which cannot be used gives itself, as far as that can be told."""
-    found = re.search(r"""^name[ \t]*[=:][ \t]*["']?([\w.-]+)["']?[ \t]*(?:#.*)?$""", text, re.MULTILINE)
-    return found[1] if found and NAME.match(found[1]) else None
+    found = re.search(r"""^name[ \t]*[=:][ \t]*(["']?)(\w.*?)\1[ \t]*(?:#.*)?$""", text, re.MULTILINE)
+    name = _called(found[2]) if found else ""
+    return name if NAME.match(name) else None

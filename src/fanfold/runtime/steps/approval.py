@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 
 from fanfold.errors import AuthorError
+from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.replies import BY_DEFAULT, judge
-from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.approval import YES_OR_NO, ApprovalBody
 from fanfold.runtime.records.ids import root_of, typed_path
 from fanfold.runtime.steps.step_type import (
     LeafType,
@@ -37,18 +38,20 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
             message = f"{node.path} is an approval, which takes a decision"
             hint = f"fanfold approve {root_of(node)} {typed_path(node)}"
             raise AuthorError("approval.not_text", message, hint=hint)
-        if said.choices and reply.decision not in said.choices:
-            first = shlex.quote(said.choices[0])
-            raise AuthorError(
-                "approval.bad_choice",
-                f"{node.path} cannot be answered with {reply.decision!r}",
-                hint=f"choose one of {', '.join(said.choices)}:"
-                f" fanfold approve {root_of(node)} {typed_path(node)} --choice {first}",
-            )
+        if reply.decision not in (said.choices or YES_OR_NO):
+            message = f"{node.path} cannot be answered with {reply.decision!r}"
+            raise AuthorError("approval.bad_choice", message, hint=_how(node, said.choices))
         return Outcome(_output(reply), judge(node, reply.decision, reply.by, reply.comment))
 
     def at_timeout(self, said: ApprovalBody) -> JSON:
         return _output(StepReply(said.default or "", BY_DEFAULT))
+
+
+def _how(node: Node, choices: tuple[str, ...]) -> str:
+    command = f"fanfold approve {root_of(node)} {typed_path(node)}"
+    if not choices:
+        return f"it has no choices: {command}, or reject"
+    return f"choose one of {', '.join(choices)}: {command} --choice {shlex.quote(choices[0])}"
 
 
 def _output(reply: StepReply) -> JSON:
