@@ -116,6 +116,9 @@ def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_co
     assert "  silent failed: sh ended with status 4 [command.failed]\n" in summary
     assert "    │ line 18 of what it says\n    │ line 19 of what it says\n" in summary
     assert max(map(len, summary.splitlines())) < 120
+    for short in (fanfold("explain", "last").out, fanfold("inspect", "last").out.partition("Steps\n")[0]):
+        assert "sh ended with status 3: … line 19 of what it says" in short
+        assert "line 18" not in short
     whole = fanfold("inspect", "last", "last").out
     assert "\n            line 1 of what it says\n" in whole
 
@@ -135,3 +138,30 @@ def test_a_round_is_told_once_as_what_it_came_to(fanfold, project):
         "fix#1/test completed", "fix#1 did not pass", "fix#2/test completed", "fix#2 completed",
         "say#1 did not pass", "say#2 completed",
     ]  # fmt: skip
+
+
+GRUMBLES = """\
+name: grumbles
+steps:
+  - id: fix
+    repeat: {until: steps.test.status == "completed", max_iterations: 2}
+    steps:
+      - {id: edit, agent: worker, write_set: [n.txt], prompt: "Mend this: {{feedback}}"}
+      - id: test
+        depends_on: edit
+        shell: "seq -f 'test_%g failed' 500; echo an old flag >&2; grep -q 2 n.txt"
+"""
+
+
+def test_a_program_that_reports_on_one_stream_and_grumbles_on_the_other_is_heard_on_both(
+    fanfold: Callable[..., Result], project: Path
+) -> None:
+    (project / "grumbles.yaml").write_text(GRUMBLES)
+    script = 'steps:\n  "fix#1/edit": {output: a, writes: {n.txt: "1\\n"}}\n'
+    script += '  "fix#2/edit": {output: b, writes: {n.txt: "2\\n"}}\n'
+    (project / "agents.yaml").write_text(script)
+    assert fanfold("run", "grumbles.yaml", "--script", "agents.yaml", "--yes").status == 0
+    told = fanfold("transcript", "last", "fix#2/edit").out
+    for words in ("test_1 failed", "characters left out", "test_500 failed\n> an old flag"):
+        assert words in told
+    assert "test_100 failed" not in told

@@ -96,7 +96,7 @@ def test_when_it_is_interrupted_twice(
 
 
 @suggested(
-    "history/explain.py: no process drives it",
+    "history/explain.py: fanfold resume {}",
     "system/doctor.py: or fanfold cancel",
     "cli/system/next_steps.py: fanfold resume {}",
 )

@@ -23,6 +23,7 @@ from fanfold.runtime.operations.history.runs import (
     step_rows,
 )
 from fanfold.runtime.views.approvals import how_to_answer
+from fanfold.runtime.views.errors import REASON_CHARS, gist
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument, how_to_retry, indented
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage
 from fanfold.runtime.views.runs.step_rows import Row
@@ -156,4 +157,4 @@ def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
     if used := usage_text(run.usage):
         yield "used", used
     if run.error is not None:
-        yield "because", one_line(f"{run.error.message} [{run.error.code}]")
+        yield "because", f"{gist(run.error, REASON_CHARS)} [{run.error.code}]"

@@ -6,7 +6,6 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
@@ -23,11 +22,14 @@ from fanfold.runtime.steps.step_type import (
     failure,
     text_of,
 )
-from fanfold.text.excerpts import shorten
+from fanfold.text.excerpts import shorten_middle
 from fanfold.text.json_value import as_text, read_json
 
 if TYPE_CHECKING:
     from fanfold.sessions.processes import Ended
+
+MAX_SAID_CHARS = 2_000
+"""Kept of what a failed program said: people read it, and the next round of a loop is told it."""
 
 
 class CommandJob(Job, frozen=True):
@@ -103,7 +105,8 @@ def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
         return Outcome({name: parts[name] for name in node.step.outputs if name in parts})
     output = ended.stdout.removesuffix("\n")
     if ended.exit_code != 0:
-        said = shorten(_without_rules(ended.stderr or ended.stdout), SUMMARY_CHARS)
+        # Many report on the one and only grumble on the other, and what they end with counts most.
+        said = shorten_middle(_without_rules(f"{ended.stdout}\n{ended.stderr}"), MAX_SAID_CHARS, tail=2 / 3)
         text = f"{job.argv[0]} ended with status {ended.exit_code}" + (f": {said}" if said else "")
         return Outcome(error=failure(node, start, "agent", "command.failed", text))
     value: JSON = output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -14,6 +14,17 @@ from fanfold.text.terminal import one_line
 
 PROGRAM_FAILED = "command.failed"
 GIST_CHARS = 160
+REASON_CHARS = 600
+"""The same where there is room for more than a line."""
+
+
+class Told(Protocol):
+    """A failure, as it was recorded or as it is shown."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def message(self) -> str: ...
 
 
 class ErrorBody(Struct, frozen=True):
@@ -39,7 +50,7 @@ class RefusedDocument(ErrorDocument, frozen=True):
     diagnostics: list[Diagnostic]
 
 
-def gist(error: Failure, most: int = GIST_CHARS) -> str:
+def gist(error: Told, most: int = GIST_CHARS) -> str:
     """A failure in one short line. Of what a program said its last line, where the reason mostly stands."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     if error.code != PROGRAM_FAILED or len(lines) < 2:

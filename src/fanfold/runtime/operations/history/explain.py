@@ -14,9 +14,11 @@ from fanfold.kernel.lifecycle import COMPLETED, HELD, INTERRUPTED, PAUSED, READY
 from fanfold.kernel.nodes import LEAF, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.history.runs import how_to_go_on
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.values import is_below
 from fanfold.runtime.views.approvals import approval_document, is_open
+from fanfold.runtime.views.errors import REASON_CHARS, gist
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import how_to_retry, run_error
 from fanfold.runtime.views.runs.rounds import last_objections
@@ -64,6 +66,9 @@ def explain_in(tree: RunTree, node: Node) -> Explained:
     """What the kernel says, and who holds the files that a step waits for."""
     found = structs.replace(explained(explain_node(tree.state, node)), status=status_of(tree, node))
     found = structs.replace(found, message=found.message.replace(found.path, named_path(tree, node), 1))
+    if node.error is not None and node.error.message:
+        short = gist(node.error, REASON_CHARS)
+        found = structs.replace(found, message=found.message.replace(node.error.message, short))
     if said := last_objections(tree, node):
         found = structs.replace(found, message=f"{found.message}: {shorten_line(said[0], MAX_SAID_CHARS)}")
     holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
@@ -91,7 +96,8 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     status = run_status(tree.state, found)
     reason, sentence, blockers = _reason(tree, found, status)
     if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
-        sentence += f"; no process drives it: fanfold resume {tree.root.id}"
+        on = how_to_go_on(tree, driven=False) or f"fanfold resume {tree.root.id}"
+        sentence += f"; no process drives it: {on}"
     if again := how_to_retry(tree):
         sentence += f"; {again} runs again what did not complete"
     steps = [explain_in(tree, node) for node in _interesting(tree, found)]
@@ -179,12 +185,12 @@ def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]
     if status in RUN_TERMINAL:
         failed = [node for node in nodes if node.status in ("failed", "timed_out")]
         error = run_error(tree, run)
-        text = status.replace("_", " ") + (f": {error.message}" if error is not None else "")
+        text = status.replace("_", " ") + (f": {gist(error, REASON_CHARS)}" if error is not None else "")
         return status, text, failed
     if status == PAUSED:
         error = run_error(tree, run)
         reason = "budget" if tree.state.pausing == "budget" else "paused"
-        return reason, error.message if error is not None else "is paused", []
+        return reason, error.message.removeprefix("the run ") if error is not None else "is paused", []
     if status == WAITING and run.growing:
         lost = [node for node in nodes if node.status == WAITING and node.reason == INTERRUPTED]
         return "open", "is open: it waits for somebody to ask for something", lost

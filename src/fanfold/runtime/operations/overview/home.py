@@ -16,6 +16,7 @@ from fanfold.runtime.operations.history.listing import listed, owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import abandoned
 from fanfold.runtime.views.approvals import PendingQuestions, pending_questions
+from fanfold.runtime.views.errors import REASON_CHARS, gist
 from fanfold.runtime.views.runs.costs import Spend
 from fanfold.runtime.views.runs.documents import run_error
 from fanfold.runtime.views.runs.rows import OwnerDocument, RunRow
@@ -141,7 +142,7 @@ def _failed(heads: Iterable[RunHead]) -> list[Need]:
             head.run_id,
             head.recipe,
             head.error.step or None if head.error is not None else None,
-            head.error.message if head.error is not None else f"the run is {head.status}",
+            gist(head.error, REASON_CHARS) if head.error is not None else f"the run is {head.status}",
             when(head.ended_at),
         )
         for head in failed[:MAX_FAILED]

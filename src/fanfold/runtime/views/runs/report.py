@@ -12,6 +12,8 @@ from fanfold.kernel.nodes import Composite, Map, Node, Run, Scope
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.reviews import ReviewedClaim, Vote
+from fanfold.runtime.views.errors import REASON_CHARS as FAILURE_CHARS
+from fanfold.runtime.views.errors import gist, last_words
 from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.documents import (
     artifacts_of,
@@ -25,8 +27,10 @@ from fanfold.runtime.views.standing import reason_of, status_of
 from fanfold.runtime.views.times import duration
 from fanfold.text.excerpts import shorten, shorten_line
 from fanfold.text.json_value import as_text
+from fanfold.text.terminal import one_line
 
 MAX_SAID_CHARS = 200
+MAX_WORDS = 20
 ADVICE = {
     "timeout": "raise the step's `timeout`, or split the step",
     "transport": "check the connection, then retry the run: it keeps what was done",
@@ -152,8 +156,11 @@ def _failure_line(node: Node) -> str:
     error = node.error
     assert error is not None
     advice = error.hint or ADVICE.get(error.kind, "")
-    text = f"- **{node.path}** {node.status}: {shorten(error.message, 500)} (`{error.code}`)"
-    return f"{text}. {advice[:1].upper()}{advice[1:]}." if advice else text
+    text = f"- **{node.path}** {node.status}: {gist(error, FAILURE_CHARS)} (`{error.code}`)"
+    words = "".join(f"\n      {one_line(line)}" for line in last_words(error, MAX_WORDS))
+    return (f"{text}. {advice[:1].upper()}{advice[1:]}." if advice else text) + (
+        f"\n{words}\n" if words else ""
+    )
 
 
 def step_table(tree: RunTree, nodes: Sequence[Node]) -> list[str]:

@@ -15,6 +15,7 @@ from msgspec import structs
 from fanfold.errors import WorldError
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.errors import REASON_CHARS, gist
 from fanfold.runtime.views.runs.documents import RunDocument, StepResult, indented, run_document
 from fanfold.runtime.views.runs.report import report_markdown
 
@@ -63,7 +64,7 @@ class TypedResult(Result, Generic[T], frozen=True):
 
 def _no_output(result: Result) -> WorldError:
     error = result.error
-    why = f": {error.message}" if error is not None else ""
+    why = f": {gist(error, REASON_CHARS)}" if error is not None else ""
     hint = f"fanfold explain {result.run_id}"
     return WorldError(
         "run.no_output",
@@ -122,7 +123,7 @@ def _table(result: Result) -> str:
 
 
 def _row(path: str, step: StepResult) -> str:
-    note = step.error.message if step.error is not None else ""
+    note = gist(step.error, REASON_CHARS) if step.error is not None else ""
     cells = (
         f"<code>{escape(path)}</code>",
         escape(step.type),
