@@ -11,10 +11,11 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
 AGENTS ?=
 VERSIONS ?=
+TARGETS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties test-all check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
+.PHONY: help demo test properties test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +28,9 @@ test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is here; says which are missing (VERSIONS="3.12 3.13")
 	VERSIONS="$(VERSIONS)" tools/test_all $(ARGS)
+
+long: $(READY) ## run targets that take long and keep how they ended in tests/long.json (TARGETS="kill-test hostile")
+	$(BIN)/python -m tools.long_tests $(TARGETS)
 
 check: static sim test ## everything that must hold before a change lands
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import cli_reference, recipe_reference, state_diagrams
+from tools import cli_reference, long_tests, recipe_reference, state_diagrams
 from tools.cookbook import cookbook
 from tools.tidy import ROOT
 
@@ -166,6 +166,7 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/mcp.md", "tools"): tools_of_models,
     ("docs/expressions.md", "functions"): expression_functions,
     ("docs/http.md", "routes"): http_routes,
+    ("CONTRIBUTING.md", "long tests"): long_tests.table,
 }
 
 

@@ -1,0 +1,61 @@
+"""What is kept of tests that take long: how they ended, by commit, and nothing that was not seen."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tools import long_tests
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A committed project with a target that passes and one that fails."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "Makefile").write_text(
+        "good:\n\t@echo '3 passed, 1 skipped in 0.1s'\n\t@echo 8 passed hands\n"
+        "\t@echo '4 passed in 2.5s (0:00:02)'\n"
+        "bad:\n\t@echo it broke; false\n"
+    )
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(long_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(long_tests, "KEPT", tmp_path / "tests" / "long.json")
+    return tmp_path
+
+
+def test_counts_of_several_calls_are_added_up(here: Path):
+    assert long_tests.main(["good"]) == 0
+    assert "| passed: 7 passed, 1 skipped |" in long_tests.table()
+
+
+def test_a_failure_is_kept_and_told_by_the_exit_status(here: Path):
+    assert long_tests.main(["bad", "good"]) == 1
+    ended = msgspec.json.decode((here / "tests" / "long.json").read_bytes())
+    assert {target: outcome["passed"] for target, outcome in ended.items()} == {"bad": False, "good": True}
+    assert "**failed**" in long_tests.table()
+
+
+def test_a_target_that_is_run_again_replaces_its_row_alone(here: Path):
+    long_tests.main(["good"])
+    long_tests.main(["bad"])
+    assert list(long_tests.kept()) == ["bad", "good"]
+
+
+def test_a_tree_with_changes_is_refused(here: Path):
+    (here / "Makefile").write_text("good:\n\t@echo '9 passed in 1s'\n")
+    with pytest.raises(SystemExit, match="commit these first"):
+        long_tests.main(["good"])
+    assert long_tests.kept() == {}
+
+
+def test_without_a_target_it_asks_which(here: Path):
+    with pytest.raises(SystemExit, match="which"):
+        long_tests.main([])
