@@ -104,7 +104,7 @@ agents:
       Speed: {{ all_checks.outputs.speed.found }}
       {% if x %}never{% endif %}
 """, {}, {"safety": {"output": {"found": "a"}}, "speed": {"output": {"found": "b"}}},
-        ("safety", "speed", "sum_up"), (18, 18)),
+        ("safety", "speed", "sum_up"), (21, 21)),
     "each": Workflow("each.yaml", """\
 workflow: {name: each, entry_point: finder}
 agents:

@@ -213,7 +213,9 @@ class _Archon:
                 if found[1] in _VARIABLES and found[1] not in told:
                     told.add(found[1])
                     what = f"{reader.what}: ${found[1]}"
-                    self.source.lose(reader.node, what, "recipes have no such variable")
+                    self.source.lose_inside(
+                        reader.node, f"${found[1]}", what, "recipes have no such variable"
+                    )
                 return found[0]
             return f"{{{{{path}}}}}"
 

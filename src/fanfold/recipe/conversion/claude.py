@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fanfold.errors import AuthorError
 from fanfold.recipe.conversion.javascript import NO_LITERAL, literal
 from fanfold.recipe.conversion.script_calls import Calls, ScriptCall
 from fanfold.recipe.conversion.script_paths import is_plain_name
@@ -46,6 +47,9 @@ class _Script:
         while at < len(self.script.words):
             at = self._statement(at)
         self._end_phase()
+        if not self.steps:
+            message = f"{self.source.file}: no agent is called in it: it is no workflow script of Claude Code"
+            raise AuthorError("convert.unreadable", message)
         self.script.lose_rest()
         if self.calls.inputs:
             self.recipe["inputs"] = self.calls.inputs

@@ -1,7 +1,7 @@
 """Conductor's workflows: agents that route to one another, groups that run together, gates, and maps.
 
 Routes are a walk from agent to agent; a recipe is a graph. What leads forward becomes edges and conditions.
-One way back, over a row of agents, becomes a loop; any other way back is lost.
+A way back over a row of agents becomes a loop; one into another loop, or over a group, is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class _Route(NamedTuple):
     to: str
     when: str
     at: Node
+    unread: bool = False
+    """Whether it has a condition that could not be read."""
 
 
 class _Conductor:
@@ -52,7 +54,7 @@ class _Conductor:
         steps = self._connected(head.text("entry_point"))
         output = top.map("output")
         said = {} if output is None else self._output(output, steps)
-        for loop in self.loops:
+        for loop in reversed(self.loops):  # what comes after a loop reads it, other loops too
             steps, said = as_loop(steps, loop, said)
         # Conductor takes inputs that nobody declared.
         inputs |= {name: {} for name in sorted(self.names.inputs - set(inputs))}
@@ -116,7 +118,8 @@ class _Conductor:
         if runtime is not None:
             inner = Reader(self.source, runtime, "runtime")
             if inner.text("default_model"):
-                recipe["defaults"] = {"model": inner.text("default_model")}
+                said = self.kinds.text(inner.text("default_model"), inner.get("default_model") or runtime)
+                recipe["defaults"] = {"model": said}
             inner.lose("provider", "models and back ends are a matter of configuration here")
             inner.done()
         head.lose("version", "versions of recipes are whole numbers")
@@ -217,7 +220,8 @@ class _Conductor:
                         "when" if route.node.key("when") else "condition", f"could not be read: {said}"
                     )
                 when = found or ""
-            self.routes.setdefault(name, []).append(_Route(route.text("to"), when, node))
+            unread = bool(said) and not when
+            self.routes.setdefault(name, []).append(_Route(route.text("to"), when, node, unread))
             route.done()
 
     def _lose_dead_ends(self) -> None:
@@ -288,9 +292,11 @@ class _Conductor:
                 inner = order[order.index(route.to) : order.index(name) + 1]
                 until = self._until(name, route, inner)
                 self.routes[name].remove(route)
-                if until and not found and all(one not in self.members for one in inner):
-                    ids = tuple(self.steps[one]["id"] for one in inner)
-                    found.append(FoundLoop(ids, until, 10))
+                ids = tuple(step["id"] for one in inner for step in self._of(one))
+                apart = all(one not in loop.inside for loop in found for one in ids)
+                if until and apart and all(one not in self.members for one in inner):
+                    # What leads back on a condition that is not known here may be left at any round.
+                    found.append(FoundLoop(ids, until, 10, route.unread))
                 else:
                     self.source.lose(route.at, f"{name}: the way back to {route.to}", "write it as a loop")
         return found

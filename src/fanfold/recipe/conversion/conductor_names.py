@@ -15,6 +15,8 @@ from fanfold.text.trees.tree import Mapping
 OF_PROGRAMS = ("exit_code", "stdout", "stderr")
 VALUE = "value"
 """What the one value of a `set` step is called."""
+_OF_CONDUCTOR = ("context", "workflow")
+"""What Conductor itself gives the values of."""
 _CHOSEN = ("choice", "selected", "decision")
 _WORD = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*(?![\w'\"])", re.ASCII)
 
@@ -87,6 +89,8 @@ class Names:
             return self._of_step(first, asked.removeprefix("output").removeprefix("."), chosen=rest)
         if own and first == "output":
             return self._of_step(own, rest) if "[" not in words[0] else None
+        if first in _OF_CONDUCTOR:
+            return None
         if own in self.kinds:  # a bare name is a field of the agent that routes
             return self._of_step(own, path)
         return None

@@ -12,6 +12,7 @@ from fanfold.recipe.conversion.source import STAND_IN, ForeignFile, Reader, rewr
 from fanfold.text.trees.tree import Mapping, Node, Scalar
 
 _DURATION = re.compile(r"\d+(?:ms|s|m|h)?", re.ASCII)
+_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*(?::-(?P<given>[^}]*))?\}", re.ASCII)
 _OF_SCHEMAS = {
     "pattern": "pattern", "minimum": "minimum", "maximum": "maximum", "min_length": "minLength",
     "max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems", "minLength": "minLength",
@@ -50,11 +51,19 @@ class StepKinds:
                 self._stand_in(agent, step, name, kind)
 
     def text(self, text: str, at: Node) -> str:
-        """A text with their names replaced by ours."""
+        """A text with their names replaced by ours, and variables of the environment by their defaults."""
+
+        def variable(found: re.Match[str]) -> str:
+            why = "the environment is not read; its default stands there"
+            if found["given"] is None:
+                why = "the environment is not read; write what it holds"
+            self._source.lose_inside(at, found[0], found[0], why)
+            return found[0] if found["given"] is None else found["given"]
+
         return rewrite(
-            text,
+            _VARIABLE.sub(variable, text),
             self._path,
-            lambda what: self._source.lose(at, what, "templates name values, and no more"),
+            lambda what: self._source.lose_inside(at, what, what, "templates name values, and no more"),
         )
 
     def _path(self, path: str) -> str | None:
@@ -71,12 +80,12 @@ class StepKinds:
         return found
 
     def _prompted(self, agent: Reader, step: dict[str, Any], name: str) -> None:
-        prompt = agent.get("prompt")
-        parts = [agent.text("system_prompt").strip(), agent.text("prompt")]
-        words = "\n\n".join(part for part in parts if part) or "Go on."
-        step["prompt"] = self.text(words, prompt or agent.node)
+        system, prompt = (
+            self.text(agent.text(key), agent.get(key) or agent.node) for key in ("system_prompt", "prompt")
+        )
+        step["prompt"] = "\n\n".join(filter(None, (system.strip(), prompt))) or "Go on."
         if agent.text("model"):
-            step["model"] = agent.text("model")
+            step["model"] = self.text(agent.text("model"), agent.get("model") or agent.node)
         output = agent.map("output")
         if output is not None:
             step["output_schema"] = self._object(output)
@@ -169,7 +178,7 @@ class StepKinds:
             inner.lose("prompt_for", "an `ask` step takes words")
             inner.done()
         asked = gate.text("prompt") or gate.text("description") or "Go on?"
-        step["approve"] = self.text(asked, gate.node)
+        step["approve"] = self.text(asked, gate.get("prompt") or gate.node)
         if choices:
             step["choices"] = choices
 

@@ -47,5 +47,10 @@ def detect(source: ForeignFile) -> str:
     inner = [node for _, node in (tasks if isinstance(tasks, Mapping) else top).entries]
     if any(isinstance(node, Mapping) and node.get("description") is not None for node in inner):
         return "crewai"
+    if any(isinstance(node, Mapping) and node.get("backstory") is not None for node in inner):
+        message = f"{source.file} has the agents of a crew, and no tasks"
+        raise AuthorError(
+            "convert.unknown", message, hint="convert the tasks.yaml beside it, which reads it too"
+        )
     message = f"it cannot be told which system {source.file} is from"
     raise AuthorError("convert.unknown", message, hint=f"say so: --from {'|'.join(SYSTEMS)}")

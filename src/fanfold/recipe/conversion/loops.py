@@ -23,6 +23,8 @@ class FoundLoop(Struct, frozen=True):
     """Their ids, in order."""
     until: str
     most: int
+    goes_on: bool = False
+    """Whether what comes after is done also when it never holds."""
 
 
 def as_loop(
@@ -38,6 +40,8 @@ def as_loop(
     outer = {key: inner[0].pop(key) for key in moved if key in inner[0]}
     group: dict[str, Any] = {"id": name, **outer}
     group["repeat"] = {"until": loop.until, "max_iterations": loop.most}
+    if loop.goes_on:
+        group["repeat"]["on_exhausted"] = "continue"
     group["steps"] = inner
     group["output"] = {step["id"]: f"steps.{step['id']}.output" for step in inner}
     rest = [_renamed(step, inside, name) for step in steps[end + 1 :]]

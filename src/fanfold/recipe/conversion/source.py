@@ -52,6 +52,7 @@ class ForeignFile:
         """The bytes of another file, relative to this one; None when it is not there."""
         self.text = data.decode("utf-8", "replace")
         self.lost: list[Lost] = []
+        self._read_to: dict[tuple[int, str], int] = {}
         self.given_up: set[int] = set()
         """Where what is lost begins: each is told once."""
 
@@ -66,6 +67,13 @@ class ForeignFile:
 
     def line(self, node: Node) -> int:
         return self.text.count("\n", 0, node.start) + 1
+
+    def lose_inside(self, node: Node, words: str, what: str, why: str) -> None:
+        """Give up words of a text: told at the line where they stand in it, each time at the next one."""
+        key = (node.start, words)
+        place = self.text.find(words, self._read_to.get(key, node.start), node.end)
+        self._read_to[key] = place + 1 if place >= 0 else node.end
+        self.lose(node if place < 0 else self.text.count("\n", 0, place) + 1, what, why)
 
     def lose(self, at: Node | int, what: str, why: str = "") -> None:
         self.lost.append(Lost(at if isinstance(at, int) else self.line(at), what, why))

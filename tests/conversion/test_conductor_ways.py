@@ -1,0 +1,109 @@
+"""Ways back, the environment and the lines of what is lost in a Conductor workflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.cli.main import main
+
+TWO_LOOPS = """\
+workflow:
+  name: two-loops
+  entry_point: seek
+agents:
+  - name: seek
+    prompt: Seek.
+    output: {covered: {type: number}}
+    routes:
+      - {to: write, when: "covered >= 70"}
+      - {to: seek, when: "{{ context.iteration < 3 }}"}
+      - {to: write}
+  - name: write
+    prompt: "Write of {{ seek.output.covered }}."
+    routes: [{to: judge}]
+  - name: judge
+    model: ${JUDGE:-small}
+    prompt: |
+      Judge it.
+
+      {% if seek %}
+      {{ seek.output | upper }} and {{ seek.output | upper }}
+      {{ seek.output | upper }}
+      ${MISSING}
+    output: {good: {type: boolean}}
+    routes:
+      - {to: $end, when: "{{ output.good }}"}
+      - {to: write}
+output:
+  good: "{{ judge.output.good }}"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@pytest.fixture
+def made(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    (folder / "flow.yaml").write_text(TWO_LOOPS)
+    status = main(["convert", "flow.yaml", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (status, found["diagnostics"]) == (0, []), found["text"]
+    (folder / "recipe.yaml").write_text(found["text"])
+    return found
+
+
+def test_what_is_lost_in_a_text_is_told_at_its_own_line(made: Any) -> None:
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [
+        (10, "agent seek: route: when"),
+        (16, "${JUDGE:-small}"),
+        (20, "{% if seek %}"),
+        (21, "{{ seek.output | upper }}"),
+        (21, "{{ seek.output | upper }}"),
+        (22, "{{ seek.output | upper }}"),
+        (23, "${MISSING}"),
+    ]
+    assert "model: small" in made["text"]
+
+
+@pytest.mark.parametrize(("covered", "rounds"), [(80, 1), (10, 10)])
+def test_two_ways_back_are_two_loops_and_one_of_unknown_end_is_left(
+    covered: int, rounds: int, made: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = {
+        "default": "words",
+        "steps": {
+            "seek_loop#*/seek": {"output": {"covered": covered}},
+            "write_loop#1/judge": {"output": {"good": False}},
+            "write_loop#2/judge": {"output": {"good": True}},
+        },
+    }
+    (folder / "script.yaml").write_text(json.dumps(script))
+    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
+    run = json.loads(capsys.readouterr().out)
+    assert (run["status"], run["output"]) == ("completed", {"good": True}), run
+    assert f"seek_loop#{rounds}/seek" in run["steps"]
+    assert f"seek_loop#{rounds + 1}/seek" not in run["steps"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("hook.js", "const fs = require('fs')\nfs.readFileSync('x')\n", "no agent is called in it"),
+        ("agents.yaml", "writer: {role: writer, goal: Write, backstory: Old}\n", "tasks.yaml beside it"),
+    ],
+)
+def test_a_neighbour_of_a_workflow_is_told_from_it(
+    file: str, text: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / file).write_text(text)
+    assert main(["convert", file, "-o", "recipe.yaml"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (folder / "recipe.yaml").exists()
