@@ -138,6 +138,30 @@ steps:
     assert sorted(one["code"] for one in codes if one) == ["artifact.taken"]
 
 
+@pytest.mark.parametrize("after", ["make", ""])
+@pytest.mark.parametrize(
+    ("first", "second"), [("echo 1 > x", "mkdir -p x; echo 2 > x/y"), ("mkdir x; echo 1 > x/y", "echo 2 > x")]
+)
+def test_a_file_and_a_folder_of_one_name_are_refused_before_anything_is_merged(
+    project: Project, first: str, second: str, after: str
+) -> None:
+    recipe = f"""\
+name: names
+steps:
+  - {{id: make, shell: 'cd "$FANFOLD_ARTIFACTS"; {first}'}}
+  - id: clash
+    depends_on: [{after}]
+    write_set: [z]
+    shell: 'echo z > z; cd "$FANFOLD_ARTIFACTS"; rm -rf x; {second}'
+"""
+    document = project.run(recipe)
+    failed = [one for one in document["steps"].values() if one["status"] == "failed"]
+    assert [one["error"]["code"] for one in failed] == ["artifact.taken"]
+    merged = document["steps"]["clash"]["status"] == "completed"
+    assert (project.folder / "z").exists() is merged
+    assert len(project.artifacts(document["run_id"])) == 1
+
+
 def test_a_later_round_sees_and_replaces_what_an_earlier_one_published(project: Project) -> None:
     recipe = """\
 name: rounds

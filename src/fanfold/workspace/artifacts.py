@@ -60,6 +60,34 @@ class ArtifactView(Struct, frozen=True):
 NOTHING_SEEN = ArtifactView()
 
 
+class PublishedNames:
+    """Names that are published, or about to be, and whose they are."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
+
+    def check(self, path: str, own: str) -> None:
+        """A name may be published if it is nobody else's, no folder, and below no file."""
+        owner = self._files.get(path, own)
+        if owner != own:
+            hint = "publish it under another name; a map can put {{index}} into it"
+            raise WorldError(
+                "artifact.taken", f"artifacts/{path} is {owner}'s, and only to be read", hint=hint
+            )
+        above = next((one for one in _folders_of(path) if one in self._files), "")
+        if above or path in self._folders:
+            owner = self._files[above] if above else self._folders[path]
+            what = f"artifacts/{above} is a file" if above else f"artifacts/{path} is a folder"
+            message = f"artifacts/{path} cannot be published: {what} of {owner}'s"
+            raise WorldError("artifact.taken", message, hint="publish it under another name")
+
+    def add(self, path: str, owner: str) -> None:
+        self._files[path] = owner
+        for folder in _folders_of(path):
+            self._folders.setdefault(folder, owner)
+
+
 def family(step: str) -> str:
     """The step whichever round of a loop it is in.
 
@@ -123,25 +151,24 @@ class ArtifactRoom:
         """Who published a name that is not this step's to use; empty when it is."""
         return self._view.taken.get(path, "")
 
-    def collect(self, clean: Callable[[bytes], bytes]) -> dict[str, Artifact]:
+    def collect(self, own: str, clean: Callable[[bytes], bytes]) -> dict[str, Artifact]:
         """What the step made, with the text of it under `text`; raises when something is not to be published.
 
-        `clean` takes secrets out.
+        `own` is the step (`family`), `clean` takes secrets out.
         """
         if not self.is_open:
             return {}
         seen = {one.path: one.sha256 for one in self._view.seen}
+        names = PublishedNames()
+        for path in (*seen, *self._view.taken):
+            names.add(path, self.owner(path) or own)
         found: dict[str, Artifact] = {}
         total = 0
         for path, data in _walk(self.folder):
             digest = hashlib.sha256(data).hexdigest()
             if seen.get(path) == digest:
                 continue
-            if owner := self.owner(path):
-                hint = "publish it under another name; a map can put {{index}} into it"
-                raise WorldError(
-                    "artifact.taken", f"artifacts/{path} is {owner}'s, and only to be read", hint=hint
-                )
+            names.check(path, own)
             total += len(data)
             if len(found) == MAX_FILES or total > MAX_BYTES:
                 message = f"a step publishes {MAX_FILES} files and {MAX_BYTES // 1024**2} MiB at most"
@@ -171,6 +198,12 @@ class ArtifactRoom:
 
             make_removable(self.folder)  # a program may have closed its own folders
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _folders_of(path: str) -> list[str]:
+    """Every folder above a name, as far as artifacts go."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import Preparing, paid_in
-from fanfold.errors import BugError, FanfoldError, WorldError
+from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
@@ -38,7 +38,7 @@ from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import LeaseLost, StoreFault
 from fanfold.text.json_value import strict
 from fanfold.text.raised import said
-from fanfold.workspace.artifacts import Artifact, ArtifactRoom, family
+from fanfold.workspace.artifacts import Artifact, ArtifactRoom, PublishedNames, family
 
 
 class Performer:
@@ -53,7 +53,7 @@ class Performer:
         self._keys: dict[tuple[str, str], str] = {}
         self._ended: dict[str, Place] = {}
         """Where steps worked that have ended well, until the log says so."""
-        self._published: dict[tuple[str, str], str] = {}
+        self._published: dict[str, PublishedNames] = {}
         """Artifacts of runs by path, with the step that published them while this process drives."""
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -197,14 +197,13 @@ class Performer:
 
     async def _collect(self, node: Node, room: ArtifactRoom) -> dict[str, Artifact]:
         """What a step that has done its work wants to publish, its names kept for it from now on."""
-        made = await asyncio.to_thread(room.collect, self._store.clean)
         own = family(node.path)
+        made = await asyncio.to_thread(room.collect, own, self._store.clean)
+        names = self._published.setdefault(node.run.id, PublishedNames())
         for path in made:
-            owner = self._published.get((node.run.id, path), own)
-            if owner != own:
-                hint = "publish it under another name; a map can put {{index}} into it"
-                raise WorldError("artifact.taken", f"artifacts/{path} is {owner}'s already", hint=hint)
-        self._published |= {(node.run.id, path): own for path in made}
+            names.check(path, own)
+        for path in made:
+            names.add(path, own)
         return made
 
     async def _publish(self, place: Place, made: dict[str, Artifact]) -> None:
