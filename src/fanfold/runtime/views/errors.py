@@ -18,7 +18,7 @@ REASON_CHARS = 600
 """The same where there is room for more than a line."""
 
 
-class Told(Protocol):
+class AnyFailure(Protocol):
     """A failure, as it was recorded or as it is shown."""
 
     @property
@@ -50,7 +50,7 @@ class RefusedDocument(ErrorDocument, frozen=True):
     diagnostics: list[Diagnostic]
 
 
-def gist(error: Told, most: int = GIST_CHARS) -> str:
+def gist(error: AnyFailure, most: int = GIST_CHARS) -> str:
     """A failure in one short line. Of what a program said its last line, where the reason mostly stands."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     if error.code != PROGRAM_FAILED or len(lines) < 2:
