@@ -53,6 +53,8 @@ def test_only_open_runs_are_captured(fanfold, project):
     fanfold("run", "r.yaml", "--script", "s.yaml", "--yes")
     refused = fanfold("capture", "last", "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (2, "capture.not_open")
+    suggested = refused.json()["error"]["hint"].removesuffix(" shows what it did").split()
+    assert fanfold(*suggested[1:]).status == 0, suggested
 
 
 def test_a_run_in_which_nothing_succeeded_has_no_recipe(fanfold, project):

@@ -127,6 +127,40 @@ def _last(project: Project) -> str:
     return str(json.loads(project.fanfold("inspect", "last", "--json").stdout)["run_id"])
 
 
+READER = """\
+name: readers
+steps:
+  - {id: plan, agent: planner, prompt: Plan it.}
+  - {id: look, agent: explorer, prompt: Look., depends_on: plan}
+"""
+
+
+def test_who_only_reads_the_project_leaves_artifacts_and_nothing_else(project: Project) -> None:
+    leaves = "{tool: write_file, args: {path: artifacts/plan.md, content: first owls}}"
+    reads = "steps: {plan: {output: x, tool_calls: [%s]}, look: {output: x, tool_calls: [%s]}}\n"
+    look = "{tool: read_file, args: {path: artifacts/plan.md}}"
+    document = project.run(READER, reads % (leaves, look))
+    assert document["status"] == "completed"
+    assert project.artifacts(document["run_id"]) == {"plan.md": "first owls"}
+    assert "first owls" in project.shown("look")
+    for path in ("plan.md", "artifacts/../plan.md", "./docs/artifacts/plan.md"):
+        document = project.run(READER, reads % (leaves.replace("artifacts/plan.md", path), look))
+        assert document["steps"]["plan"]["status"] == "failed", path
+        assert project.artifacts(document["run_id"]) == {}, path
+    assert not (project.folder / "plan.md").exists()
+    assert not (project.folder / "docs").exists()
+
+
+def test_who_lets_a_run_only_read_gets_no_artifacts_of_agents(project: Project) -> None:
+    script = "default: {output: x, writes: {artifacts/plan.md: owls}}\n"
+    (project.folder / "r.yaml").write_text(READER)
+    (project.folder / "s.yaml").write_text(script)
+    done = project.fanfold("run", "r.yaml", "--script", "s.yaml", "--permission", "read_only", "--json")
+    document = json.loads(done.stdout)
+    assert document["steps"]["plan"]["error"]["class"] == "permission"
+    assert project.artifacts(document["run_id"]) == {}
+
+
 def test_two_items_that_publish_one_name_do_not_overwrite_each_other(project: Project) -> None:
     recipe = """\
 name: items

@@ -2,7 +2,8 @@
 
 Rules
 * A session is offered what its role and step list (everything when they list nothing), less what it cannot
-  have (no runner, no network, no run to query) and, when it may only read, less every mutation.
+  have (no runner, no network, no run to query) and, when it may only read, less every mutation. Artifacts lie
+  beside the project, so a role that only reads may leave them; a user who only lets read wants none.
 * What is not offered cannot be called either: a model that names a tool it was not given is told so. Tools
   that drive Fanfold itself are denied to every session that is not a root, whatever its prompt says.
 * Mutations pass the permission of the session before they happen, reads do not.
@@ -28,7 +29,15 @@ from fanfold.agents.toolbox.edits import EditTools
 from fanfold.agents.toolbox.fetch import FetchTools
 from fanfold.agents.toolbox.files import FileTools
 from fanfold.agents.toolbox.published import PublishedFiles
-from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, ROOT_TOOLS, SPECS, ToolSpec
+from fanfold.agents.toolbox.schemas import (
+    ALIASES,
+    BY_NAME,
+    LEAVES_ARTIFACTS,
+    OFFERED_WITH,
+    ROOT_TOOLS,
+    SPECS,
+    ToolSpec,
+)
 from fanfold.agents.toolbox.search import SearchTools
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
@@ -124,7 +133,11 @@ class SessionTools:
     ) -> None:
         self._request = request
         posture: Posture = "read_only" if request.role.read_only else "auto"
-        self._permissions = (permissions or Permissions("auto")).narrowed(posture)
+        given = permissions or Permissions("auto")
+        self._permissions = given.narrowed(posture)
+        self._reads = self._permissions.posture == "read_only"
+        self._leaves = artifacts if self._reads and given.posture != "read_only" else None
+        """Where a reader may leave files."""
         files = FileTools.of(request)
         edits = EditTools(request.workspace, files)
         search = SearchTools(request.workspace)
@@ -150,7 +163,8 @@ class SessionTools:
             self._calls["fetch_url"] = fetch.fetch_url
         if query is not None:
             self._calls["query_workflow"] = _querying(request, query)
-        self._offered = tuple(spec for spec in SPECS if self._is_offered(spec))
+        leaves = {spec.name: spec for spec in (LEAVES_ARTIFACTS,) if self._leaves is not None}
+        self._offered = tuple(leaves.get(spec.name, spec) for spec in SPECS if self._is_offered(spec))
         self._names = frozenset(spec.name for spec in self._offered)
 
     @classmethod
@@ -185,16 +199,18 @@ class SessionTools:
             raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
         if name not in self._names:
             hint = f"there are {', '.join(spec.name for spec in self._offered)}"
-            if name in self._calls and self.mutates(name) and self._permissions.posture == "read_only":
+            if name in self._calls and self.mutates(name) and self._reads:
                 await self._permissions.check(self._action(name, args))
             raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
-        if self.mutates(name) and name != "run_command":  # which asks in its own words
+        leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
+        if self.mutates(name) and name != "run_command" and not leaves:  # which asks in its own words
             await self._permissions.check(self._action(name, args))
         return await self._calls[name](args)
 
     def _is_offered(self, spec: ToolSpec) -> bool:
         spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
-        if spec.name not in self._calls or (spec.mutates and self._permissions.posture == "read_only"):
+        leaves = self._leaves is not None and spec.name == LEAVES_ARTIFACTS.name
+        if spec.name not in self._calls or (spec.mutates and self._reads and not leaves):
             return False
         listed = self._request.role.tools
         return listed is None or spec.name in {ALIASES.get(name, name) for name in listed}

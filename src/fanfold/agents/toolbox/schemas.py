@@ -159,6 +159,15 @@ OFFERED_WITH = {"read_output": "run_command"}
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 
+LEAVES_ARTIFACTS = ToolSpec(
+    "write_file",
+    "Create a file below artifacts/, or replace all of it. It is kept beside the project, for later steps and"
+    " people. Nothing else can be written here.",
+    _object("path content", path=_text("path that begins with artifacts/"), content=_text("its whole text")),
+    mutates=True,
+)
+"""`write_file` as it is offered to sessions that only read the project."""
+
 ROOT_TOOLS = frozenset(
     "plan_workflow run_workflow workflow_status save_workflow task task_batch"
     " spawn_agent wait_agent send_input close_agent list_agents".split()

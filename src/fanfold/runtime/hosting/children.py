@@ -147,7 +147,9 @@ def _send(tree: RunTree, request: InputRequest, at: int) -> None:
     check_spoken_to(tree, request.child)
     said = find_body(AgentBody, last.step)
     if said is None:
-        raise SubagentRefused("subagent.not_one", f"{request.child} is a {last.step.type} step")
+        raise SubagentRefused(
+            "subagent.not_one", f"{request.child} is no agent: its type is {last.step.type}"
+        )
     step = replace(
         last.step,
         id=f"{request.child}#{len(turns) + 1}",

@@ -153,7 +153,7 @@ def _find_asking(state: State, path: str) -> Node:
     if node is None:
         raise _not_there(state, path)
     if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
-        raise AuthorError("approval.not_one", f"{path} asks nobody: it is a {node.step.type} step")
+        raise AuthorError("approval.not_one", f"{path} asks nobody: its type is {node.step.type}")
     if node.status in TERMINAL:
         raise AuthorError("approval.closed", f"{path} is {node.status} already")
     if node.status != WAITING:

@@ -131,9 +131,8 @@ def _not_an_agent(found: Addressed, node: Node) -> AuthorError:
     path = node.run.tree_path(node.path)
     if not inside:
         hint = f"fanfold explain {found.root_id} {shlex.quote(path)} tells what it did"
-        return AuthorError(
-            "step.no_session", f"{path} is a {node.step.type} step: no agent worked on it", hint=hint
-        )
+        message = f"no agent worked on {path}: its type is {node.step.type}"
+        return AuthorError("step.no_session", message, hint=hint)
     few = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
     return AuthorError(
         "step.several_sessions", f"{path} holds several sessions", hint=f"name one of them: {few}"

@@ -92,7 +92,7 @@ def _check_open(found: Addressed) -> None:
     if not found.run.plan.open:
         run = found.run
         message = f"run {run.id} was made from a recipe: {run.plan.name}@{run.plan.version}"
-        raise AuthorError("capture.not_open", message, hint=f"fanfold show {run.plan.name}")
+        raise AuthorError("capture.not_open", message, hint=f"fanfold inspect {run.id} shows what it did")
 
 
 def _why_nothing(found: Addressed, emission: Emission) -> str:
