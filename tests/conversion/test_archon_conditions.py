@@ -137,3 +137,14 @@ nodes:
     made = json.loads(capsys.readouterr().out)
     assert [(one["line"], "could not be read" in one["why"]) for one in made["lost"]] == [(7, True)]
     assert 'when: steps.b.status != "skipped"' in made["text"]
+
+
+def test_a_long_chain_declared_backwards_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [f"  - {{id: n{at}, depends_on: [n{at - 1}], prompt: x}}" for at in range(600, 0, -1)]
+    text = "\n".join(
+        ["name: far", "nodes:", *nodes, "  - {id: n0, when: \"$n0.output == 'x'\", prompt: x}\n"]
+    )
+    (folder / "flow.yaml").write_text(text)
+    main(["convert", "flow.yaml", "--json"])
+    made = json.loads(capsys.readouterr().out)
+    assert made["text"].count('.status != "skipped"') >= 600

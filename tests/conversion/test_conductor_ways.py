@@ -73,6 +73,16 @@ def test_what_is_lost_in_a_text_is_told_at_its_own_line(made: Any) -> None:
     assert "model: small" in made["text"]
 
 
+def test_an_agent_that_nobody_leads_to_is_told_where_it_stands(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "workflow: {name: x, entry_point: a}\nagents:\n- {name: a, prompt: A}\n- {name: b, prompt: B}\n"
+    (folder / "flow.yaml").write_text(text)
+    assert main(["convert", "flow.yaml", "--json"]) == 0
+    lost = json.loads(capsys.readouterr().out)["lost"]
+    assert [(one["line"], one["what"]) for one in lost] == [(4, "agent b")]
+
+
 @pytest.mark.parametrize(("covered", "rounds"), [(80, 1), (10, 10)])
 def test_two_ways_back_are_two_loops_and_one_of_unknown_end_is_left(
     covered: int, rounds: int, made: Any, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -97,6 +107,7 @@ def test_two_ways_back_are_two_loops_and_one_of_unknown_end_is_left(
     ("file", "text", "words"),
     [
         ("hook.js", "const fs = require('fs')\nfs.readFileSync('x')\n", "no agent is called in it"),
+        ("long.yaml", "name: x\nnodes:\n- {id: a, prompt: b}\n" + "# so much\n" * 110_000, "longer than"),
         ("agents.yaml", "writer: {role: writer, goal: Write, backstory: Old}\n", "tasks.yaml beside it"),
     ],
 )

@@ -428,7 +428,10 @@ c:
   expected_output: x
   context: [a, b]
   tools: [search]
-""", {}, {}, ("a", "b", "c"), (13,)),
+d:
+  description: Wait for what nobody says.
+  context: [later]
+""", {}, {}, ("a", "b", "c", "d"), (13, 16)),
     "whole": Workflow("crew.yaml", """\
 agents:
   editor:

@@ -180,10 +180,10 @@ class _Archon:
         until, most = loop.text("until") or "DONE", loop.whole("max_iterations")
         step["repeat"] = {
             "until": f"output.matches({_said(until)})",
-            "max_iterations": min(50, most) if isinstance(most, int) else 10,
+            "max_iterations": 10 if most is None else max(1, min(50, most)),
         }
-        if isinstance(most, int) and most > 50:
-            loop.lose("max_iterations", "50 rounds at most")
+        if most is not None and not 1 <= most <= 50:
+            loop.lose("max_iterations", "from 1 to 50 rounds")
         loop.lose("until_bash", "make a group of it, with a command as its gate")
         for name in ("interactive", "gate_message"):
             loop.lose(name, "put an `ask` step into the loop")

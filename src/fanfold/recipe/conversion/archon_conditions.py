@@ -22,6 +22,7 @@ _ATOM = re.compile(
     r"(?:'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<bare>-?\d+(?:\.\d+)?|true|false))\s*",
     re.ASCII,
 )
+_ONE_WILL_DO = ("none_failed_min_one_success", "one_success")
 _JOINT = re.compile(r"&&|\|\|")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 
@@ -45,7 +46,7 @@ class Triggers:
             rule = one.text("trigger_rule") or "all_success"
             made = _Node(one.texts("depends_on"), bool(one.text("when")), rule, _texts(one))
             self._nodes[one.text("id")] = made
-        self._left_out: dict[str, bool] = {}
+        self._left_out = self._all_left_out()
         self.fields: dict[str, list[str]] = {}
         """What conditions ask of each node."""
         for node in nodes:
@@ -53,13 +54,27 @@ class Triggers:
                 if field := _field(atom):
                     self.fields.setdefault(atom["node"], []).append(field)
 
-    def may_be_left_out(self, name: str) -> bool:
-        """Whether a node may be skipped without anything having failed."""
-        if name not in self._left_out:
-            self._left_out[name] = False  # a ring is told of by `check`
-            node = self._nodes.get(name)
-            self._left_out[name] = node is not None and (node.conditional or bool(self._rule(node)))
-        return self._left_out[name]
+    def _all_left_out(self) -> set[str]:
+        """The nodes that may be skipped without anything having failed."""
+        after: dict[str, list[str]] = {}
+        for name, node in self._nodes.items():
+            for one in node.needs:
+                after.setdefault(one, []).append(name)
+        found: set[str] = set()
+        new = [name for name, node in self._nodes.items() if node.conditional]
+        while new:
+            name = new.pop()
+            if name in found:
+                continue
+            found.add(name)
+            new += [one for one in after.get(name, ()) if self._is_left_out(self._nodes[one], found)]
+        return found
+
+    def _is_left_out(self, node: _Node, left_out: set[str]) -> bool:
+        """Whether a node is skipped when some of those before it are."""
+        if node.rule == "all_success":
+            return any(one in left_out for one in node.needs)
+        return node.rule in _ONE_WILL_DO and all(one in left_out for one in node.needs)
 
     def condition(self, said: str, objects: set[str]) -> str | None:
         """A node's `when` as an expression, or None; whole `objects` are compared with nothing."""
@@ -77,16 +92,14 @@ class Triggers:
 
     def rule(self, name: str) -> str:
         """What the trigger rule of a node asks of those before it that may be left out."""
-        return self._rule(self._nodes[name])
-
-    def _rule(self, node: _Node) -> str:
-        doubtful = [one for one in node.needs if self.may_be_left_out(one)]
+        node = self._nodes[name]
+        if not node.needs or not self._is_left_out(node, self._left_out):
+            return ""
+        doubtful = [one for one in node.needs if one in self._left_out]
         there = [f'steps.{in_cel(step_id(one))}.status != "skipped"' for one in doubtful]
-        if node.rule == "all_success":
-            return " && ".join(there)
-        if node.rule in ("none_failed_min_one_success", "one_success") and len(there) == len(node.needs):
-            return f"({' || '.join(there)})" if len(there) > 1 else "".join(there)
-        return ""
+        if node.rule in _ONE_WILL_DO and len(there) > 1:
+            return f"({' || '.join(there)})"
+        return " && ".join(there)
 
     def _compared(self, atom: re.Match[str], objects: set[str]) -> str | None:
         name, field = atom["node"], _field(atom)
@@ -103,7 +116,7 @@ class Triggers:
             found = f"double({path}) {sign} {float(value)}"
         else:
             return None
-        if not self.may_be_left_out(name):
+        if name not in self._left_out:
             return found
         status = f"steps.{in_cel(step_id(name))}.status"
         if sign == "!=":

@@ -242,7 +242,8 @@ class _Conductor:
         steps = [step for name in order for step in self._of(name)]
         for name in [*self.steps]:
             if name not in order and not any(name in members for members in self.members.values()):
-                self.source.lose(1, f"agent {name}", "nothing leads to it")
+                place = self.places.get(self.steps[name].get("id", ""), 1)
+                self.source.lose(place, f"agent {name}", "nothing leads to it")
         ids = [step["id"] for step in steps]
         for place, step in enumerate(steps):
             self._look_back(step, ids[place:])

@@ -57,7 +57,7 @@ def convert(source: ForeignFile) -> Converted:
         step = _task(reader, step_id(word.text), agents, inputs)
         alone = reader.flag("async_execution")
         # A task that does not say otherwise is given what all before it gave.
-        told = [step_id(one) for one in reader.texts("context")] or ([] if alone else before)
+        told = _context(reader, before, alone=alone)
         step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in told)
         needed = list(dict.fromkeys([*told, *gates]))
         if needed:
@@ -82,6 +82,16 @@ def convert(source: ForeignFile) -> Converted:
         recipe["inputs"] = inputs
     recipe["steps"] = steps
     return Converted(recipe, source.lost)
+
+
+def _context(reader: Reader, before: list[str], *, alone: bool) -> list[str]:
+    """The tasks whose results a task is given."""
+    named = [step_id(one) for one in reader.texts("context")]
+    for missing in (one for one in named if one not in before):
+        reader.lose("context", f"there is no task {missing} before it")
+    if named:
+        return [one for one in named if one in before]
+    return [] if alone else list(before)
 
 
 class _Agent(Struct):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fanfold.errors import AuthorError
 from fanfold.recipe.builder import as_yaml
 from fanfold.recipe.compile import compile_recipe
 from fanfold.recipe.conversion.formats import convert
@@ -30,11 +31,14 @@ def convert_file(project: Project, file: Path, system: str | None) -> ConvertedR
 
     def beside(name: str) -> bytes | None:
         try:
-            return read_named(project.folder, file.parent / name, MAX_BYTES)
+            data = read_named(project.folder, file.parent / name, MAX_BYTES + 1)
         except (OSError, ValueError):
             return None
+        return data if len(data) <= MAX_BYTES else None
 
-    data = read_named(project.folder, file, MAX_BYTES)
+    data = read_named(project.folder, file, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise AuthorError("convert.unreadable", f"{file} is longer than {MAX_BYTES:,} bytes")
     source = ForeignFile(data, str(file), beside)
     found, converted = convert(source, system)
     text = source.text if found == "protoagent" else as_yaml(converted.recipe)
