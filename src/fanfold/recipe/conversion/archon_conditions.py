@@ -27,7 +27,7 @@ _JOINT = re.compile(r"&&|\|\|")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 
 
-class _Node(NamedTuple):
+class _Trigger(NamedTuple):
     needs: list[str]
     conditional: bool
     rule: str
@@ -40,11 +40,11 @@ class Triggers:
 
     def __init__(self, source: ForeignFile, nodes: list[Mapping], plain: set[str]) -> None:
         self._plain = plain
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _Trigger] = {}
         for node in nodes:
             one = Reader(source, node, "")
             rule = one.text("trigger_rule") or "all_success"
-            made = _Node(one.texts("depends_on"), bool(one.text("when")), rule, _texts(one))
+            made = _Trigger(one.texts("depends_on"), bool(one.text("when")), rule, _texts(one))
             self._nodes[one.text("id")] = made
         self._left_out = self._all_left_out()
         self.fields: dict[str, list[str]] = {}
@@ -70,7 +70,7 @@ class Triggers:
             new += [one for one in after.get(name, ()) if self._is_left_out(self._nodes[one], found)]
         return found
 
-    def _is_left_out(self, node: _Node, left_out: set[str]) -> bool:
+    def _is_left_out(self, node: _Trigger, left_out: set[str]) -> bool:
         """Whether a node is skipped when some of those before it are."""
         if node.rule == "all_success":
             return any(one in left_out for one in node.needs)
