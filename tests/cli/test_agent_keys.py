@@ -58,6 +58,7 @@ def test_claims_are_those_of_the_widest_role_that_may_come(project, fanfold):
         ("prompt: x, continue: z", "recipe.unknown_step", '"z"'),
         ("prompt: x, continue: v", "recipe.conflicting_keys", "no agent step"),
         ("prompt: x, agent: critic, continue: first", "recipe.conflicting_keys", "another role"),
+        ("prompt: x, continue: looked", "recipe.conflicting_keys", "write agent: explorer"),
         ("prompt: x, continue: first, for_each: '[1]'", "recipe.conflicting_keys", "not from or into a map"),
     ],
 )
@@ -68,12 +69,12 @@ def test_what_cannot_be_meant_is_refused_where_it_stands(project, fanfold, step,
     (project.parent / "secret.md").write_text("secret")
     recipe = (
         "name: x\ninputs: {who: {}}\nsteps:\n  - {id: first, prompt: x}\n  - {id: v, set: {a: 1}}\n"
-        "  - {id: a, " + step + "}\n"
+        "  - {id: looked, agent: explorer, prompt: x}\n  - {id: a, " + step + "}\n"
     )
     told = fanfold("check", write(project, recipe), "--json")
     found = [one for one in told.json()["diagnostics"] if one["code"] == code]
     assert found, told.out
-    assert found[0]["range"]["start"]["line"] == 6
+    assert found[0]["range"]["start"]["line"] == 7
     assert words in f"{found[0]['message']} {found[0]['help']}"
 
 

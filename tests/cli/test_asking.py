@@ -102,14 +102,27 @@ steps:
 # ask
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"), [("src", "src/**"), ("*", "{{inputs.folder}}/**"), ("a, b", "{{inputs.folder}}/**")]
+)
+def test_permission_is_asked_for_what_the_inputs_mean(project, fanfold, given, shown):
+    recipe = "name: x\ninputs: {folder: {}}\nsteps:\n"
+    recipe += """  - {id: a, agent: worker, prompt: x, write_set: ["{{inputs.folder}}/**"]}\n"""
+    write(project, "default: ok\n", "s.yaml")
+    refused = fanfold("run", write(project, recipe), "-i", f"folder={given}", "--script", "s.yaml")
+    assert f"x needs permission: a writes {shown}\n" in refused.err
+
+
 def test_a_person_answers_in_words_by_choice_and_with_data(project, fanfold, until):
     asked = fanfold("run", write(project, ASKS))
     assert asked.status == 3
     assert "fanfold answer" in asked.err
     assert " colour red" in asked.err
+    assert 'answer: JSON that fits {"type":"integer","minimum":1}\n' in asked.err
     for step, text, problem in (
         ("colour", "pink", "choose one of: red, green, blue"),
         ("size", "many", "is not of type"),
+        ("size", "many", 'fits {"type":"integer","minimum":1}'),
         ("size", "0", "less than the minimum"),
         ("words", " ", "is empty"),
         ("names", "x", "asks nobody"),

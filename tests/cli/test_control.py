@@ -282,6 +282,18 @@ def test_answers_that_do_not_fit_are_refused_with_the_reason(fanfold, recipes, a
         assert (refused.status, refused.json()["error"]["code"]) == (status, code)
 
 
+def test_a_mistyped_step_is_answered_with_the_one_that_was_probably_meant(fanfold, recipes):
+    (recipes / "parent.yaml").write_text("name: parent\nsteps: [{id: kids, workflow: ./gated.yaml}]\n")
+    assert fanfold("run", "parent.yaml", "--script", "quick.yaml").status == 3
+    for command in (
+        ["approve", "last", "kid/ok"],
+        ["reject", "last", "kid/ok"],
+        ["answer", "last", "kid/ok", "x"],
+    ):
+        refused = fanfold(*command, "--json")
+        assert (refused.status, refused.json()["error"]["hint"]) == (6, 'did you mean "kids/ok"?')
+
+
 def test_an_approval_in_a_child_run_is_answered_by_its_tree_path_or_in_the_child(fanfold, recipes, until):
     (recipes / "parent.yaml").write_text(
         "name: parent\nsteps:\n  - {id: kids, workflow: ./gated.yaml, for_each: '[1, 2]'}\n"

@@ -96,6 +96,7 @@ def test_permission_and_approvals_are_asked_at_the_terminal(gated, fanfold):
     terminal.type("y\n")
     terminal.until("ok: Ship it?")
     terminal.type("perhaps\n")
+    terminal.until("perhaps is none of the answers")
     terminal.type("approve looks fine\n")
     terminal.until("1) red  2) blue")
     terminal.type("2\n")
@@ -105,6 +106,21 @@ def test_permission_and_approvals_are_asked_at_the_terminal(gated, fanfold):
     steps = fanfold("inspect", "last", "--json").json()["steps"]
     assert steps["ok"]["output"]["comment"] == "looks fine"
     assert steps["pick"]["output"]["decision"] == "blue"
+
+
+def test_the_question_says_which_data_would_fit(project):
+    schema = "{type: integer, minimum: 5}"
+    (project / "q.yaml").write_text(f"name: q\nsteps: [{{id: q, ask: Many?, output_schema: {schema}}}]\n")
+    terminal = Terminal("run", "q.yaml")
+    terminal.until('JSON that fits {"type":"integer","minimum":5}, or later >')
+    terminal.type("7\n")
+    assert terminal.end()[0] == 0
+
+
+def test_a_list_of_recipes_is_no_wider_than_the_terminal(project):
+    _, screen = Terminal("list").end()
+    assert "research-and-brief@1" in screen
+    assert max(len(line) for line in screen.splitlines()) == 100
 
 
 def test_a_permission_that_is_refused_ends_with_its_status(gated, fanfold):

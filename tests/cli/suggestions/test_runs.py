@@ -6,6 +6,7 @@ each to be understood, to find what it names, and to be permitted.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,25 @@ def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Pa
     waiting = fanfold("run", "r.yaml")
     assert "  ok: Ship?\n    │ two\n    │ lines\n    choices: go, stop\n    answer it: " in waiting.err
     assert follow(waiting) == ["approve"]
+
+
+@suggested(
+    "cli/runs/outcome.py: fanfold inspect {} {}",
+    "cli/terminal/step_text.py: fanfold inspect {} {}",
+    "views/approvals.py: fanfold approve",
+)
+def test_of_a_long_text_before_a_decision(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+    ask = json.dumps({"id": "ok", "approve": "Ship?", "show": "\n".join(f"line {n}" for n in range(13))})
+    (project / "r.yaml").write_text(f"name: r\nsteps: [{ask}]\n")
+    assert "line 12\n" in fanfold("run", "r.yaml").err  # no line is saved by saying that there is one more
+    (project / "r.yaml").write_text(
+        f"name: r\nsteps: [{ask.replace('line 12', 'line 12' + chr(92) + 'n13')}]\n"
+    )
+    waiting = fanfold("run", "r.yaml")
+    seen = fanfold("inspect", "last")
+    assert "… 2 more lines: fanfold inspect" in waiting.err
+    assert follow(seen) == ["inspect", "approve"]
+    assert follow(waiting, may=(0, USAGE)) == ["inspect", "approve"]
 
 
 @suggested(

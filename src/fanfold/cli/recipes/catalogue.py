@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 
 import click
@@ -12,7 +14,9 @@ from fanfold.cli.terminal.output import hand_over, paint, plain, tell
 from fanfold.errors import AuthorError
 from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime.operations.recipes.checked import Picture, show_recipe
+from fanfold.text.terminal import visible
 
+MIN_WORDS = 16
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 
 
@@ -29,13 +33,17 @@ def list_command(call: Invocation) -> None:
 
 def _table(entries: list[ListedRecipe], colour: bool) -> Iterator[str]:
     width = max((len(f"{entry.name}@{entry.version}") for entry in entries), default=0)
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for origin, heading in _ORIGINS.items():
         here = [entry for entry in entries if entry.origin == origin]
         if here:
             yield f"{paint(heading, 'bold', colour)}\n"
         for entry in here:
             name = f"{entry.name}@{entry.version}".ljust(width)
-            yield f"  {paint(name, 'cyan', colour)}  {plain(entry.description)}\n"
+            about = plain(entry.description)
+            if wide is not None:  # as with roles: what it is for gives way
+                about = visible(" ".join(about.split()), width=max(wide - width - 4, MIN_WORDS))
+            yield f"  {paint(name, 'cyan', colour)}  {about}\n"
 
 
 @command("show", summary="Show a recipe's inputs and graph, as text, Mermaid or SVG")

@@ -116,7 +116,8 @@ def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
     lines: list[str] = []
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
-        lines += shown_lines(approval.show, approval.choices, "    ", colour)
+        whole = f"fanfold inspect {tree.root.id} {shlex.quote(approval.path)}"
+        lines += shown_lines(approval.show, approval, "    ", colour, rest=whole)
         lines.append(f"    answer it: {how_to_answer(tree.root.id, approval.path, approval)}\n")
         if (due := default_due(tree, approval.path)) is not None:
             lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")

@@ -23,8 +23,11 @@ from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.requests import AnswerRequest, this_person
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
-from fanfold.text.terminal import cells, visible
+from fanfold.text.json_value import as_text
+from fanfold.text.terminal import cells, one_line, visible
 
+MAX_SCHEMA_CHARS = 200
+MAX_TYPED_CHARS = 60
 _YES = frozenset({"a", "approve", "y", "yes"})
 _NO = frozenset({"r", "reject", "n", "no"})
 _WANTS = {"command": "wants to run", "write": "wants to write", "network": "wants to fetch"}
@@ -127,6 +130,8 @@ class Questions:
             handle.leave_when_waiting()
             return
         given = _answer(approval, said)
+        if given is None and said:
+            tell(f"  {one_line(said, MAX_TYPED_CHARS)} is none of the answers\n")
         if given is not None:
             try:
                 handle.check(given)
@@ -194,7 +199,8 @@ def _prompt(approval: OpenApproval) -> str:
         listed = "  ".join(f"{i}) {plain(choice)}" for i, choice in enumerate(approval.choices, 1))
         return f"  {listed}  (number, or later) > "
     if approval.kind == "question":
-        return "  your answer, or later > " if approval.schema is None else "  JSON that fits, or later > "
+        fits = f"JSON that fits {one_line(as_text(approval.schema), MAX_SCHEMA_CHARS)}"
+        return f"  {'your answer' if approval.schema is None else fits}, or later > "
     return "  approve, reject or later, with a comment if you like > "
 
 

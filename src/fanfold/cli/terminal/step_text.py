@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.cli.terminal.statuses import COLOURS
-from fanfold.runtime.views.approvals import MAX_ASKED_CHARS, ApprovalDocument
+from fanfold.runtime.views.approvals import MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
 from fanfold.runtime.views.runs.documents import (
     InspectDocument,
     StepResult,
@@ -15,9 +16,11 @@ from fanfold.runtime.views.runs.documents import (
 )
 from fanfold.runtime.views.runs.step_rows import MAX_NOTE_CHARS, Row
 from fanfold.runtime.views.standing import MARKS
+from fanfold.text.json_value import as_text
 from fanfold.text.terminal import one_line
 
 MAX_STEP_LINES = 12
+MAX_SCHEMA_CHARS = 200
 
 
 def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour: bool) -> Iterator[str]:
@@ -36,7 +39,8 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
         step = steps[row.path]
         indent = "  " * (row.depth + 3)
         if step.approval is not None:
-            yield from _asked(step.approval, indent, colour, every=every)
+            rest = f"fanfold inspect {run.run_id} {shlex.quote(row.path)}"
+            yield from _asked(step.approval, indent, colour, None if every else rest)
         if every and row.leaf:
             yield from _more(step, indent, colour)
 
@@ -44,7 +48,7 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
 def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
     """What a step asks, whole: for who looks at that step alone."""
     text = "\n\n".join(part for part in (asked.question, asked.show) if part)
-    yield from shown_lines(text, asked.choices, "  ", colour, MAX_ASKED_CHARS)
+    yield from shown_lines(text, asked, "  ", colour, MAX_ASKED_CHARS)
 
 
 def _line(row: Row, widths: list[int], colour: bool) -> str:
@@ -61,20 +65,29 @@ def _line(row: Row, widths: list[int], colour: bool) -> str:
     return "  ".join(parts).rstrip() + "\n"
 
 
-def _asked(asked: ApprovalDocument, indent: str, colour: bool, *, every: bool) -> Iterator[str]:
+def _asked(asked: ApprovalDocument, indent: str, colour: bool, rest: str | None) -> Iterator[str]:
     """What somebody must read before answering an approval; the row holds its question, if that is short."""
     long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
     text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
-    yield from shown_lines(text, asked.choices, indent, colour, MAX_ASKED_CHARS if every else MAX_STEP_LINES)
+    most = MAX_ASKED_CHARS if rest is None else MAX_STEP_LINES
+    yield from shown_lines(text, asked, indent, colour, most, rest or "")
 
 
 def shown_lines(
-    text: str, choices: Sequence[str], indent: str, colour: bool, most: int = MAX_STEP_LINES
+    text: str,
+    asked: OpenApproval | ApprovalDocument,
+    indent: str,
+    colour: bool,
+    most: int = MAX_STEP_LINES,
+    rest: str = "",
 ) -> Iterator[str]:
-    """What a question shows to who is to answer it, and what may be answered."""
-    yield from _quoted(text, indent, colour, most)
-    if choices:
-        yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(choices))}\n"
+    """What a question shows to who is to answer it, and what may be answered; `rest` shows all of it."""
+    yield from _quoted(text, indent, colour, most, rest)
+    if asked.choices:
+        yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
+    elif asked.schema is not None:
+        fits = one_line(as_text(asked.schema), MAX_SCHEMA_CHARS)
+        yield f"{indent}{paint('answer', 'cyan', colour)}: JSON that fits {fits}\n"
 
 
 def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:
@@ -84,8 +97,10 @@ def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:
         yield from _quoted(indented(step.output), indent, colour, MAX_STEP_LINES)
 
 
-def _quoted(text: str, indent: str, colour: bool, most: int) -> Iterator[str]:
+def _quoted(text: str, indent: str, colour: bool, most: int, rest: str = "") -> Iterator[str]:
     lines = plain(text).splitlines()
+    most += len(lines) == most + 1  # one more line takes no more room than saying that there is one
     yield from (f"{indent}{paint('│', 'dim', colour)} {one}\n" for one in lines[:most])
     if len(lines) > most:
-        yield f"{indent}{paint('│', 'dim', colour)} … {len(lines) - most} more lines\n"
+        more = f"… {len(lines) - most} more lines{f': {rest}' if rest else ''}"
+        yield f"{indent}{paint('│', 'dim', colour)} {more}\n"

@@ -190,7 +190,7 @@ def _continued(step: Written) -> str | None:
     if not isinstance(node, Scalar):
         return None
     target = draft.scope.by_id.get(node.text)
-    problem = ""
+    problem = hint = ""
     if target is None:
         hint = notes.did_you_mean(node.text, draft.scope.by_id.keys() - {draft.id})
         message = f"step {quoted(draft.id)} continues {quoted(node.text)}, which does not exist here"
@@ -201,10 +201,12 @@ def _continued(step: Written) -> str | None:
         problem = "a conversation goes on from one step to one step, not from or into a map or a loop"
     elif _meant(target.entries, step.unit) != _meant(step.entries, step.unit):
         problem = f"{quoted(node.text)} has another role, and a conversation belongs to one"
+        named = target.entries.text("agent")
+        hint = f"write agent: {named}" if named and not step.entries.has("agent") else ""
     elif draft is target:
         problem = "a step cannot go on with its own conversation"
     if problem:
-        notes.error("recipe.conflicting_keys", problem, node)
+        notes.error("recipe.conflicting_keys", problem, node, hint)
     elif target is not None:
         target.used = True
         draft.written.setdefault(target.id, node)

@@ -46,6 +46,7 @@ from fanfold.runtime.steps.step_type import StepReply
 from fanfold.store.protocol import Request
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text, strict
+from fanfold.text.spelling import nearest
 
 MAX_TOLD_CHARS = 200
 
@@ -171,7 +172,8 @@ def _not_there(state: State, path: str) -> AuthorError | NotFoundError:
         above = find_node(state, around)
         if above is not None and above.status not in TERMINAL and above.kind != LEAF:
             return AuthorError("approval.not_open", f"nothing in {around} asks as {path} yet")
-    hint = f"fanfold inspect {run} --steps lists them"
+    near = nearest(path, [one.tree_path(at) for one in state.runs.values() for at in one.nodes])
+    hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run} --steps lists them"
     return NotFoundError("step.not_found", f"run {run} has no step {path}", hint=hint)
 
 

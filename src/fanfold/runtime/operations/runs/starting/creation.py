@@ -288,6 +288,7 @@ def start(
         attendant=attendant,
         also=also,
         scripted=scripted,
+        inputs=bound,
     )
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")

@@ -9,6 +9,7 @@ scripted agents, nor about what a budget of the run rules out.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -29,24 +30,43 @@ if TYPE_CHECKING:
     from fanfold.agents.permissions import Action
 
 MAX_NAMED = 5
+_INPUT = re.compile(r"\{\{\s*inputs\.(\w+)\s*\}\}")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,199}")
 KEPT_FROM_LOG = "goes on from results and answers in its log, which may be somebody else's"
 AGENTS, CENTS = "permission.ask_above_agents", "permission.ask_above_cents"
 
 
 def needs_permission(
-    plan: Plan, find_role: Callable[[str], Role | None], *, scripted: bool = False
+    plan: Plan,
+    find_role: Callable[[str], Role | None],
+    *,
+    scripted: bool = False,
+    inputs: Mapping[str, JSON] | None = None,
 ) -> list[str]:
     """What the recipe, its sub-workflows and the roles they name declare beyond reading, line by line.
 
-    A script answers for agents that are programs, too: then none of them is started.
+    A script answers for agents that are programs, too: then none of them is started. Plain words among
+    `inputs` stand in the place of their names.
     """
     lines: list[str] = []
     for used in (plan, *plan.workflows.values()):
         prefix = "" if used is plan else f"{used.name}: "
-        lines += [f"{prefix}{step.id} {needs}" for step in all_steps(used.steps) if (needs := declare(step))]
+        told = [f"{prefix}{step.id} {needs}" for step in all_steps(used.steps) if (needs := declare(step))]
+        # A sub-workflow has inputs of its own, which only the run will know.
+        lines += [_filled(line, inputs) for line in told] if used is plan and inputs else told
     for role in with_stages(freeze_roles(plan, find_role), find_role).values():
         lines += [*([] if scripted else _program_lines(role)), *served_lines(role)]
     return lines
+
+
+def _filled(line: str, inputs: Mapping[str, JSON]) -> str:
+    """A line with the inputs it names; those that could pass for anything else stay names."""
+
+    def value(found: re.Match[str]) -> str:
+        given = inputs.get(found[1])
+        return given if isinstance(given, str) and _PLAIN_WORD.fullmatch(given) else found[0]
+
+    return _INPUT.sub(value, line)
 
 
 def _program_lines(role: Role) -> list[str]:
@@ -101,9 +121,10 @@ def permit(
     attendant: Attendant | None = None,
     also: Sequence[str] = (),
     scripted: bool = False,
+    inputs: Mapping[str, JSON] | None = None,
 ) -> None:
     """Return when the recipe may do what it declares, and `also` this; else raise `permission_denied`."""
-    lines = [*needs_permission(plan, find_role, scripted=scripted), *also]
+    lines = [*needs_permission(plan, find_role, scripted=scripted, inputs=inputs), *also]
     permit_lines(plan, lines, posture, yes=yes, attendant=attendant)
 
 
