@@ -92,11 +92,10 @@ BACKENDS = (
 
 def _commands(home: Path, known: Sequence[BackendKind]) -> list[BackendKind]:
     """A row for every profile of an agent that is a program, as far as nothing else is called so."""
-    from fanfold.agents.command.profile import OF_ROLES
-    from fanfold.agents.command.profile_files import profile_names
+    from fanfold.agents.command.profile_names import NAMED_BY_ROLES, profile_names
 
     taken = {kind.name for kind in known}
-    names = [name for name in (*OF_ROLES, *profile_names(home)) if name not in taken]
+    names = [name for name in (*NAMED_BY_ROLES, *profile_names(home)) if name not in taken]
     return [
         BackendKind(
             name=name,

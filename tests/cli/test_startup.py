@@ -86,8 +86,8 @@ import sys
 from threading import Barrier, Thread
 from fanfold.cli.postponed import POSTPONED, postpone
 postpone()
-import asyncio, msgspec, ssl, textwrap
-assert not {name for name in POSTPONED if len(vars(sys.modules[name])) > 20}
+import asyncio, inspect, msgspec, ssl, textwrap
+assert not {name for name in POSTPONED & set(sys.modules) if len(vars(sys.modules[name])) > 20}
 begin, made = Barrier(4), []
 def use():
     begin.wait()
@@ -98,6 +98,17 @@ for thread in threads: thread.join()
 assert made == [True] * 4, made
 assert not hasattr(ssl, "nothing") and "__getattr__" not in vars(ssl)
 assert asyncio.sslproto.SSLAgainErrors[0] is ssl.SSLWantReadError
+async def one(): pass
+class Two:
+    def plain(self): pass
+    async def waits(self): pass
+asked = [one, use, Two().plain, Two().waits, Two, print]
+assert [inspect.iscoroutinefunction(each) for each in asked[:4]] == [True, False, False, True]
+assert "ast" not in sys.modules
+assert [inspect.iscoroutinefunction(each) for each in asked] == [True, False, False, True, False, False]
+assert "ast" in sys.modules and inspect.iscoroutinefunction.__module__ == "inspect"
+import logging, string
+assert string.Template("$a $$").substitute(a=1) == "1 $" and logging.Formatter("{message:>3}", style="{")
 assert textwrap.dedent("  a") == "a" and msgspec.json.schema(int) == {"type": "integer"}
 """
 
@@ -108,8 +119,11 @@ def test_what_is_postponed_is_loaded_when_it_is_used_by_however_many_threads():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_of_scripted_agents_loads_no_tls(ran: Path):
+def test_a_run_of_scripted_agents_loads_no_tls_and_nothing_that_reads_source_code(ran: Path):
     assert not loaded(ran, "run", "one.yaml", "--script", "answers.yaml") & {
         "_ssl",
+        "ast",
+        "dis",
         "fanfold.agents.toolbox.catalogue",
+        "shutil",
     }

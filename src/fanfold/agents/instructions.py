@@ -15,10 +15,11 @@ Rules
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+
+from fanfold.text.patterns import regex
 
 FILES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 32 * 1024
@@ -29,8 +30,8 @@ MAX_BELOW = 64
 """Folders below the top with instructions of their own."""
 MAX_BELOW_BYTES = 256 * 1024
 _PATTERN = frozenset("*?[{")
-_HEADING = re.compile(r"#{1,6}\s")
-_CODE_FENCE = re.compile(r"\s{0,3}(```|~~~)")
+_HEADING = regex(r"#{1,6}\s")
+_CODE_FENCE = regex(r"\s{0,3}(```|~~~)")
 
 
 class ProjectInstructions(Struct, frozen=True, omit_defaults=True):

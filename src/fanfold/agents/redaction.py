@@ -28,6 +28,7 @@ import msgspec
 from fanfold.agents.providers import key_variables
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import CUT
+from fanfold.text.patterns import regex
 
 MARK = "[redacted]"
 MIN_SECRET_CHARS = 8
@@ -35,7 +36,7 @@ MIN_OTHER_CHARS = 16
 MIN_CUT_CHARS = 12
 
 # Anywhere in the name, as a word of its own or at the end of one: AUTHTOKEN, API_KEY_2, but not KEYBOARD.
-_NAMES = re.compile(
+_NAMES = regex(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|WEBHOOK|MNEMONIC|BEARER|JWT"
     r"|AUTHORIZATION|(?:^|_)(?:AUTH|CRED|PAT|PASS|DSN))S?(?=_|\d|$)|_PWD(?=_|$)|CONNECTION_STRING"
 )

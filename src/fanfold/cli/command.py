@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from fanfold.cli.terminal.output import plain, say, say_json, tell, wants_colour
 from fanfold.errors import AuthorError
@@ -68,7 +69,7 @@ UNSAFE = option(
 )
 
 
-class Invocation(NamedTuple):
+class Invocation(Struct, frozen=True):
     """What the common options said."""
 
     project: Path

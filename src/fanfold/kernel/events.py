@@ -358,7 +358,6 @@ _TYPES: dict[str, Any] = {
 EVIDENCE_TYPES = ("session_event", "budget_event", "workspace_event")
 
 _encoder = msgspec.json.Encoder()
-_envelope_decoder = msgspec.json.Decoder(Envelope)
 
 
 def type_name(data: Data) -> str:
@@ -385,7 +384,7 @@ def read_line(line: bytes) -> tuple[Envelope, Event]:
     >>> read_line(line)[1] == event
     True
     """
-    envelope = _envelope_decoder.decode(line)
+    envelope = msgspec.json.decode(line, type=Envelope)
     return envelope, event_of(envelope)
 
 

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.recipe.surroundings import FoundRecipe
+from fanfold.text.patterns import regex
 from fanfold.text.spelling import nearest
 from fanfold.trust.project_files import LedOut, resolve_beneath, write_whole
 
@@ -34,8 +35,8 @@ if TYPE_CHECKING:  # every command has a library, and few look into a file of it
 
 MAX_FILES_PER_FOLDER = 2_000
 SUFFIXES = (".yaml", ".yml")
-_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,63})(?:@v?(?P<version>[1-9][0-9]{0,9}))?", re.ASCII)
-_VERSION_LINE = re.compile(rb"^version:[ \t]*([1-9][0-9]{0,9})[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+_NAMED = regex(r"(?P<name>[a-z0-9][a-z0-9_-]{0,63})(?:@v?(?P<version>[1-9][0-9]{0,9}))?", re.ASCII)
+_VERSION_LINE = regex(rb"^version:[ \t]*([1-9][0-9]{0,9})[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
 class ListedRecipe(Struct, frozen=True):

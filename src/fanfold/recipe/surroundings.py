@@ -99,4 +99,4 @@ class Surroundings(Struct, frozen=True):
     """The project's own command for a gate (`tests`, `lint`); None when nothing here says one."""
     is_tool: Callable[[str], bool] = field(default=lambda _: True)
     """Whether agents of ours have a tool of that name."""
-    tool_names: Sequence[str] = ()
+    tool_names: Callable[[], Sequence[str]] = field(default=lambda: ())

@@ -16,7 +16,6 @@ environment alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from msgspec import Struct
 
 from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.errors import AuthorError
+from fanfold.text.patterns import regex
 from fanfold.trust.project_files import read_beneath
 from fanfold.trust.state import is_users_own
 
@@ -40,7 +40,7 @@ MAX_FILE_BYTES = 256 * 1024
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000
 _LARGEST = 2**53
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_DIGEST = regex(r"sha256:[0-9a-f]{64}")
 _WORDS = {
     "on": True,
     "true": True,

@@ -15,7 +15,8 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -68,11 +69,14 @@ _TELLING_CHARS = 64
 """To look for so many of a large text and then compare it is many times faster than to look for all of it;
 where they stand for something else, that text is stored again."""
 _PIECED_BEGIN = b'{"pieces":['
-_decode_pieced = msgspec.json.Decoder(_Pieced).decode
 _PACKED_BEGIN = 64
 """Within so many bytes of what stands for an entry comes its blob, and of no entry a key of that name."""
-_decode_kind = msgspec.json.Decoder(_Kind).decode
-_decode_entry: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
+
+
+@cache
+def _entry_decoder() -> msgspec.json.Decoder[Entry]:
+    """Made where entries are read: it takes as long as many of them."""
+    return msgspec.json.Decoder(Entry)
 
 
 class SessionLog:
@@ -98,7 +102,7 @@ class SessionLog:
         whole = _encode(entry)
         encoded = journal.store.clean(whole)
         if len(encoded) > MAX_INLINE_BYTES:
-            kind, size = _decode_kind(encoded).kind, len(encoded)
+            kind, size = msgspec.json.decode(encoded, type=_Kind).kind, len(encoded)
             pieces: _Pieces = []
             if placed and isinstance(entry, UserInput) and encoded is whole:  # none of it is a secret
                 pieces = _in_pieces(entry.text, placed, blobs)
@@ -154,7 +158,8 @@ def read_entries(store: Store, session_id: str) -> list[Entry]:
 
 def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tuple[Envelope, Entry]]:
     """The same, each with the envelope that says when it was recorded; those beyond a number of the log."""
-    for envelope in store.log(session_id, after, lambda data: _decode_entry(_unpacked(store, data))):
+    decode = _entry_decoder().decode
+    for envelope in store.log(session_id, after, lambda data: decode(_unpacked(store, data))):
         entry: Entry = envelope.data
         if isinstance(entry, Ending) and entry.output_blob:
             output = msgspec.json.decode(store.blob(entry.output_blob))
@@ -179,6 +184,6 @@ def _put_together(store: Store, content: bytes) -> bytes:
     """A prompt that is stored in pieces, encoded as if it were not."""
     text = "".join(
         piece if isinstance(piece, str) else msgspec.json.decode(store.blob(piece.blob), type=str)
-        for piece in _decode_pieced(content).pieces
+        for piece in msgspec.json.decode(content, type=_Pieced).pieces
     )
     return _encode(UserInput(text=text))

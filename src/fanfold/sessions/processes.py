@@ -18,7 +18,9 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import IO, NamedTuple
+from typing import IO
+
+from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.sessions.insist import insist
@@ -38,7 +40,7 @@ _live: dict[str, set[Process]] = {}
 """The trees of this process by session: whoever ends a session ends all of them."""
 
 
-class Ended(NamedTuple):
+class Ended(Struct, frozen=True):
     """How a command ended: negative exit codes are signals."""
 
     exit_code: int
@@ -54,7 +56,7 @@ class ProcessTimeout(WorldError):
         self.ended = ended
 
 
-class _Pipes(NamedTuple):
+class _Pipes(Struct, frozen=True):
     """Our ends of what a keeper and its command were given."""
 
     stdin: IO[bytes]

@@ -50,7 +50,6 @@ from fanfold.store.protocol import (
 )
 from fanfold.store.sealing import seal
 from fanfold.store.tables import heads, logs, values
-from fanfold.store.tables.removal import Removal
 
 CHECKPOINT_PAGES = 2_000
 """Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""
@@ -362,6 +361,8 @@ class SqliteStore:
 
     def delete_tree(self, root: str) -> None:
         """Forget a run tree, its sessions, and the blobs nobody else refers to."""
+        from fanfold.store.tables.removal import Removal
+
         with faults.translated(self._file):
             removal = Removal(self._reader(), root)
         with self._transaction() as db:

@@ -8,12 +8,13 @@ Rules
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+
+from fanfold.text.patterns import regex
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 Span: TypeAlias = tuple[int, int]
@@ -53,7 +54,7 @@ class Diagnostic(Struct, frozen=True):
     fix: Fix | None = None
 
 
-_BREAK = re.compile(r"\r\n|\n|\r")
+_BREAK = regex(r"\r\n|\n|\r")
 
 
 def lines_of(text: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -14,13 +14,13 @@ Rules
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from fanfold.text.json_value import JSON
+from fanfold.text.patterns import regex
 
 MAX_HOLES = 10_000
 MAX_PROBLEMS = 20
@@ -36,8 +36,8 @@ _STATE_ROOTS = frozenset({"inputs", "steps", "index", "iteration"})
 
 COMPUTE = "compute it in a `set` step and write {{steps.<id>.output.<name>}}"
 
-_ROOT = re.compile(r"[A-Za-z_][\w-]*")
-_PART = re.compile(r"\.([\w-]+)|\[([0-9]{1,9})\]")
+_ROOT = regex(r"[A-Za-z_][\w-]*")
+_PART = regex(r"\.([\w-]+)|\[([0-9]{1,9})\]")
 
 
 class TemplateError(ValueError):

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 MAX_BYTES = 4_096
 
@@ -22,7 +23,7 @@ class UnreadableIndex(Exception):
     """A repository's index that cannot be read (`git_index`)."""
 
 
-class Repository(NamedTuple):
+class Repository(Struct, frozen=True):
     """A work tree, its git folder (with the index), and the folder it shares with other work trees."""
 
     top: Path

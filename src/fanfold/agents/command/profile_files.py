@@ -20,12 +20,10 @@ from msgspec import structs
 
 from fanfold.agents.command.own_files import read_own
 from fanfold.agents.command.profile import OF_ROLES, Profile
+from fanfold.agents.command.profile_names import OURS, TAKEN, own_profiles
 from fanfold.errors import AuthorError
 
-OURS = Path(__file__).parent / "profiles"
 MAX_PROFILE_BYTES = 256 * 1024
-TAKEN = frozenset(("model", "local", "scripted", *OF_ROLES))
-"""Back ends that are no profiles: a file of such a name would never be used."""
 _OWN = (
     "name",
     "title",
@@ -55,7 +53,7 @@ class Profiles(NamedTuple):
 def load_profiles(home: Path) -> Profiles:
     found: dict[str, Profile] = {}
     problems: list[AuthorError] = []
-    for name in sorted({*_built_in(), *(file.stem for file in _files(home))}):
+    for name in sorted({*_built_in(), *(file.stem for file in own_profiles(home))}):
         try:
             profile = _load(name, home)
         except AuthorError as error:
@@ -71,26 +69,6 @@ def find_profile(name: str, home: Path) -> Profile | None:
     be used.
     """
     return OF_ROLES.get(name) or _load(name, home)
-
-
-def profile_names(home: Path) -> list[str]:
-    """The names alone, without reading any; from now on they are known to mean programs."""
-    names = {file.stem for file in (*OURS.glob("*.toml"), *_files(home))} - TAKEN
-    _programs.update(names)
-    return sorted(names)
-
-
-_programs: set[str] = set()
-
-
-def is_program(backend: str) -> bool:
-    """Whether a back end starts a program; one that a program of somebody else's brings is its own affair."""
-    return backend in OF_ROLES or backend in _programs or (OURS / f"{backend}.toml").is_file()
-
-
-def _files(home: Path) -> list[Path]:
-    folder = home / "backends"
-    return sorted(folder.glob("*.toml")) if folder.is_dir() else []
 
 
 @cache
@@ -111,7 +89,7 @@ def _load(name: str, home: Path, after: Collection[str] = ()) -> Profile | None:
     """A profile by name; `after` are those that are like it."""
     file = home / "backends" / f"{name}.toml"
     ours = _built_in().get(name)
-    if file not in _files(home):
+    if file not in own_profiles(home):
         return None if ours is None else structs.replace(ours, file=str(file))
     try:
         return _own(file, ours, home, after)

@@ -51,7 +51,7 @@ def kept_by_their_programs(
 
 
 def _is_program(backend: str) -> bool:
-    from fanfold.agents.command.profile_files import is_program
+    from fanfold.agents.command.profile_names import is_program
 
     return is_program(backend)
 

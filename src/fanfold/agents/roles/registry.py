@@ -28,7 +28,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from fanfold.agents.role import BUILT_IN, IGNORED, Notice, Role
 from fanfold.agents.roles.builtin import ALIASES, ROLES
@@ -123,7 +125,7 @@ class Registry:
         return next((role for role in found if role.version == _bare(version)), None)
 
 
-class Root(NamedTuple):
+class Root(Struct, frozen=True):
     """A folder where role files may live."""
 
     folder: Path

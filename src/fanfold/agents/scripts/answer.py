@@ -10,7 +10,6 @@ Rules
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from msgspec import Struct
 from fanfold.kernel.events import FAILURE_CLASSES, NOTHING_SPENT, Failure, Usage
 from fanfold.text.json_value import JSON
 from fanfold.text.notes import Notes, quoted
+from fanfold.text.patterns import regex
 from fanfold.text.refusal import FileRefused
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.tables.shapes import Key, shape
@@ -83,7 +83,7 @@ CALL = shape(
     Key("args", "free", "Its arguments."),
     hint="write `tool_calls: [{tool: read_file, args: {path: README.md}}]`",
 )
-_PATH = re.compile(r"[\w.-]+(?:\[(?:\d+|\*)\]|#(?:\d+|\*))*(?:/[\w.-]+(?:\[(?:\d+|\*)\]|#(?:\d+|\*))*)*\Z")
+_PATH = regex(r"[\w.-]+(?:\[(?:\d+|\*)\]|#(?:\d+|\*))*(?:/[\w.-]+(?:\[(?:\d+|\*)\]|#(?:\d+|\*))*)*\Z")
 
 
 class ScriptedCall(Struct, frozen=True):

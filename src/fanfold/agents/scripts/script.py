@@ -10,16 +10,16 @@ Rules
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from fanfold.agents.scripts.answer import Answer, read_script
 from fanfold.text.json_value import JSON
+from fanfold.text.patterns import regex
 
-_SLOT = re.compile(r"\[(\d+|\*)\]|#(\d+|\*)")
-_STEP = re.compile(r"\{\{\s*step\s*\}\}")
+_SLOT = regex(r"\[(\d+|\*)\]|#(\d+|\*)")
+_STEP = regex(r"\{\{\s*step\s*\}\}")
 
 
 class Script:

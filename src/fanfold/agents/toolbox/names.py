@@ -6,12 +6,12 @@ A list that is None names everything. A tool of an MCP server is `mcp__server__t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from fanfold.agents.toolbox.schemas import ALIASES
+from fanfold.text.patterns import regex
 
-UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+UNSAFE = regex(r"[^A-Za-z0-9_-]")
 """Letters that not every provider takes in the name of a tool."""
 
 

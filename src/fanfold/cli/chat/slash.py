@@ -82,6 +82,7 @@ class SlashCommands:
         inputs = bind_inputs(plan, given_inputs(chat.project.folder, plan, pairs, None))
         terminal = Foreground(self._call)
         owned = start(chat.project, plan, inputs, options, attendant=self._keyboard)
+        terminal.listen(asyncio.get_running_loop())
         await terminal.see_to(owned)
         listen_for_leaving()
         say_outcome(self._call, owned.tree)

@@ -45,12 +45,17 @@ class Foreground:
             from fanfold.cli.terminal.questions import Questions
 
             self.attendant = Questions(self._progress)
+        self._handle: RunHandle | None = None
         self._signals = 0
 
     def drive(self, owned: Owned, *, resumed: bool = False, raised: Raised | None = None) -> int:
         """Drive a run until it ends or rests, and say how it stands; returns the exit status."""
         try:
-            asyncio.run(self.see_to(owned, resumed, raised))
+            with asyncio.Runner() as runner:
+                # Before the runner listens to Ctrl-C in a way of its own, which would have to be replaced:
+                # Python then describes it, with its task, and loads what reads source code for that.
+                self.listen(runner.get_loop())
+                runner.run(self.see_to(owned, resumed, raised))
         except asyncio.CancelledError:
             tell(f"interrupted; resume it: fanfold resume {owned.tree.root.id}\n")
             return EXIT_INTERRUPTED
@@ -59,15 +64,14 @@ class Foreground:
         return say_outcome(self._call, owned.tree)
 
     async def see_to(self, owned: Owned, resumed: bool = False, raised: Raised | None = None) -> None:
-        """Drive a run until it ends or rests, where a loop runs already."""
-        handle = RunHandle(
+        """Drive a run until it ends or rests, in a loop that listens to signals."""
+        handle = self._handle = RunHandle(
             owned,
             resumed=resumed,
             raised=raised,
             leave_when_waiting=self.attendant is None,
             on_progress=self._progress.hear,
         )
-        self._listen(handle)
         try:
             async for written in handle.follow(every_s=PERIOD_S):
                 self._progress.update(written, handle.tree)
@@ -77,17 +81,19 @@ class Foreground:
         finally:
             self._progress.close()
 
-    def _listen(self, handle: RunHandle) -> None:
-        loop = asyncio.get_running_loop()
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have signals pause and end the run that is driven in this loop next."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup: it is to outlive the terminal
             try:
-                loop.add_signal_handler(number, self._signalled, handle, number)
+                loop.add_signal_handler(number, self._signalled, number)
             except (ValueError, RuntimeError):
                 return  # not the main thread: whoever runs us decides about signals
 
-    def _signalled(self, handle: RunHandle, number: signal.Signals) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
+        handle = self._handle
+        assert handle is not None  # a loop takes up its first task before it hears of signals
         if number == signal.SIGHUP and self._signals:
             return
         self._signals += 1

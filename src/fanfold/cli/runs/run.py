@@ -100,8 +100,6 @@ def _run(
 ) -> int:
     # A prediction needs none of what carries out a run.
     from fanfold.cli.runs.foreground import Foreground
-    from fanfold.cli.runs.outcome import say_detached
-    from fanfold.runtime.operations.runs.background import hand_over
     from fanfold.runtime.operations.runs.starting.creation import start
 
     options = _options(project.folder, flags, flags.script)
@@ -110,6 +108,9 @@ def _run(
     for name in owned.tree.frozen().instructions.cut:
         tell(f"warning[instructions.cut]: {one_line(name)} is too long: agents are told its first sections\n")
     if detach:
+        from fanfold.cli.runs.outcome import say_detached
+        from fanfold.runtime.operations.runs.background import hand_over
+
         hand_over(owned)
         return say_detached(call, owned.tree)
     return terminal.drive(owned)

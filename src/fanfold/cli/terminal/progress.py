@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Sequence
 from time import time
@@ -22,8 +21,9 @@ from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.items import item_around_at
 from fanfold.runtime.views.runs.transitions import Transition, Transitions, step_at
+from fanfold.text.patterns import regex
 
-_ITEM = re.compile(r"\[\d+\]")
+_ITEM = regex(r"\[\d+\]")
 PATIENCE_S = 1.0
 """What takes longer than this is told."""
 

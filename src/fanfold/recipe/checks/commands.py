@@ -14,11 +14,12 @@ import re
 from fanfold.recipe.checks.look_alikes import warn_of_variables
 from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.text.notes import Notes, quoted
+from fanfold.text.patterns import regex
 from fanfold.text.tables.entries import Entries
 from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_VARIABLE = regex(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OBEYED = frozenset(
     {"BASH_ENV", "BASH_FUNC", "ENV", "HOME", "IFS", "OPTIND", "PATH", "PS4", "PWD", "SHELL", "SHELLOPTS"}
 )

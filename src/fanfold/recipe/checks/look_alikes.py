@@ -9,15 +9,16 @@ import re
 from collections.abc import Iterable
 
 from fanfold.text.notes import Notes, quoted
+from fanfold.text.patterns import regex
 from fanfold.text.template import is_state_path
 from fanfold.text.trees.tree import Node, Scalar
 
 CODE = "recipe.not_evaluated"
-_TAG = re.compile(r"\{[%#]-?\s*\w*")
-_DOLLAR = re.compile(r"\$(?=\{\{)")
-_ROOTS = re.compile(r"(?<![\w.])(?:steps|inputs|item|feedback)\s*[.\[]")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", re.ASCII)
-_QUOTED = re.compile(r"'[^']*'|\{\{.*?\}\}", re.DOTALL)
+_TAG = regex(r"\{[%#]-?\s*\w*")
+_DOLLAR = regex(r"\$(?=\{\{)")
+_ROOTS = regex(r"(?<![\w.])(?:steps|inputs|item|feedback)\s*[.\[]")
+_VARIABLE = regex(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", re.ASCII)
+_QUOTED = regex(r"'[^']*'|\{\{.*?\}\}", re.DOTALL)
 _SHELLS = frozenset(
     "sh bash dash zsh ksh fish ash busybox awk gawk perl ruby node python python3 env".split()
 )

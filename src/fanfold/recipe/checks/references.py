@@ -32,13 +32,14 @@ from fanfold.recipe.language.known_outputs import (
 )
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes, quoted
+from fanfold.text.patterns import regex
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
 
 if TYPE_CHECKING:
     from fanfold.recipe.expressions.evaluate import Reference, Wanted
 
-_AFTER_STEPS = re.compile(r"steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)", re.ASCII)
+_AFTER_STEPS = regex(r"steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)", re.ASCII)
 STEP_FACTS = ("output", "status", "error")
 _WHERE = {
     "item": "there is no map around this step; `for_each` gives one",

@@ -294,8 +294,9 @@ def _check_tools(entries: Entries, role: RoleFacts, unit: Unit) -> None:
     allowed, around, notes = role.tools, unit.around, unit.notes
     for item in entries.scalars("tools"):
         if allowed is None and role.backend is None and not around.is_tool(item.text):
-            near = notes.did_you_mean(item.text, around.tool_names)
-            hint = near or f"there are {', '.join(around.tool_names)}"
+            names = around.tool_names()
+            near = notes.did_you_mean(item.text, names)
+            hint = near or f"there are {', '.join(names)}"
             notes.error("recipe.bad_value", f"there is no tool {quoted(item.text)}", item, hint)
         if allowed is not None and item.text not in allowed:
             hint = notes.did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from fanfold.kernel.plan import Action
 from fanfold.recipe.checks.references import TextPlace
@@ -18,7 +20,7 @@ from fanfold.text.trees.tree import Scalar
 B = TypeVar("B", bound=Body)
 
 
-class Written(NamedTuple):
+class Written(Struct, frozen=True):
     """A step as its author wrote it, and where its texts stand."""
 
     draft: Draft

@@ -34,7 +34,6 @@ from fanfold.text.json_value import JSON
 
 IDLE_S = 30.0
 SAID_CHARS = 500
-_decode = msgspec.json.Decoder(FunctionReply).decode
 
 
 class FunctionProcesses:
@@ -117,7 +116,9 @@ class _FunctionProcess:
         self.tell(call)
         try:
             size = int.from_bytes(await self._replies.readexactly(HEADER_BYTES), "big")
-            return _decode(await self._replies.readexactly(size)) if size <= MAX_FRAME_BYTES else None
+            if size > MAX_FRAME_BYTES:
+                return None
+            return msgspec.json.decode(await self._replies.readexactly(size), type=FunctionReply)
         except (IncompleteReadError, ConnectionError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fanfold.runtime.handlers.registration import is_module_name
-
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
@@ -35,6 +33,7 @@ def read_sources(project: Path, wanted: Collection[str]) -> Sources:
     if not wanted:
         return Sources()
     from fanfold.runtime.handlers.permitted import digest
+    from fanfold.runtime.handlers.registration import is_module_name
     from fanfold.runtime.handlers.search import COMPILED, SOURCE, decorated_names, read, walk
 
     names = {name for name in wanted if not is_module_name(name)}

@@ -39,7 +39,6 @@ from fanfold.runtime.records.failures import failure_value
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
-from fanfold.runtime.records.reviews import to_value
 from fanfold.runtime.records.subagents import is_agent, subagent_event
 from fanfold.runtime.records.values import Values, last_iteration
 from fanfold.runtime.steps.decisions import (
@@ -275,6 +274,8 @@ class Answers:
         action = scope.step.action
         assert isinstance(action, GroupAction)
         if action.phase:
+            from fanfold.runtime.records.reviews import to_value
+
             review = self._values.review(scope)
             told = {} if review is None else {"review": to_value(review)}
             return {"tasks": self._values.tasks(scope), **told}, None

@@ -47,7 +47,6 @@ from fanfold.kernel.lifecycle import (
 )
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.answers import asked_event
-from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.failures import is_provider_refusal
@@ -256,9 +255,10 @@ class Host:
     def _take_requests(self) -> None:
         if self.tree.journal is not None:  # whoever took the run over says so in the same way
             self.tree.journal.confirm()
-        for request in self.tree.store.requests(self.tree.root.id):
-            act_on(self.tree, request, self.tree.now_ms())
-            self.tree.requests_done.append(request.id)
+        if asked := self.tree.store.requests(self.tree.root.id):
+            from fanfold.runtime.hosting.requests import act_on  # most runs are never asked for anything
+
+            act_on(self.tree, asked)
 
     # Effects
 

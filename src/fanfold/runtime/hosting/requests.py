@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -214,8 +215,14 @@ def is_applied(tree: RunTree, run: str, proposal: str) -> bool:
 # What the owner does
 
 
-def act_on(tree: RunTree, row: Request, at: int) -> None:
-    """Act on one request, if it still applies."""
+def act_on(tree: RunTree, rows: Sequence[Request]) -> None:
+    """Act on requests as far as they still apply; the next commit takes them away."""
+    for row in rows:
+        _act_on(tree, row, tree.now_ms())
+        tree.requests_done.append(row.id)
+
+
+def _act_on(tree: RunTree, row: Request, at: int) -> None:
     state = tree.state
     run = state.runs.get(row.run_id)
     if run is None:

@@ -11,9 +11,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from fanfold.errors import FanfoldError
 from fanfold.runtime.config import Config
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     MakeRootTools: TypeAlias = Callable[["Project", Frozen, Ask | None, SessionRequest, Tools], Tools]
 
 
-class Parts(NamedTuple):
+class Parts(Struct, frozen=True):
     """What a project is made with, each made when it is first asked for."""
 
     load_library: Callable[[], Library]
@@ -111,8 +112,6 @@ class Project:
     @cached_property
     def around(self) -> Surroundings:
         """What recipes of this project are compiled against."""
-        from fanfold.agents.roles.tools import is_tool
-        from fanfold.agents.toolbox.schemas import BY_NAME
         from fanfold.recipe.surroundings import Ceilings, Surroundings
 
         config = self.config
@@ -124,8 +123,8 @@ class Project:
             Ceilings(config.integer("ceilings.concurrency"), config.integer("ceilings.agents")),
             self._backend_problem,
             self._own_command,
-            is_tool,
-            tuple(BY_NAME),
+            _is_tool,
+            _tool_names,
         )
 
     def surroundings(self, *, scripted: bool) -> Surroundings:
@@ -271,6 +270,18 @@ class Project:
 
 def _none(_: str, _command: Sequence[str]) -> None:
     return None
+
+
+def _is_tool(name: str) -> bool:
+    from fanfold.agents.roles.tools import is_tool  # few recipes name any
+
+    return is_tool(name)
+
+
+def _tool_names() -> Sequence[str]:
+    from fanfold.agents.toolbox.schemas import BY_NAME
+
+    return tuple(BY_NAME)
 
 
 def take_back_lent(folder: Path) -> None:

@@ -9,18 +9,18 @@ them record goes to one place of an index, one after another, and not to as many
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from functools import lru_cache
 from hashlib import blake2b
 
 from fanfold.kernel.nodes import Node
+from fanfold.text.patterns import regex
 
 MAX_ROUNDS = 2
 """How often the conflict of one attempt is settled when the project keeps moving meanwhile."""
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 RUN_ID_CHARS = 12
-_NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,13})(?=[^0-9]*\Z)")
+_NUMBER = regex(r"(?<![0-9])(?:0|[1-9][0-9]{0,13})(?=[^0-9]*\Z)")
 """The last number of a path, where it is written in one way alone."""
 _DISTANCE = (1 << 28) + 1
 """Between sessions that follow one another: wide enough that the first characters tell them apart. It is odd,

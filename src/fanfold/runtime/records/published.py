@@ -73,9 +73,9 @@ def write_folder(home: Path, name: str, files: Iterable[tuple[str, bytes]]) -> N
 
 def _discard(path: Path) -> None:
     """A folder with all in it, or what stands in its place: that `rmtree` would open, and wait for a pipe."""
-    import shutil
-
     if path.is_dir() and not path.is_symlink():
+        import shutil  # there seldom is one
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

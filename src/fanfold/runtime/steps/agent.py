@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
@@ -103,7 +104,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         return AgentJob(said, prompt, step.inputs, judged, placed=placed, micro_usd_left=left)
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
-        start, node, job, place, progress = execution
+        start, node, job, place = execution.start, execution.node, execution.job, execution.place
         if job.unlisted:
             message = f"{node.path} was given the role {job.unlisted!r:.80}, which is not among its agents"
             hint = f"it may be one of: {', '.join(job.said.agents)}"
@@ -119,7 +120,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
                 request,
                 backend=services.frozen.backend_of(role),
                 idle_ms=job.said.idle_timeout_ms,
-                on_progress=progress,
+                on_progress=execution.progress,
                 journal=services.journal,
                 # In a snapshot the answer is durable before the merge begins: what is merged is not asked
                 # for again. Elsewhere it is written with the end of the step.
@@ -186,7 +187,7 @@ def words_of(node: Node) -> str:
 
 
 def _request(role: Role, execution: Execution[AgentJob], services: Services) -> SessionRequest:
-    start, node, job, place, _ = execution
+    start, node, job, place = execution.start, execution.node, execution.job, execution.place
     path = node.run.tree_path(node.path)
     taken = services.frozen.taken_up.get(path)
     return SessionRequest(
@@ -231,7 +232,7 @@ def _placed(step: Preparation, action: AgentBody, prompt: str) -> tuple[str, ...
     return tuple(value for value in values if isinstance(value, str) and len(value) >= LARGE_BYTES)
 
 
-class Section(NamedTuple):
+class Section(Struct, frozen=True):
     """What is appended to a prompt: a heading, and what it brings. `step` is where that comes from."""
 
     text: str
@@ -241,7 +242,7 @@ class Section(NamedTuple):
 
 def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
     """What an agent is told behind the words of its step."""
-    values, node, names, inputs = step
+    values, node, names, inputs = step.values, step.node, step.names, step.inputs
     parts: list[Section] = []
     for name in action.summaries:
         dependency = sibling(node, name)
@@ -316,10 +317,10 @@ def _folded(values: Values, node: Node) -> tuple[Piece, ...]:
 
 def _judged(values: Values, node: Node, said: AgentBody) -> str:
     """What a critic or a reviewer is shown of the phase it judges."""
-    from fanfold.runtime.steps.phases.material import show
-
     if said.purpose not in ("critic", "review"):
         return ""
+    from fanfold.runtime.steps.phases.material import show
+
     phase = node.parent
     while phase is not None and not isinstance(phase, Scope):
         phase = phase.parent

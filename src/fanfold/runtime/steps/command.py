@@ -66,9 +66,10 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
         from fanfold.runtime.steps.programs.own_variables import why_withheld
         from fanfold.runtime.steps.programs.sandboxed import why_not_startable
 
-        start, node, job, place, _ = execution
+        start, node, job, place = execution.start, execution.node, execution.job, execution.place
         if withheld := why_withheld(job.own_variables, services.granted.variables):
-            return Outcome(error=failure(node, start, "permission", *withheld, retryable=False))
+            code, message, hint = withheld.code, withheld.message, withheld.hint
+            return Outcome(error=failure(node, start, "permission", code, message, hint, retryable=False))
         environment = job.env | {name: os.environ[name] for name in job.own_variables}
         if problem := why_not_startable(job.argv, environment):
             return Outcome(

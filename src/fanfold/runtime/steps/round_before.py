@@ -8,8 +8,6 @@ Rules
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from fanfold.kernel.nodes import Loop, Node
@@ -17,9 +15,10 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.records.values import FEEDBACK_CHARS
 from fanfold.text.excerpts import shorten_middle
 from fanfold.text.json_value import as_text
+from fanfold.text.patterns import regex
 
 FROM_ROUND_BEFORE = "What came of the last round:"
-_PLACED = re.compile(rb'\{\{\s*feedback\b|:"feedback(?:"|\.|\[| [=!])')
+_PLACED = regex(rb'\{\{\s*feedback\b|:"feedback(?:"|\.|\[| [=!])')
 """In a template, or as the value or the beginning of an expression; never the name of a field."""
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -100,7 +101,7 @@ B = TypeVar("B", bound=Body)
 J = TypeVar("J", bound=Job)
 
 
-class Preparation(NamedTuple):
+class Preparation(Struct, frozen=True):
     """A step about to start: the names its templates see, its `inputs` looked up."""
 
     values: Values
@@ -114,7 +115,7 @@ class Preparation(NamedTuple):
         return self.values.now
 
 
-class Execution(NamedTuple, Generic[J]):
+class Execution(Struct, Generic[J], frozen=True):
     """What one execution of a step works on, and where."""
 
     start: Start
@@ -151,7 +152,7 @@ class Outcome(Struct, frozen=True):
     """The session whose workspace stays until the log has this outcome; then it must be settled."""
 
 
-class Granted(NamedTuple):
+class Granted(Struct, frozen=True):
     """What the user's own configuration, and nothing else, lets steps do."""
 
     deliver_unasked: bool
@@ -168,7 +169,7 @@ class Services:
         store: Store,
         supervisor: Supervisor,
         frozen: Frozen,
-        functions: FunctionProcesses,
+        make_functions: Callable[[], FunctionProcesses],
         programs: Programs,
         journal: Journal,
         isolation: Isolation,
@@ -177,7 +178,7 @@ class Services:
         self.store = store
         self.supervisor = supervisor
         self.frozen = frozen
-        self.functions = functions
+        self._make_functions = make_functions
         self.programs = programs
         self.journal = journal
         """Where the owner of the tree writes, and so its sessions."""
@@ -186,6 +187,15 @@ class Services:
         self.memory = isolation.project / ".fanfold"
         """The project's `.fanfold`."""
         self._session_roles: dict[tuple[object, ...], Role] = {}
+
+    @cached_property
+    def functions(self) -> FunctionProcesses:
+        """Those of the run's functions; there are none before one is called."""
+        return self._make_functions()
+
+    async def end_functions(self) -> None:
+        if "functions" in self.__dict__:
+            await self.functions.aclose()
 
     def session_role(self, step: Step, said: AgentBody) -> Role:
         """The role of an agent step as its session has it; made once for all that say the same."""
@@ -204,7 +214,7 @@ class Services:
         return role
 
 
-class StepLabel(NamedTuple):
+class StepLabel(Struct, frozen=True):
     """How a step is shown: as what kind of thing, and who or what does it."""
 
     kind: str

@@ -26,7 +26,6 @@ _UPSERT = (
 _SELECT = f"SELECT {_COLUMNS} FROM runs"  # noqa: S608 - constants only
 
 _encode = msgspec.json.Encoder().encode
-_failure = msgspec.json.Decoder(Failure).decode
 
 
 def _row(head: RunHead) -> tuple[Any, ...]:
@@ -66,7 +65,8 @@ def _head(row: tuple[Any, ...]) -> RunHead:
     values = dict(zip(_FIXED + _CHANGING, row, strict=True))
     error = values.pop("error")
     usage = Usage(values.pop("input_tokens"), values.pop("output_tokens"), values.pop("micro_usd"))
-    return RunHead(**values, error=None if error is None else _failure(error), usage=usage)
+    failure = None if error is None else msgspec.json.decode(error, type=Failure)
+    return RunHead(**values, error=failure, usage=usage)
 
 
 def select(db: apsw.Connection, rest: str, *values: Any) -> list[RunHead]:

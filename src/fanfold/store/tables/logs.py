@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import apsw
 import msgspec
+from msgspec import Struct
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
@@ -239,7 +240,7 @@ class Appender:
         return key
 
 
-class _LogPlace(NamedTuple):
+class _LogPlace(Struct, frozen=True):
     """What all events of a run have in common."""
 
     run_id: str
@@ -348,7 +349,7 @@ def _read_session(
     of_run = db.execute(f"{_PLACES} WHERE key = ?", (key if run is None else run,)).fetchone()
     if of_run is None:
         return  # deleted while it was read
-    place = _LogPlace(*of_run[1:])._replace(path=path)
+    place = msgspec.structs.replace(_LogPlace(*of_run[1:]), path=path)
     while True:
         rows = _chunk(db, "session = ? AND seq > ?", "seq", session, after)
         for row in rows:

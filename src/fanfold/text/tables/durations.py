@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-_FORM = re.compile(r"([0-9]{1,12})(ms|s|m|h)", re.ASCII)
+from fanfold.text.patterns import regex
+
+_FORM = regex(r"([0-9]{1,12})(ms|s|m|h)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _MOST_SECONDS = 10**12
-_IN_WORDS = re.compile(r"([0-9]{1,9}) *([a-z]+)", re.ASCII | re.IGNORECASE)
+_IN_WORDS = regex(r"([0-9]{1,9}) *([a-z]+)", re.ASCII | re.IGNORECASE)
 _UNIT_WORDS = {
     **dict.fromkeys(("millisecond", "milliseconds", "msec", "msecs"), "ms"),
     **dict.fromkeys(("second", "seconds", "sec", "secs"), "s"),

@@ -12,16 +12,17 @@ from collections.abc import Callable
 
 from fanfold.text.diagnostics import Fix
 from fanfold.text.notes import Notes, kind_of, quoted
+from fanfold.text.patterns import regex
 from fanfold.text.tables.durations import duration_ms, meant_duration
 from fanfold.text.tables.shapes import Key, Kind
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar, plain
 
-SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
-_SEVERAL_IDS = re.compile(rf"{ID.pattern}( *, *{ID.pattern})+", re.ASCII)
+SLUG = regex(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+ID = regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
+_SEVERAL_IDS = regex(rf"{ID.pattern}( *, *{ID.pattern})+", re.ASCII)
 ID_ALLOWED = "use letters, digits, - and _, beginning with a letter or digit, at most 128 of them"
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}", re.ASCII)
+IDENTIFIER = regex(r"[A-Za-z_][A-Za-z0-9_-]{0,127}", re.ASCII)
 
 
 _TRUTHS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

@@ -13,6 +13,8 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
+from fanfold.text.patterns import regex
+
 _importing = Lock()
 
 
@@ -28,7 +30,7 @@ def import_yaml() -> ModuleType:
         def compile_later(pattern: str, flags: int = 0) -> Any:
             caller = sys._getframe(1).f_globals  # noqa: SLF001 - other threads may be importing, too
             theirs = caller.get("__name__", "").startswith("yaml.")
-            return _Later(pattern, flags) if theirs else compile_now(pattern, flags)
+            return regex(pattern, flags) if theirs else compile_now(pattern, flags)
 
         re.compile = compile_later  # type: ignore[assignment] # there are overloads of it for bytes
         try:
@@ -36,15 +38,3 @@ def import_yaml() -> ModuleType:
         finally:
             re.compile = compile_now
         return yaml
-
-
-class _Later:
-    """A regular expression that is compiled when it is first used."""
-
-    def __init__(self, pattern: str, flags: int) -> None:
-        self._written = pattern, flags
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(re.compile(*self._written), name)
-        setattr(self, name, found)
-        return found

@@ -15,6 +15,7 @@ import re
 from typing import TypeAlias
 
 from fanfold.text.diagnostics import lines_of
+from fanfold.text.patterns import regex
 
 Value: TypeAlias = bool | int | float | str | None
 Pieces: TypeAlias = list[tuple[str, int, int]]
@@ -29,8 +30,8 @@ _WORDS: dict[str, Value] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _NUMBER_STARTS = frozenset("+-.0123456789")
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INT = regex(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = regex(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 
 _JOINED = r"[ \t]*\r?\n[ \t\r\n]*"

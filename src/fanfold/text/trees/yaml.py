@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from fanfold.text.diagnostics import Fix, Source, Span
 from fanfold.text.excerpts import shorten
+from fanfold.text.patterns import regex
 from fanfold.text.report import Report
 from fanfold.text.trees.libyaml import import_yaml
 from fanfold.text.trees.scalars import Value, resolve
@@ -37,8 +38,8 @@ MAX_ENCODING_ERRORS = 20
 MAX_SHOWN_CHARS = 60
 
 # Control characters but tab and line breaks, and what YAML 1.1 and 1.2 disagree about (line separators).
-FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_FORBIDDEN_VALUES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+FORBIDDEN = regex("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_FORBIDDEN_VALUES = regex("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # What only a file with mistakes needs is compiled then.
 _QUOTABLE = r'[^"\\\r\n]*'
 _ENDS_VALUE = r"[ \t]*(?:[\]}\r\n]|#|$)"

@@ -7,7 +7,9 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct
 
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.recipe.library import require_name, said_by_file
@@ -134,7 +136,7 @@ def _looks_like_recipe(file: str) -> bool:
     return named and any(line.startswith((b"steps:", b"phases:")) for line in lines)
 
 
-class RoleWarnings(NamedTuple):
+class RoleWarnings(Struct, frozen=True):
     """What is odd about the files of roles, seen from the recipes that use some of them."""
 
     used: list[Diagnostic]

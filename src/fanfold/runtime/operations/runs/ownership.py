@@ -15,7 +15,6 @@ from fanfold.agents.backend_registry import BackendSetup
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -39,6 +38,7 @@ from fanfold.store.protocol import Lease, LeaseHeld
 if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest
     from fanfold.agents.permissions import Ask
+    from fanfold.runtime.handlers.pool import FunctionProcesses
     from fanfold.runtime.places.direct_changes import DirectChanges
 
 
@@ -169,21 +169,22 @@ def performer_of(
     project: Project, frozen: Frozen, programs: Programs, supervisor: Supervisor, journal: Journal
 ) -> Performer:
     """What carries out the steps of one run."""
-    functions = FunctionProcesses(
-        str(project.folder),
-        frozen.sources,
-        functions_id(journal.root),
-        project.config.names(own_variables.SETTING),
-    )
+    variables = project.config.names(own_variables.SETTING)
+
+    def make_functions() -> FunctionProcesses:
+        from fanfold.runtime.handlers.pool import FunctionProcesses
+
+        return FunctionProcesses(str(project.folder), frozen.sources, functions_id(journal.root), variables)
+
     services = Services(
         project.store,
         supervisor,
         frozen,
-        functions,
+        make_functions,
         programs,
         journal,
         project.isolation,
-        Granted(project.config.switch("deliver.allow"), project.config.names(own_variables.SETTING)),
+        Granted(project.config.switch("deliver.allow"), variables),
     )
     return Performer(services, str(project.folder))
 

@@ -77,7 +77,7 @@ class Performer:
 
     async def aclose(self) -> None:
         """The tree's host leaves: end what still runs and close connections. Both are made anew if needed."""
-        await self._services.functions.aclose()
+        await self._services.end_functions()
         await self._supervisor.aclose()
         await asyncio.gather(*self._closing)
         while self._ended:  # the log does not have their end; whoever takes over finds them as they are
@@ -164,7 +164,7 @@ class Performer:
         return msgspec.structs.replace(outcome, evidence=tuple(place.evidence), unsettled=unsettled)
 
     async def _work_and_merge(self, execution: Execution[Job], session: str) -> Outcome:
-        start, node, _, place, _ = execution
+        start, node, place = execution.start, execution.node, execution.place
         try:
             outcome = _recall(place.said) or _checked(node, await self._work(execution))
             if self._isolation.is_watched(session):
@@ -224,7 +224,7 @@ class Performer:
 
     async def _bring_home(self, execution: Execution[Job], session: str, outcome: Outcome) -> Outcome:
         """Merge what was changed; with `on_conflict: resolve` an agent settles what cannot be merged."""
-        start, node, _, place, _ = execution
+        start, node, place = execution.start, execution.node, execution.place
         if place.said is None and node.step.merge != "discard":
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from fanfold.agents.redaction import MIN_SECRET_CHARS, looks_secret
 
 SETTING = "environment.allow"
 
 
-class Withheld(NamedTuple):
+class Withheld(Struct, frozen=True):
     """Why a variable is not handed over."""
 
     code: str

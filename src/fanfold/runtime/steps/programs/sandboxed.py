@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from fanfold.runtime.places.isolation import Isolation
 from fanfold.runtime.places.place import Place
 from fanfold.sessions.processes import Ended, Process, end_tree, run_process, see_out, start_process
 from fanfold.text.json_value import MAX_VALUE_BYTES
+from fanfold.text.patterns import regex
 
 if TYPE_CHECKING:
     from fanfold.workspace.artifacts import ArtifactRoom
@@ -37,7 +37,7 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_GUARD_BYTES = 64 * 1024
 MAX_GIVEN_BYTES = 1024 * 1024
 """All arguments and variables together; the kernel's own limit depends on the user's settings."""
-_NO_PROGRAM = re.compile(r"(?:bwrap: execvp|sandbox:) (?P<program>.*?): No such file or directory\Z")
+_NO_PROGRAM = regex(r"(?:bwrap: execvp|sandbox:) (?P<program>.*?): No such file or directory\Z")
 
 
 class Programs:

@@ -35,7 +35,8 @@ class Label(Struct, frozen=True):
 
 def label(step: Step) -> Label:
     """How a step is presented in every picture and listing."""
-    kind, subtitle = label_of(step)
+    shown = label_of(step)
+    kind, subtitle = shown.kind, shown.who
     marks = tuple(_marks(step))
     spoken = f"{step.id}: {kind}" + (f" {subtitle}" if subtitle and subtitle != kind else "")
     if marks:

@@ -157,8 +157,8 @@ class _Walk:
             return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
         if node.kind != LEAF:
             return ""
-        kind, who = label_of(node.step)
-        return kind if node.step.traits.waits is not None else one_line(who, MAX_WHO_CHARS)
+        label = label_of(node.step)
+        return label.kind if node.step.traits.waits is not None else one_line(label.who, MAX_WHO_CHARS)
 
     def _status(self, node: Node) -> str:
         """Its status; a group of which nothing runs or waits for somebody only stands in line."""

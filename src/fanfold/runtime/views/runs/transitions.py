@@ -142,8 +142,6 @@ class Transitions:
         return None
 
     def _of_step(self, envelope: Envelope, data: StepEvent | SubagentEvent, word: str) -> str | None:
-        from fanfold.kernel.explain import SKIPPED_FOR
-
         key = (envelope.run_id, data.step)
         if word == "started":
             self._started[key] = envelope.at
@@ -179,6 +177,8 @@ class Transitions:
         if word == "closed":
             return word
         if word == "skipped":
+            from fanfold.kernel.explain import SKIPPED_FOR
+
             return f"skipped ({SKIPPED_FOR.get(data.reason, data.reason)})"
         return None
 
@@ -206,9 +206,11 @@ def _ended(word: str, took: str) -> str:
 
 
 def _why(error: Failure | None, kind: str = "") -> str:
+    if error is None:
+        return ""
     from fanfold.runtime.views.errors import gist
 
-    return f": {kind}{gist(error)}" if error is not None else ""
+    return f": {kind}{gist(error)}"
 
 
 def step_at(tree: RunTree, run: str, path: str) -> Step | None:

@@ -11,7 +11,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from msgspec import UNSET, Struct, structs
 
@@ -115,7 +114,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return f"<transcript of {self.step} in run {self.run_id}, {self.status}, {self.turns} turns>"
 
 
-class Speaker(NamedTuple):
+class Speaker(Struct, frozen=True):
     """One session of one step: whose it is, and what tells its system prompt."""
 
     node: Node
@@ -157,7 +156,7 @@ def find_speakers(tree: RunTree, session: str) -> Iterator[Speaker]:
                 elif session.startswith(own) and session in settling_ids(own):
                     yield settler_of(tree, node, attempt, session)
                 elif session.startswith(own) and session in sessions_of(tree.store, node, attempt):
-                    yield speaker_of(tree, node, attempt)._replace(session_id=session)
+                    yield structs.replace(speaker_of(tree, node, attempt), session_id=session)
 
 
 class Told:
@@ -268,7 +267,8 @@ def earlier(tree: RunTree, speaker: Speaker) -> list[TranscriptEntry]:
     """The conversation that a session goes on with, oldest first."""
     taken = speaker.frozen.taken_up.get(speaker.step) if is_agent(speaker.node) else None
     if taken is not None:
-        told = Told(tree, speaker._replace(session_id=taken.session_id, attempt=taken.attempt), taken.step)
+        before_it = structs.replace(speaker, session_id=taken.session_id, attempt=taken.attempt)
+        told = Told(tree, before_it, taken.step)
         return [told.tell(recorded.at, recorded.entry) for recorded in taken.entries]
     before = turn_before(speaker.node) if is_agent(speaker.node) else None
     if before is None:

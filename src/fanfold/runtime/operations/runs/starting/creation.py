@@ -144,17 +144,20 @@ def _record(
     reuse: Reuse = nothing_to_reuse,
 ) -> RunTree:
     """The first event of a run; nothing is durable yet."""
-    blobs = journal.blobs
+    blobs, fixed = journal.blobs, to_json(frozen)
+    inputs, facts = blobs.put(dict(bound)), blobs.put(fixed)
     data = Created(
         plan=plan,
         settings=settings,
         epoch=journal.epoch,
-        inputs=blobs.put(dict(bound)),
-        frozen=blobs.put(to_json(frozen)),
+        inputs=inputs,
+        frozen=facts,
     )
     first = Event(journal.root, wall_clock_ms(), data)
     tree = RunTree(project.store, first, journal, reuse, forked_from=frozen.forked_from)
     tree.begin(first)
+    if blobs.get(facts) is fixed:  # else a secret was taken out of it
+        tree.know_frozen(facts, frozen)
     return tree
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from fanfold.agents.role import COMMAND, SPOKEN, Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
@@ -73,7 +75,7 @@ def _program_lines(role: Role) -> list[str]:
     """The program that does a role's work, where it is one; a `command` that nobody will run is not named."""
     if role.backend is None:
         return []
-    from fanfold.agents.command.profile_files import is_program  # few roles name any
+    from fanfold.agents.command.profile_names import is_program  # few roles name any
 
     if not is_program(role.backend):
         return []
@@ -173,7 +175,7 @@ def permit_adopted(project: Project, tree: RunTree, *, yes: bool, attendant: Att
     permitted(project.folder, root)
 
 
-class Spending(NamedTuple):
+class Spending(Struct, frozen=True):
     """What a run will probably take; a price that nobody knows counts as nothing."""
 
     agents: int

@@ -67,10 +67,8 @@ def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | N
     """Why a back end that brings its own tools may not work for a role."""
     if not role.needs_our_tools and role.tools is None:
         return None
-    from fanfold.agents.command.profile_files import (
-        find_profile,
-        is_program,
-    )  # few roles hold themselves to anything
+    from fanfold.agents.command.profile_files import find_profile  # few roles hold themselves to anything
+    from fanfold.agents.command.profile_names import is_program
 
     profile = find_profile(backend, home) if is_program(backend) else None
     if profile is None:
