@@ -123,7 +123,7 @@ def _action(draft: Draft, unit: Unit) -> Action:
     if draft.inner is not None:
         return GroupAction(steps=assemble_steps(draft.inner, unit), output=draft.facts.output)
     assert draft.type is not None
-    grammar = STEPS.grammars[draft.type]
+    grammar = STEPS.grammars[draft.type]()
     if isinstance(grammar, LeafGrammar):
         return grammar.action(draft)
     return WorkflowAction(workflow=draft.facts.workflow)

@@ -171,7 +171,7 @@ def _check(unit: Unit) -> None:
             place = TextPlace(draft, draft.scope, draft.names())
             check_common(draft, unit, place)
             if draft.type is not None:
-                STEPS.grammars[draft.type].check(Written(draft, unit, place))
+                STEPS.grammars[draft.type]().check(Written(draft, unit, place))
             settle_posture(draft, unit)
     output = unit.entries.nodes.get("output")
     if output is not None:

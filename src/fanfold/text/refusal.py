@@ -8,7 +8,6 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.text.diagnostics import Diagnostic, Source
-from fanfold.text.renderings import render_text
 
 
 class FileRefused(AuthorError):
@@ -37,4 +36,6 @@ class FileRefused(AuthorError):
 
     def rendered(self, colour: bool) -> str:
         """The diagnostics in compiler style."""
+        from fanfold.text.renderings import render_text
+
         return render_text(self.diagnostics, self._sources, colour)

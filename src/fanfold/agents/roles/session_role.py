@@ -12,7 +12,6 @@ from __future__ import annotations
 from msgspec import structs
 
 from fanfold.agents.role import Role
-from fanfold.agents.toolbox.names import is_wanted, narrowed
 
 READ_ONLY = "read-only"
 
@@ -27,12 +26,17 @@ def for_step(
     read_only: bool = False,
 ) -> Role:
     """The role with what its step says; None leaves it to the role, except the model, which is decided."""
+    left = role.tools
+    if tools is not None:
+        from fanfold.agents.toolbox.names import narrowed  # few steps name any
+
+        left = narrowed(role.tools, tools, role.mcp_servers)
     return structs.replace(
         role,
         model=model,
         reasoning_effort=reasoning_effort or role.reasoning_effort,
         max_turns=max_turns or role.max_turns,
-        tools=role.tools if tools is None else narrowed(role.tools, tools, role.mcp_servers),
+        tools=left,
         sandbox_mode=READ_ONLY if read_only else role.sandbox_mode,
     )
 
@@ -46,6 +50,8 @@ def for_stage(
     tools: tuple[str, ...] | None,
 ) -> Role:
     """The role of a session in a model stage of its pipeline, which never has more turns than the session."""
+    from fanfold.agents.toolbox.names import narrowed
+
     return structs.replace(
         role,
         pipeline=(),
@@ -58,6 +64,8 @@ def for_stage(
 
 def inside(role: Role, around: Role, *, model: str | None) -> Role:
     """A role that does a stage for another one: no more of the machine than both may have."""
+    from fanfold.agents.toolbox.names import is_wanted, narrowed
+
     tools = narrowed(around.tools, role.tools, role.mcp_servers)
     servers = {name: settings for name, settings in role.mcp_servers.items() if is_wanted(name, tools)}
     return structs.replace(

@@ -12,7 +12,8 @@ from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged
-from fanfold.recipe.types.command import SYNTAX, CommandBody
+from fanfold.recipe.language.syntaxes import COMMAND
+from fanfold.recipe.types.command import CommandBody
 from fanfold.text.notes import quoted
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key
@@ -60,6 +61,6 @@ class CommandGate(Gate[GateCommand]):
             VERIFY,
             CommandBody(run=kept.run),
             description=f"the project's own {self.name}, by {kept.file}" if kept.file else "",
-            outputs=SYNTAX.output_names,
+            outputs=COMMAND.output_names,
             workspace_mode="isolated",
         )

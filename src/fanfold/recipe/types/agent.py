@@ -14,67 +14,21 @@ from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import UNKNOWN, NamedRole, find_role
-from fanfold.recipe.language.keys import MAX_DURATION_MS
-from fanfold.recipe.language.known_outputs import TEXT
-from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import AGENT
 from fanfold.recipe.surroundings import RoleFacts
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.tables.entries import Entries
-from fanfold.text.tables.shapes import Key
 from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.text.trees.tree import Mapping, Scalar
-
-SYNTAX = StepSyntax(
-    name="agent",
-    decided_by=("prompt", "prompt_file"),
-    hinted_by=("agent",),
-    keys=(
-        Key(
-            "agent",
-            "text",
-            "Role, `name` or `name@version`; or a template that gives one of `agents`.",
-            default="default",
-        ),
-        Key("subagent", "text", "Another word for `agent`.", alias="agent"),
-        Key("role", "text", "Another word for `agent`.", alias="agent"),
-        Key("agents", "texts", "The roles that a template in `agent` may give."),
-        Key("prompt", "template", "The task. Without one the role's own prompt template is used."),
-        Key("task", "template", "Another word for `prompt`.", alias="prompt"),
-        Key("prompt_file", "text", "The same from a file beside the recipe, frozen with the run."),
-        Key(
-            "continue",
-            "id",
-            "An agent step of this scope and role; this one goes on in a copy of its conversation, "
-            "and only reads if that one does.",
-        ),
-        Key(
-            "idle_timeout",
-            "duration",
-            "How long nothing may be heard of the agent: no word, no call, no result of one.",
-            "none",
-            1,
-            MAX_DURATION_MS,
-        ),
-        Key("model", "text", "Model to use.", default="the role's"),
-        Key("reasoning_effort", "text", "How hard the model thinks.", "the role's"),
-        Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000),
-        Key("tools", "texts", "Tools allowed; may only narrow the role's.", "the role's"),
-    ),
-    takes=ATTEMPT_KEYS | {"inputs"},
-    workspace="own",
-    writes=True,
-    answers=True,
-    gives=TEXT,
-)
-
 
 _ONE_STEP_EACH = "write a step for each, with a `when`; or choose one for the run with --model"
 
 
 class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = AGENT
     agent: str = "default"
     """Role name, without its version."""
     agent_version: str | None = None

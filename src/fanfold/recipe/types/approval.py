@@ -5,46 +5,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Known, ObjectOf, Text
 from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import APPROVAL, YES_OR_NO
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import Notes, kind_of, quoted
 from fanfold.text.tables.entries import Entries
-from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
-
-YES_OR_NO = ("approve", "reject")
-"""The answers where a step names none."""
-
-
-def _answer(entries: Entries) -> Known:
-    choices = tuple(item.text for item in entries.scalars("choices")) or YES_OR_NO
-    return ObjectOf({"decision": Text(choices), "by": TEXT, "comment": ANYTHING, "edited": ANYTHING})
-
-
-SYNTAX = StepSyntax(
-    name="approval",
-    decided_by=("approve", "gate"),
-    keys=(
-        Key("approve", "template", "The question put to a person."),
-        Key(
-            "gate",
-            "word",
-            "`human`: an approval whose question is `prompt`, or the description.",
-            words=("human",),
-        ),
-        Key("prompt", "template", "With `gate: human`: the question put to a person."),
-        Key("show", "template", "What the person sees with the question."),
-        Key("choices", "choices", "Answers that complete the step.", "approve or reject"),
-        Key("default", "json", "The answer when `timeout` passes."),
-    ),
-    gives_by=_answer,
-)
 
 
 class ApprovalBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = APPROVAL
     approve: str
     show: str | None = None
     choices: tuple[str, ...] = ()

@@ -5,43 +5,20 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import JSON, Traits
-from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Known, Text
 from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import ASK
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.json_schema import misfits
 from fanfold.text.notes import quoted
-from fanfold.text.tables.entries import Entries
-from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar, plain
 
 BY_TIMEOUT = "default"
 """The trait says no more than that there is a default; what it is stands in the body."""
 
 
-def _answer(entries: Entries) -> Known:
-    node = entries.nodes.get("choices")
-    if isinstance(node, Scalar):
-        return ANYTHING
-    return Text(tuple(item.text for item in entries.scalars("choices"))) if node is not None else TEXT
-
-
-SYNTAX = StepSyntax(
-    name="ask",
-    decided_by=("ask",),
-    keys=(
-        Key("ask", "template", "The question put to a person, who answers in words or data."),
-        Key("show", "template", "What the person sees with the question."),
-        Key("choices", "choices", "The answers there are: a list, or an expression that gives one."),
-        Key("default", "json", "The answer when `timeout` passes."),
-    ),
-    takes=frozenset({"output_schema"}),
-    gives_by=_answer,
-)
-
-
 class AskBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = ASK
     ask: str
     show: str | None = None
     choices: tuple[str, ...] = ()

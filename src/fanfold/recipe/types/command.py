@@ -12,39 +12,14 @@ from fanfold.recipe.checks.commands import (
     read_own_variables,
     read_script,
 )
-from fanfold.recipe.language.known_outputs import TEXT
-from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import COMMAND
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
-from fanfold.text.tables.shapes import Key
-
-SYNTAX = StepSyntax(
-    name="command",
-    decided_by=("run", "shell"),
-    keys=(
-        Key("run", "arguments", "Command as a list of arguments; text is split, never given to a shell."),
-        Key(
-            "shell",
-            "text",
-            "Script for `sh -c`; its `inputs` are variables of that name, never part of its text.",
-        ),
-        Key("env", "variables", "Environment variables for the command."),
-        Key(
-            "env_vars",
-            "texts",
-            "Names of variables of the user's environment; their own configuration must list them.",
-        ),
-        Key("network", "boolean", "Allow the command to use the network.", "false"),
-    ),
-    takes=ATTEMPT_KEYS | {"inputs"},
-    workspace="scratch",
-    gives=TEXT,
-    output_names=("exit_code", "stdout", "stderr"),
-)
 
 
 class CommandBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = COMMAND
     run: tuple[str, ...] = ()
     """Argument templates; one argument stays one argument. Empty where there is a script instead."""
     shell: str = ""

@@ -9,24 +9,13 @@ from msgspec import Struct
 from fanfold.kernel.branch_names import check_branch_name
 from fanfold.kernel.plan import Traits
 from fanfold.recipe.checks.sets import read_patterns
+from fanfold.recipe.language import syntaxes
 from fanfold.recipe.language.keys import DELIVER, PULL_REQUEST
-from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, ObjectOf, Truth
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.tables.entries import Entries, read_entries
-from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
-
-SYNTAX = StepSyntax(
-    name="deliver",
-    decided_by=("deliver",),
-    keys=(Key("deliver", "object", "What becomes of all that this run merged.", of="deliver"),),
-    takes=frozenset({"retry"}),
-    workspace="claims",
-    writes=True,
-    gives=ObjectOf({"branch": TEXT, "commit": TEXT, "pushed": Truth(), "url": ANYTHING}),
-)
 
 
 class PullRequestWish(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -37,7 +26,7 @@ class PullRequestWish(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class DeliverBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = syntaxes.DELIVER
     branch: str
     message: str
     push: bool = False

@@ -6,33 +6,16 @@ from typing import ClassVar, Literal
 
 from fanfold.kernel.plan import Output, Traits
 from fanfold.recipe.checks.values import read_output
-from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import END
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
-from fanfold.text.tables.shapes import Key
 
 Ending = Literal["completed", "failed"]
-SYNTAX = StepSyntax(
-    name="end",
-    decided_by=("end",),
-    keys=(
-        Key(
-            "end",
-            "word",
-            "How the run ends here; what runs is cancelled, what waits is skipped.",
-            words=("completed", "failed"),
-            meant=(("success", "completed"), ("ok", "completed"), ("failure", "failed"), ("error", "failed")),
-        ),
-        Key("message", "template", "Why; of a failed run its error."),
-        Key("output", "output", "Output of the run.", "the recipe's output"),
-    ),
-    gives=TEXT,
-)
 
 
 class EndBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = END
     end: Ending = "completed"
     message: str = ""
     output: Output | None = None

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import FUNCTION
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import quoted
-from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
-
-SYNTAX = StepSyntax(
-    name="function",
-    decided_by=("handler",),
-    keys=(Key("handler", "text", "Registered name, or `package.module:callable`."),),
-    takes=ATTEMPT_KEYS | {"inputs"},
-    workspace="project",
-)
 
 
 class FunctionBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = FUNCTION
     handler: str
 
 

@@ -5,31 +5,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.language.known_outputs import ANYTHING, Known, ObjectOf
+from fanfold.recipe.language.known_outputs import ObjectOf
 from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import SET
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import quoted
-from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.forms import IDENTIFIER
-from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
 
 
-def _fields(entries: Entries) -> Known:
-    return ObjectOf({word.text: ANYTHING for word, _ in entries.pairs("set")})
-
-
-SYNTAX = StepSyntax(
-    name="set",
-    decided_by=("set",),
-    keys=(Key("set", "expressions", "Name to CEL expression; the output is the object of their values."),),
-    gives_by=_fields,
-)
-
-
 class SetBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = SET
     set: dict[str, str]
 
     def traits(self) -> Traits:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.values import read_output
-from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import GROUP, WORKFLOW
 from fanfold.recipe.types.grammar import StepGrammar, Written
-from fanfold.text.tables.shapes import Key
-
-_INSIDE: dict[str, str] = dict.fromkeys(
-    ("read_set", "write_set", "workspace_mode"), "put it on the steps inside"
-)
 
 
 class WorkflowGrammar(StepGrammar):
-    syntax = StepSyntax(
-        name="workflow",
-        decided_by=("workflow",),
-        keys=(Key("workflow", "text", "`name@version`, or `./file.yaml` relative to this file."),),
-        takes=frozenset({"posture", "output_schema", "outputs", "inputs"}),
-        instead=_INSIDE,
-    )
+    syntax = WORKFLOW
 
     def check(self, step: Written) -> None:
         """Note the call; what it names is compiled when this file is read."""
@@ -29,16 +18,7 @@ class WorkflowGrammar(StepGrammar):
 
 
 class GroupGrammar(StepGrammar):
-    syntax = StepSyntax(
-        name="group",
-        decided_by=("steps",),
-        keys=(
-            Key("steps", "objects", "Inner steps; they may refer to outer ones.", of="step"),
-            Key("output", "output", "Output of the group.", "its last declared step's output"),
-        ),
-        takes=frozenset({"posture", "output_schema", "outputs"}),
-        instead=_INSIDE,
-    )
+    syntax = GROUP
 
     def check(self, step: Written) -> None:
         """Check the group's output; its steps are checked by themselves."""

@@ -5,28 +5,26 @@ A type that is added here is read, checked, offered by the schema for editors an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
 from fanfold.kernel.plan import Step
+from fanfold.recipe.language import syntaxes
 from fanfold.recipe.language.step_syntax import StepSyntax, step_shape
-from fanfold.recipe.types.agent import AgentGrammar
-from fanfold.recipe.types.approval import ApprovalGrammar
-from fanfold.recipe.types.ask import AskGrammar
 from fanfold.recipe.types.body import read_body
-from fanfold.recipe.types.command import CommandGrammar
-from fanfold.recipe.types.deliver import DeliverGrammar
-from fanfold.recipe.types.end import EndGrammar
-from fanfold.recipe.types.function import FunctionGrammar
 from fanfold.recipe.types.grammar import LeafGrammar, StepGrammar
-from fanfold.recipe.types.set import SetGrammar
-from fanfold.recipe.types.structure import GroupGrammar, WorkflowGrammar
-from fanfold.recipe.types.wait import WaitGrammar
 from fanfold.text.tables.shapes import Shape
+
+Load: TypeAlias = Callable[[], StepGrammar]
+"""The grammar of a type: most recipes have steps of one type or two, and need no other."""
 
 
 class StepTable:
-    """Grammars by the name of their type, in the order the reference explains them."""
+    """Types by name, in the order the reference explains them."""
 
-    def __init__(self, *grammars: StepGrammar) -> None:
-        self.grammars: dict[str, StepGrammar] = {}
+    def __init__(self, *types: tuple[StepSyntax, Load]) -> None:
+        self.grammars: dict[str, Load] = {}
         self.syntaxes: dict[str, StepSyntax] = {}
         self.deciding: dict[str, str] = {}
         """Key to the type it makes a step."""
@@ -34,39 +32,116 @@ class StepTable:
         """The same for keys that decide when no other does."""
         self.shape: Shape
         """All keys of a step."""
-        for grammar in grammars:
-            self._put(grammar)
+        for syntax, load in types:
+            self._put(syntax, load)
         self.shape = step_shape(self.syntaxes)
 
     def add(self, grammar: StepGrammar) -> None:
         """Make one more type known."""
-        self._put(grammar)
+        self._put(grammar.syntax, lambda: grammar)
         self.shape = step_shape(self.syntaxes)
 
-    def _put(self, grammar: StepGrammar) -> None:
-        syntax = grammar.syntax
-        self.grammars[syntax.name] = grammar
+    def _put(self, syntax: StepSyntax, load: Load) -> None:
+        self.grammars[syntax.name] = load
         self.syntaxes[syntax.name] = syntax
         self.deciding |= dict.fromkeys(syntax.decided_by, syntax.name)
         self.hinting |= dict.fromkeys(syntax.hinted_by, syntax.name)
 
 
+@cache
+def _agent() -> StepGrammar:
+    from fanfold.recipe.types.agent import AgentGrammar
+
+    return AgentGrammar()
+
+
+@cache
+def _function() -> StepGrammar:
+    from fanfold.recipe.types.function import FunctionGrammar
+
+    return FunctionGrammar()
+
+
+@cache
+def _command() -> StepGrammar:
+    from fanfold.recipe.types.command import CommandGrammar
+
+    return CommandGrammar()
+
+
+@cache
+def _workflow() -> StepGrammar:
+    from fanfold.recipe.types.structure import WorkflowGrammar
+
+    return WorkflowGrammar()
+
+
+@cache
+def _set() -> StepGrammar:
+    from fanfold.recipe.types.set import SetGrammar
+
+    return SetGrammar()
+
+
+@cache
+def _ask() -> StepGrammar:
+    from fanfold.recipe.types.ask import AskGrammar
+
+    return AskGrammar()
+
+
+@cache
+def _wait() -> StepGrammar:
+    from fanfold.recipe.types.wait import WaitGrammar
+
+    return WaitGrammar()
+
+
+@cache
+def _deliver() -> StepGrammar:
+    from fanfold.recipe.types.deliver import DeliverGrammar
+
+    return DeliverGrammar()
+
+
+@cache
+def _end() -> StepGrammar:
+    from fanfold.recipe.types.end import EndGrammar
+
+    return EndGrammar()
+
+
+@cache
+def _approval() -> StepGrammar:
+    from fanfold.recipe.types.approval import ApprovalGrammar
+
+    return ApprovalGrammar()
+
+
+@cache
+def _group() -> StepGrammar:
+    from fanfold.recipe.types.structure import GroupGrammar
+
+    return GroupGrammar()
+
+
 STEPS = StepTable(
-    AgentGrammar(),
-    FunctionGrammar(),
-    CommandGrammar(),
-    WorkflowGrammar(),
-    SetGrammar(),
-    AskGrammar(),
-    WaitGrammar(),
-    DeliverGrammar(),
-    EndGrammar(),
-    ApprovalGrammar(),
-    GroupGrammar(),
+    (syntaxes.AGENT, _agent),
+    (syntaxes.FUNCTION, _function),
+    (syntaxes.COMMAND, _command),
+    (syntaxes.WORKFLOW, _workflow),
+    (syntaxes.SET, _set),
+    (syntaxes.ASK, _ask),
+    (syntaxes.WAIT, _wait),
+    (syntaxes.DELIVER, _deliver),
+    (syntaxes.END, _end),
+    (syntaxes.APPROVAL, _approval),
+    (syntaxes.GROUP, _group),
 )
 
 
 def roles_of(step: Step) -> tuple[str, ...]:
     """The roles that may come to work for a step of a plan, as it names them."""
-    grammar = STEPS.grammars.get(step.type)
+    load = STEPS.grammars.get(step.type)
+    grammar = load() if load is not None else None
     return read_body(grammar.body, step).roles() if isinstance(grammar, LeafGrammar) else ()

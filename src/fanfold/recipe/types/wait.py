@@ -7,21 +7,15 @@ from typing import ClassVar
 from fanfold.kernel.plan import Traits
 from fanfold.recipe.language.keys import MAX_DURATION_MS
 from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.language.syntaxes import WAIT
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.tables.durations import duration_ms
-from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
-
-SYNTAX = StepSyntax(
-    name="wait",
-    decided_by=("wait",),
-    keys=(Key("wait", "moment", "A duration, or a CEL timestamp; the output is the instant."),),
-)
 
 
 class WaitBody(Body, frozen=True, omit_defaults=True, gc=False):
-    syntax: ClassVar[StepSyntax] = SYNTAX
+    syntax: ClassVar[StepSyntax] = WAIT
     delay_ms: int = 0
     until: str = ""
     """An expression instead of a duration."""

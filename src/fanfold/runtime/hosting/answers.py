@@ -34,7 +34,6 @@ from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
-from fanfold.recipe.types.end import EndBody
 from fanfold.runtime.records.failures import failure_value
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
@@ -289,9 +288,12 @@ class Answers:
         if not run.scope.children:
             return None
         ended_by = run.ended_by
-        said = find_body(EndBody, ended_by.step) if ended_by is not None else None
-        if ended_by is not None and said is not None and said.output is not None:
-            return ended_by.output
+        if ended_by is not None:
+            from fanfold.recipe.types.end import EndBody
+
+            said = find_body(EndBody, ended_by.step)
+            if said is not None and said.output is not None:
+                return ended_by.output
         try:
             value = self._rendered(run.plan.output, run.scope, self._values.of_run(run))
         except UnresolvedPath:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_schema import misfits
 from fanfold.text.json_value import TooLarge
 from fanfold.text.raised import words_of
 
@@ -31,6 +30,8 @@ def check_output(node: Node, value: JSON) -> Failure | None:
     step = node.step
     message = ""
     if step.output_schema is not None:
+        from fanfold.text.json_schema import misfits  # few steps have one
+
         message = misfits(step.output_schema, value, "the output")
     if not message and step.outputs:
         message = _against_names(step.outputs, value, closed=step.output_schema is None)

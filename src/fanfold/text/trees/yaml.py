@@ -205,14 +205,14 @@ class _Composer:
         return tree
 
     def _next(self) -> Any:
-        from fanfold.text.trees.syntax import explain
-
         try:
             return self._parser.get_event()
         except self._yaml_error as error:
             if not isinstance(error, self._marked_error):
                 self._error(".encoding", "a control character is not allowed", (0, 0), "remove it")
                 raise _Stop from None
+            from fanfold.text.trees.syntax import explain
+
             at, began = error.problem_mark, error.context_mark
             found = explain(
                 self._text,

@@ -17,7 +17,6 @@ from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
 from fanfold.text.refusal import FileRefused
-from fanfold.text.renderings import render_text
 from fanfold.text.trees.yaml import MAX_BYTES
 from fanfold.trust.project_files import read_beneath
 
@@ -55,6 +54,8 @@ class CheckedRecipe:
 
     def rendered(self, colour: bool) -> str:
         """The diagnostics in compiler style."""
+        from fanfold.text.renderings import render_text
+
         return render_text(self.diagnostics, self.sources, colour)
 
     def runnable(self) -> Plan:

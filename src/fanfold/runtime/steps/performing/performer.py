@@ -31,7 +31,6 @@ from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.outputs import check_output, unfit
 from fanfold.runtime.records.subagents import home_of
 from fanfold.runtime.steps.performing.cache import content_key
-from fanfold.runtime.steps.performing.resolving import Settling, takes
 from fanfold.runtime.steps.registry import type_of
 from fanfold.runtime.steps.step_type import Execution, Job, Outcome, Services, Tell, failure
 from fanfold.sessions.log import read_entries
@@ -224,6 +223,8 @@ class Performer:
 
     async def _bring_home(self, execution: Execution[Job], session: str, outcome: Outcome) -> Outcome:
         """Merge what was changed; with `on_conflict: resolve` an agent settles what cannot be merged."""
+        from fanfold.runtime.steps.performing.resolving import Settling, takes
+
         start, node, place = execution.start, execution.node, execution.place
         if place.said is None and node.step.merge != "discard":
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))

@@ -18,9 +18,8 @@ from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
 from fanfold.kernel.events import Created, Event, Evidence, Failure, Forked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
-from fanfold.recipe.types.body import find_body
-from fanfold.recipe.types.command import CommandBody
-from fanfold.recipe.types.function import FunctionBody
+from fanfold.recipe.language.syntaxes import COMMAND, FUNCTION
+from fanfold.recipe.types.body import read_body
 from fanfold.runtime.config import Config
 from fanfold.runtime.handlers.sources import Sources, read_sources
 from fanfold.runtime.hosting.clock import wall_clock_ms
@@ -226,8 +225,12 @@ def _freeze(
 
 def _sources(project: Project, plan: Plan) -> Sources:
     """The Python files as they are now, if the run calls functions: what was permitted is what is called."""
-    said = [find_body(FunctionBody, step) for step in all_steps_below(plan)]
-    return read_sources(project.folder, {one.handler for one in said if one is not None})
+    calls = [step for step in all_steps_below(plan) if step.type == FUNCTION.name]
+    if not calls:
+        return Sources()
+    from fanfold.recipe.types.function import FunctionBody
+
+    return read_sources(project.folder, {read_body(FunctionBody, step).handler for step in calls})
 
 
 def _instructions(project: Project) -> ProjectInstructions:
@@ -254,10 +257,14 @@ def _check_sandbox(project: Project, plan: Plan, options: Options) -> None:
 
 def check_variables(config: Config, plan: Plan) -> None:
     """Refuse a run one of whose commands asks for a variable that it would not be given."""
+    commands = [step for step in all_steps_below(plan) if step.type == COMMAND.name]
+    if not commands:
+        return
+    from fanfold.recipe.types.command import CommandBody
+
     allowed = config.names(own_variables.SETTING)
-    for step in all_steps_below(plan):
-        said = find_body(CommandBody, step)
-        withheld = own_variables.why_withheld(said.env_vars, allowed) if said is not None else None
+    for step in commands:
+        withheld = own_variables.why_withheld(read_body(CommandBody, step).env_vars, allowed)
         if withheld is not None:
             message = f"step {step.id}: {withheld.message}"
             raise WorldError(withheld.code, message, hint=withheld.hint, exit_status=EXIT_PERMISSION)
