@@ -8,7 +8,8 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.replies import BY_DEFAULT, judge
-from fanfold.recipe.types.approval import YES_OR_NO, ApprovalBody
+from fanfold.recipe.language.syntaxes import YES_OR_NO
+from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.runtime.records.ids import root_of, typed_path
 from fanfold.runtime.steps.step_type import (
     LeafType,
