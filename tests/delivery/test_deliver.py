@@ -37,7 +37,8 @@ def test_a_delivery_is_asked_for_whatever_yes_says_and_shows_all_of_it(world: Wo
     assert question["question"] == "Deliver 3 files as a pull request on branch fix/owls?"
     for words in (
         "pushed to ",
-        "pull request: Fix owls",
+        "pull request: Fix owls\n  into main\n  | They were broken.\n",
+        ": Fix owls\n  | All of them.\n",
         ".github/workflows/ci.yml   (runs in CI)",
         "+B",
         "-b",

@@ -117,3 +117,37 @@ def test_what_is_put_into_the_repository_can_be_read_like_gits_own(world: World)
     new = [file for file in {*(world.project / ".git/objects").rglob("*")} - before if file.is_file()]
     assert new
     assert {oct(file.stat().st_mode & 0o777) for file in new} == {"0o444"}
+
+
+def test_the_question_shows_what_else_is_pushed_and_no_text_of_others_passes_for_its_own(
+    world: World,
+) -> None:
+    (world.folder / "home/.fanfold/config.toml").unlink()  # so that somebody is asked
+    world.git("commit", "-q", "--allow-empty", "-m", "private work")
+    recipe = RECIPE.replace(", base: main", "").replace("They were broken.", "x\\n  harmless.txt")
+    (world.project / "d.yaml").write_text(recipe)
+    (world.project / "s.yaml").write_text(SCRIPT.replace('"g.txt"', '"g\\n  also.txt"'))
+    world.run()
+    shown = world.document()["steps"]["pr"]["approval"]["show"]
+    assert "commits of yours that are not known to be there:\n  | " in shown
+    assert " private work\n" in shown
+    assert " first\n" not in shown
+    assert "  into the default branch\n  | x\n  |   harmless.txt\n" in shown
+    assert "  'g\\n  also.txt'\n" in shown
+
+
+def test_a_file_whose_line_ends_checking_out_changes_is_delivered_with_those_that_are_kept(
+    world: World,
+) -> None:
+    (world.project / ".gitattributes").write_text("*.txt text eol=crlf\n")
+    (world.project / "f.txt").write_bytes(b"a\r\nb\r\nc\r\nd\r\ne\r\n")
+    world.git("add", ".gitattributes", "f.txt")
+    world.git("commit", "-qm", "ends")
+    world.git("push", "-q", "origin", "main")
+    script = SCRIPT.replace("a\\nB\\nc\\nd\\ne\\nmine\\n", "a\\r\\nB\\r\\nc\\r\\nd\\r\\ne\\r\\n")
+    assert script != SCRIPT
+    (world.project / "s.yaml").write_text(script)
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    assert world.git("cat-file", "-s", "fix/owls:f.txt") == f"{len('aBcde') * 2}\n"
+    assert world.git("diff", "--numstat", "main", "fix/owls", "--", "f.txt").split() == ["1", "1", "f.txt"]

@@ -117,3 +117,11 @@ def test_yaml_that_is_no_recipe_is_refused(text, code):
     with pytest.raises(AuthorError) as refused:
         Recipe.from_yaml(text)
     assert refused.value.code == code
+
+
+def test_every_key_of_a_recipe_can_be_given() -> None:
+    from inspect import signature
+
+    from fanfold.recipe.language.keys import RECIPE
+
+    assert set(signature(Recipe).parameters) == set(RECIPE.keys)

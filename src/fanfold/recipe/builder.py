@@ -52,17 +52,18 @@ class Recipe:
         phases: Sequence[Entry] | None = None,
         description: str | None = None,
         version: int | None = None,
-        inputs: Sequence[Entry] | None = None,
+        inputs: Sequence[Entry] | Entry | None = None,
         output: str | Entry | None = None,
         limits: Entry | None = None,
         defaults: Entry | None = None,
         on_failure: str | None = None,
         metadata: Entry | None = None,
+        max_concurrency: int | None = None,
     ) -> None:
         given = {
             "name": name, "description": description, "version": version, "inputs": inputs, "limits": limits,
             "defaults": defaults, "on_failure": on_failure, "metadata": metadata, "steps": steps,
-            "phases": phases, "output": output,
+            "max_concurrency": max_concurrency, "phases": phases, "output": output,
         }  # fmt: skip
         self.value: dict[str, JSON] = _plain({key: one for key, one in given.items() if one is not None})
 

@@ -28,6 +28,7 @@ from fanfold.workspace.merges.revision import Revised
 AT_ONCE = 400
 """Paths that one command is asked about."""
 NOTHING = "0" * 40
+MAX_LISTED = 50
 
 
 class CommitText(Struct, frozen=True):
@@ -102,6 +103,12 @@ class Commits:
         flags = ["--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index"]
         return self._git(["diff", *flags, base, commit]).decode("utf-8", "replace")
 
+    def list_new(self, base: str, known: Sequence[str]) -> str:
+        """Commits up to one that none of the known ones has, a line for each; the newest of many."""
+        words = ["log", f"--max-count={MAX_LISTED}", "--format=%h %s", "--ignore-missing", "--stdin"]
+        asked = "\n".join([base, *(f"^{one}" for one in known), ""])
+        return self._git(words, stdin=asked.encode()).decode("utf-8", "replace")
+
     def publish(self, base: str, commit: str) -> None:
         """Put what is new of a commit into the repository's own store of objects."""
         listed = self._git(["rev-list", "--objects", commit, f"^{base}"]).decode("utf-8", "replace")
@@ -158,6 +165,7 @@ class Commits:
             for side in (file.before, state[file.path]):
                 if side is not None and not self._objects.has(side.oid):
                     self._objects.put("blob", self._git(["cat-file", "blob", side.oid]))
+        open_files = [self._as_kept(file, state[file.path]) for file in open_files]
         base, ours, theirs = (
             _side(open_files, lambda file: file.before),
             _side(open_files, lambda file: state[file.path]),
@@ -168,6 +176,17 @@ class Commits:
             raise DeliveryConflict([conflict.path for conflict in outcome.conflicts])
         for step in outcome.steps:
             state[step.path] = step.after
+
+    def _as_kept(self, file: Revised, kept: FileState | None) -> Revised:
+        """A change in the line ends that the repository keeps, where checking out had made others of them."""
+        if file.before is None or file.after is None or kept is None:
+            return file
+        before, after, base = (self._objects.get(one.oid) for one in (file.before, file.after, kept))
+        wholly = 0 < before.count(b"\r\n") == before.count(b"\n")
+        if not wholly or b"\r\n" in base or b"\0" in before:
+            return file
+        ends = [self._objects.put("blob", one.replace(b"\r\n", b"\n")) for one in (before, after)]
+        return Revised(file.path, file.before._replace(oid=ends[0]), file.after._replace(oid=ends[1]))
 
     def _recover(self, path: str, wanted: FileState) -> None:
         """A very large file was not kept; what is still in place by the same hash is the same content."""

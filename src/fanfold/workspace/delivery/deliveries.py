@@ -124,14 +124,23 @@ class Deliveries:
         """What a person is asked, and what is shown with it: everything that will happen, and the patch."""
         wish = made.wish
         lines = [f"branch {wish.branch}, new, from {made.base_name or 'HEAD'} at {made.base[:12]}"]
-        lines.append(
-            f"commit {made.commit[:12]} by {made.text.name} <{made.text.email}>: {_first_line(wish.message)}"
-        )
+        first, _, more = made.text.message.strip().partition("\n")
+        lines.append(f"commit {made.commit[:12]} by {made.text.name} <{made.text.email}>: {first}")
+        lines += _set_in(more)
         lines.append(f"pushed to {made.address}" if wish.push else "not pushed")
+        if wish.push and (along := self._commits.list_new(made.base, self._refs.tips_of("origin"))):
+            lines.append("together with commits of yours that are not known to be there:")
+            lines += _set_in(along)
         if wish.pull_request is not None:
             kind = "draft pull request" if wish.pull_request.draft else "pull request"
-            lines.append(f"{kind}: {wish.pull_request.title}")
-        lines += [f"  {path}" + ("   (runs in CI)" if matches(IN_CI, path) else "") for path in made.files]
+            lines.append(f"{kind}: {' '.join(wish.pull_request.title.split())}")
+            lines.append(f"  into {wish.pull_request.base or 'the default branch'}")
+            lines += _set_in(wish.pull_request.body)
+        lines += [
+            f"  {path if path.isprintable() else repr(path)}"
+            + ("   (runs in CI)" if matches(IN_CI, path) else "")
+            for path in made.files
+        ]
         what = "a pull request" if wish.pull_request is not None else "a push" if wish.push else "a commit"
         files = f"{len(made.files)} file{'' if len(made.files) == 1 else 's'}"
         return f"Deliver {files} as {what} on branch {wish.branch}?", "\n".join(
@@ -247,5 +256,6 @@ def _check_text(wish: Wish) -> None:
             raise WorldError("deliver.bad_text", message, hint="say it in the recipe, or run the step anew")
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:200]
+def _set_in(text: str) -> list[str]:
+    """The lines of a text that others wrote, so that none is taken for one of ours."""
+    return [f"  | {line}".rstrip() for line in text.strip().splitlines()]

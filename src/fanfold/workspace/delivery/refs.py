@@ -53,6 +53,14 @@ class Refs:
         prefix = f"ref: refs/remotes/{remote}/"
         return said.removeprefix(prefix) if said.startswith(prefix) else ""
 
+    def tips_of(self, remote: str) -> list[str]:
+        """The commits that a remote had when it was last looked at."""
+        prefix = f"refs/remotes/{remote}/"
+        found = {commit for name, commit in self._packed().items() if name.startswith(prefix)}
+        for folder, _, files in os.walk(self._repository.common / prefix):
+            found |= {self._read(Path(folder), file).strip() for file in files}
+        return sorted(commit for commit in found if _OID.fullmatch(commit))
+
     def make(self, branch: str, commit: str) -> None:
         """Make a branch that is not there; `FileExistsError` when it is, or one that is in its way."""
         name = f"refs/heads/{branch}"
