@@ -165,3 +165,12 @@ def test_a_program_that_reports_on_one_stream_and_grumbles_on_the_other_is_heard
     for words in ("test_1 failed", "characters left out", "test_500 failed\n> an old flag"):
         assert words in told
     assert "test_100 failed" not in told
+
+
+def test_a_step_that_took_too_long_is_told_with_the_time_it_had(
+    fanfold: Callable[..., Result], project: Path
+) -> None:
+    (project / "t.yaml").write_text("name: t\nsteps: [{id: t, agent: explorer, prompt: x, timeout: 100ms}]\n")
+    (project / "late.yaml").write_text("default: {output: late, delay_ms: 3600000}\n")
+    late = fanfold("run", "t.yaml", "--script", "late.yaml")
+    assert "  t timed out: its timeout is 0.1 s [step.timeout]\n" in late.err

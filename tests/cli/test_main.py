@@ -21,6 +21,7 @@ def test_help_lists_every_command(fanfold, arguments):
     assert (status, err) == (0, "")
     for name in main.COMMANDS:
         assert f"\n  {name} " in out
+    assert max(map(len, out.splitlines())) <= 80  # as wide as a terminal is at least
 
 
 def test_the_static_help_is_what_the_commands_say():
@@ -80,6 +81,22 @@ def test_a_mistyped_command_gets_a_suggestion(fanfold):
         err
         == 'error[usage.unknown_command]: there is no command "chekc"\nhint: did you mean "fanfold check"?\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mcp", "instal", "claude"], "hint: did you mean install?\n"),
+        (["runs", "--status", "complete"], "hint: did you mean completed?\n"),
+        (["models", "zzz"], "hint: fanfold models --help shows how it is used\n"),
+        (["runs", "--limit", "many"], "'many' is no whole number\n"),
+        (["wait", "--timeout", "long"], "'long' is no number\n"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_gets_a_suggestion(fanfold, arguments, words):
+    refused = fanfold(*arguments)
+    assert refused.status == 2
+    assert words in refused.err
 
 
 def test_a_recipe_in_the_place_of_a_command_is_explained(fanfold):

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from fanfold.errors import (
     EXIT_INTERNAL,
@@ -22,7 +23,18 @@ from fanfold.errors import (
     WorldError,
 )
 
+if TYPE_CHECKING:
+    import click
+
 REPORT_HINT = "this is a bug in Fanfold: please report it with the command and what FANFOLD_DEBUG=1 shows"
+
+_CLICKS_WORDS = {
+    "is not a valid integer range": "is no whole number",
+    "is not a valid integer": "is no whole number",
+    "is not a valid float range": "is no number",
+    "is not a valid float": "is no number",
+}
+"""What click says of numbers, as people say it."""
 
 
 def report(error: BaseException, arguments: list[str]) -> int:
@@ -130,12 +142,28 @@ def _usage_failure(error: BaseException) -> FanfoldError | None:
         if context
         else "fanfold --help lists the commands"
     )
-    near = getattr(error, "possibilities", None)
+    for theirs, ours in _CLICKS_WORDS.items():
+        message = message.replace(theirs, ours)
+    near = getattr(error, "possibilities", None) or _meant_choice(error)
     if near:
         # click appends its own question to the message; ours stands in the hint line.
         message = message.partition(" Did you mean")[0].partition(" (Possible")[0].rstrip(".")
         hint = f"did you mean {' or '.join(sorted(near))}?"
     return AuthorError(_usage_code(error), message, hint=hint)
+
+
+def _meant_choice(error: click.UsageError) -> list[str]:
+    """Which of the words that an argument or option takes was probably meant."""
+    import click
+
+    param = getattr(error, "param", None)
+    typed = error.message.partition("' is not one of ")[0].lstrip("'")
+    if param is None or not isinstance(param.type, click.Choice) or typed == error.message:
+        return []
+    from fanfold.text.spelling import nearest
+
+    near = nearest(typed, param.type.choices)
+    return [near] if near else []
 
 
 def _usage_code(error: object) -> str:

@@ -31,7 +31,7 @@ Look at runs:
   export      Write a run into one file that opens anywhere
   import      Take a run from a file that export wrote
   replay      Fold a run's log again without running anything
-  verify      Check that what is stored is what was written, and keeps every invariant
+  verify      Check that what is stored is what was written, and holds
 
 Write recipes:
   init        Set up a project: configuration, an example recipe and its script
@@ -41,25 +41,25 @@ Write recipes:
   convert     Make a recipe of another system's workflow, and say what it lacks
   plan        Draft a recipe in phases from a task, or refine one
   capture     Recover a recipe from what was delegated
-  schema      Print the recipe format as JSON Schema, or set up editors with --install
+  schema      Print the recipe format as JSON Schema, or set up editors
 
 Agents and models:
   chat        Talk with a lead that delegates and runs workflows
   agents      List roles: what each is for, where it comes from, warnings
-  models      Show which models can be used here; fetch or serve the local one, which needs no key
+  models      Show which models can be used; fetch the one that needs no key
   spawn       Delegate one task to a subagent in the background
   wait        Wait for subagents; never ends one
   send        Say something to a subagent; one that is over runs again
   close       Cancel a subagent that runs, or close one for good
   ps          List subagents, newest last
-  mcp         Serve this project to an MCP client, or enter it in a client's configuration
+  mcp         Serve this project to an MCP client, or set a client up
 
 This installation:
   serve       Serve the console and the HTTP API of this project
   doctor      Show configuration with origins, and check store, tools and roles
   smoke       Prove that the promises hold here
   gc          Forget runs that ended long ago, with their files
-  state       Show, adopt or remove state that is not yours: a clone's, or of a copied project
+  state       Show, adopt or remove the state of a cloned or copied project
   completion  Print the completion script of a shell
 
 Options of every command:

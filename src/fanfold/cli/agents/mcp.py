@@ -24,7 +24,7 @@ class ServeFlags(Struct, frozen=True, kw_only=True):
     script: str | None
 
 
-@command("mcp", summary="Serve this project to an MCP client, or enter it in a client's configuration")
+@command("mcp", summary="Serve this project to an MCP client, or set a client up")
 @click.argument("action", type=click.Choice(["serve", "install"]), default="serve")
 @click.argument(
     "client", type=click.Choice(["claude", "codex", "cursor", "vscode", "opencode", "gemini"]), required=False

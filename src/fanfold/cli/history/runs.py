@@ -59,11 +59,11 @@ def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:
         status += " (no process)"
     facts = usage_text(run.usage)
     if run.parent_run_id is not None:
-        facts = f"{run.execution_path} of {run.root_run_id}  {facts}".rstrip()
+        facts = f"{facts}  {run.execution_path} of {run.root_run_id}"
     if run.forked_from is not None:
-        facts = f"forked from {run.forked_from}  {facts}".rstrip()
+        facts = f"{facts}  forked from {run.forked_from}"
     age = _age(elapsed_ms(run.created_at) or 0)
-    return run.run_id, f"{run.recipe}@{run.version}", status, age, took_text(run), facts
+    return run.run_id, f"{run.recipe}@{run.version}", status, age, took_text(run), facts.lstrip()
 
 
 def took_text(run: RunRow | InspectDocument) -> str:

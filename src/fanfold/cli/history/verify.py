@@ -28,7 +28,7 @@ def replay_command(call: Invocation, run: str, checked: bool) -> int:
     return EXIT_OK if audited.ok else EXIT_FAILED
 
 
-@command("verify", summary="Check that what is stored is what was written, and keeps every invariant")
+@command("verify", summary="Check that what is stored is what was written, and holds")
 @click.argument("run", required=False)
 @option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
 def verify_command(call: Invocation, run: str | None, everything: bool) -> int:

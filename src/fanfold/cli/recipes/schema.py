@@ -8,7 +8,7 @@ from fanfold.runtime.operations.recipes.editors import MODELINE, recipe_schema, 
 from fanfold.runtime.views.recipes.documents import SCHEMA_FILE, SETTINGS_FILE
 
 
-@command("schema", summary="Print the recipe format as JSON Schema, or set up editors with --install")
+@command("schema", summary="Print the recipe format as JSON Schema, or set up editors")
 @option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
 def schema_command(call: Invocation, install: bool) -> None:
     """Print the JSON Schema of recipes, with the roles known here.

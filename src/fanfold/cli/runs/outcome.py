@@ -213,7 +213,10 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     tolerated = " and was tolerated" if node.run.status == "completed" else ""
     how = f"{node.status.replace('_', ' ')}{attempts}{tolerated}"
     most = GIST_CHARS if tolerated else MAX_REASON_CHARS
-    lines = [f"  {paint(path, 'cyan', colour)} {how}: {gist(error, most)} [{error.code}]\n"]
+    said = gist(error, most)
+    if error.code == "step.timeout" and node.step.timeout_ms is not None:  # it says no more than its status
+        said = f"its timeout is {duration(node.step.timeout_ms)}"
+    lines = [f"  {paint(path, 'cyan', colour)} {how}: {said} [{error.code}]\n"]
     if not tolerated:
         words = last_words(error, MAX_WORDS) or last_objections(tree, node)
         lines += (f"    {paint('│', 'dim', colour)} {one_line(said, MAX_REASON_CHARS)}\n" for said in words)

@@ -18,7 +18,7 @@ from fanfold.text.terminal import one_line
 _KIB = 1024
 
 
-@command("state", summary="Show, adopt or remove state that is not yours: a clone's, or of a copied project")
+@command("state", summary="Show, adopt or remove the state of a cloned or copied project")
 @click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
 @option("--yes", is_flag=True, help="adopt, remove: do not ask.")
 def state_command(call: Invocation, action: str, yes: bool) -> None:
