@@ -332,3 +332,10 @@ def test_a_refused_role_stands_for_the_name_that_steps_write(project, home):
     roles = load(project, home)
     assert list(roles.broken) == ["code-reviewer"]
     assert "code-reviewer" not in roles.names()
+
+
+def test_a_declared_role_without_a_description_is_told_where_it_may_stand(project, home):
+    write(project / ".codex/config.toml", '[agents.scout]\nconfig_file = "agents/scout.toml"\n')
+    write(project / ".codex/agents/scout.toml", 'developer_instructions = "Look."\n')
+    (notice,) = load(project, home).notices
+    assert (notice.role, notice.help) == ("scout", "say it in the file, or beside its `config_file`")

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from fanfold.cli.main import main
+from fanfold.recipe.conversion.source import FORMAT
+from fanfold.text.trees.tree import plain
+from fanfold.text.trees.yaml import parse_yaml
 
 BRANCHES = """\
 name: branches
@@ -137,6 +140,32 @@ nodes:
     made = json.loads(capsys.readouterr().out)
     assert [(one["line"], "could not be read" in one["why"]) for one in made["lost"]] == [(7, True)]
     assert 'when: steps.b.status != "skipped"' in made["text"]
+
+
+@pytest.mark.parametrize(
+    ("said", "tools", "lost"),
+    [
+        ("allowed_tools: []", [], []),
+        ("allowed_tools: [Read, Task, 'Bash(git:*)', Grep]", ["Read", "Grep"], ["Task", "Bash(git:*)"]),
+        ("denied_tools: [Edit, 'Bash(rm:*)', WebSearch]", ["Read", "Glob", "Grep", "Write"], []),
+        ("denied_tools: [WebSearch]", None, []),
+        ("{allowed_tools: [Read, Bash], denied_tools: [Bash]}", ["Read"], []),
+    ],
+)
+def test_a_step_has_no_tool_that_its_node_had_not(
+    said: str, tools: list[str] | None, lost: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = said.strip("{}")
+    (folder / "flow.yaml").write_text(f"name: t\nnodes:\n  - {{id: a, prompt: A.,\n     {node}}}\n")
+    assert main(["convert", "flow.yaml", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["line"], one["what"]) for one in made["lost"]] == sorted(
+        (4, f"node a: allowed_tools: {word}") for word in lost
+    )
+    tree = parse_yaml(made["text"].encode(), "r.yaml", FORMAT)[0]
+    assert tree is not None
+    (step,) = plain(tree)["steps"]
+    assert step.get("tools") == tools
 
 
 def test_a_long_chain_declared_backwards_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

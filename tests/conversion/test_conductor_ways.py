@@ -118,3 +118,14 @@ def test_a_neighbour_of_a_workflow_is_told_from_it(
     assert main(["convert", file, "-o", "recipe.yaml"]) == 2
     assert words in capsys.readouterr().err
     assert not (folder / "recipe.yaml").exists()
+
+
+def test_what_is_wrong_with_the_recipe_is_told_with_its_file_and_a_way_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "flow.yaml").write_text("name: x\nsteps:\n  - {id: a, subagent: resercher, prompt: b}\n")
+    assert main(["convert", "flow.yaml", "-o", "recipe.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert 'recipe.yaml:3: there is no role "resercher" [recipe.unknown_role]\n  hint: did you mean' in said
+    assert main(["convert", "flow.yaml", "-o", "recipe.yaml"]) == 2
+    assert "hint: say another name, or remove it" in capsys.readouterr().err

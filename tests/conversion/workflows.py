@@ -329,7 +329,7 @@ nodes:
     trigger_rule: none_failed_min_one_success
     prompt: Go on.
     retry: {max_attempts: 2}
-""", {}, {}, ("look", "end"), (5,)),
+""", {}, {}, ("look", "end")),
     "words": Workflow("words.yaml", """\
 name: words
 nodes:

@@ -292,7 +292,9 @@ class _RoleMaker:
         said = said or (self._declared.description if self._declared else "")
         if not said and (node is not None or not self._entries.has("description")):
             at = node or self._entries.head()
-            self._notes.error(".missing_key", 'a role needs a "description"', at)
+            beside = self._declared is not None and self._entries.shape is not MD
+            hint = "say it in the file, or beside its `config_file`" if beside else ""
+            self._notes.error(".missing_key", 'a role needs a "description"', at, hint)
         return said
 
     def _network(self) -> bool | str | None:

@@ -36,7 +36,9 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         try:
             write_named(top, Path(output), made.text.encode(), replace=False)
         except OSError as error:
-            raise AuthorError("usage.bad_file", f"{output} cannot be written: {error.strerror}") from None
+            hint = "say another name, or remove it" if isinstance(error, FileExistsError) else ""
+            message = f"{output} cannot be written: {error.strerror}"
+            raise AuthorError("usage.bad_file", message, hint=hint) from None
         tell(f"wrote {plain(output)}\n")
     else:
         hand_over(made.text)
@@ -45,5 +47,8 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         where = plain(str(Path(file).parent / one.file) if one.file else file)
         tell(f"{where}:{one.line}: not carried over: {plain(one.what)}{why}\n")
     for problem in made.diagnostics:
-        tell(f"recipe:{problem.range.start.line}: {plain(problem.message)} [{problem.code}]\n")
+        place = f"{plain(output or 'recipe')}:{problem.range.start.line}"
+        tell(f"{place}: {plain(problem.message)} [{problem.code}]\n")
+        if problem.help:
+            tell(f"  hint: {plain(problem.help)}\n")
     return EXIT_OK if made.ok else EXIT_USAGE

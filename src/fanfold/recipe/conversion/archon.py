@@ -18,6 +18,8 @@ _VARIABLES = frozenset(
 )
 """What Archon itself puts in; any other name is one of a program."""
 _COMMANDS = ("../commands", "../../commands", "../commands/defaults", "../../commands/defaults")
+_TOOLS = ("Read", "Glob", "Grep", "Write", "Edit", "Bash")
+"""The tools of its agents that steps here can have too, by the same names."""
 _COMPOSED = {
     "workflow": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
     "include": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
@@ -87,7 +89,8 @@ class _Archon:
         self._retry(reader, step)
         if reader.text("context") not in ("", "fresh"):
             reader.lose("context", "say `continue: STEP` to go on with a conversation")
-        for key in ("allowed_tools", "denied_tools", "skills", "mcp", "hooks", "agents"):
+        self._tools(reader, step)
+        for key in ("skills", "mcp", "hooks", "agents"):
             reader.lose(key, "give the step a role with these tools")
         idle = reader.whole("idle_timeout")
         if idle is not None and idle > 0 and "prompt" in step:
@@ -103,6 +106,23 @@ class _Archon:
                 step[ours] = reader.text(key)
             else:
                 reader.lose(key, "it says how a model works, and none does here")
+
+    def _tools(self, reader: Reader, step: dict[str, Any]) -> None:
+        """A node never gets more tools than it had: what cannot be given here it does without."""
+        allowed, denied = reader.get("allowed_tools"), reader.texts("denied_tools")
+        if "prompt" not in step:
+            for key in ("allowed_tools", "denied_tools"):
+                reader.lose(key, "it says what a model may use, and none works here")
+            return
+        taken = {word.partition("(")[0].strip() for word in denied} & set(_TOOLS)
+        if allowed is None and not taken:
+            return
+        named = list(_TOOLS) if allowed is None else reader.texts("allowed_tools")
+        for word in named:
+            if word not in _TOOLS:
+                what = f"{reader.what}: allowed_tools: {word}"
+                self.source.lose_inside(allowed or reader.node, word, what, "it does without that tool")
+        step["tools"] = [word for word in named if word in _TOOLS and word not in taken]
 
     def _retry(self, reader: Reader, step: dict[str, Any]) -> None:
         inner = reader.inner("retry")

@@ -62,7 +62,8 @@ class ForeignFile:
             first = next((one for one in report.diagnostics if one.severity == "error"), None)
             where = f":{first.range.start.line}" if first is not None else ""
             message = first.message if first is not None else "it is not a map of keys"
-            raise AuthorError("convert.unreadable", f"{self.file}{where}: {message}")
+            hint = first.help if first is not None else ""
+            raise AuthorError("convert.unreadable", f"{self.file}{where}: {message}", hint=hint)
         return found
 
     def line(self, node: Node) -> int:
