@@ -109,3 +109,22 @@ def test_words_that_our_reader_would_take_for_a_number_stay_words(
     put(project, "flow.yaml", 'name: f\nnodes:\n- {id: a, prompt: "1e3"}\n')
     status, made = fanfold(capsys, "convert", "flow.yaml", "--from", "archon")
     assert (status, made["diagnostics"]) == (0, [])
+
+
+def test_a_role_that_is_known_here_does_the_step_that_names_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(
+        project,
+        ".claude/agents/r.md",
+        "---\nname: reviewer\ndescription: Reviews\ntools: Read\n---\nReview.\n",
+    )
+    calls = [f"await agent('{name}', {{agentType: '{name}'}})" for name in ("reviewer", "Plan", "nobody")]
+    put(project, "w.js", "\n".join(calls) + "\n")
+    status, made = fanfold(capsys, "convert", "w.js")
+    assert status == 0
+    assert [line.strip() for line in made["text"].splitlines() if "agent:" in line] == [
+        "agent: reviewer",
+        "agent: planner",
+    ]
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [(3, "agentType: 'nobody'")]

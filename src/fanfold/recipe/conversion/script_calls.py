@@ -363,12 +363,15 @@ class Calls:
         if key not in ("label", "model", "phase", "effort", "agentType"):
             return False
         said = self._constant(*value, str)
-        if said is NO_LITERAL or not said.strip() or (key == "agentType" and said not in _ROLES):
+        if said is NO_LITERAL or not said.strip():
+            return False
+        role = said if said in self.script.source.roles else _ROLES.get(said)
+        if key == "agentType" and role is None:
             return False
         if key == "label":
             step["id"] = step_id(said)
         elif key == "agentType":
-            step["agent"] = _ROLES[said]
+            step["agent"] = role
         else:
             step[{"phase": "description", "effort": "reasoning_effort"}.get(key, key)] = said
         return True

@@ -8,7 +8,7 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from msgspec import Struct
@@ -46,8 +46,16 @@ class Converted(Struct, frozen=True):
 class ForeignFile:
     """One file and what was found out about it."""
 
-    def __init__(self, data: bytes, file: str, beside: Callable[[str], bytes | None]) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        file: str,
+        beside: Callable[[str], bytes | None],
+        roles: Collection[str] = (),
+    ) -> None:
         self.file = file
+        self.roles = roles
+        """Names that a step may give as its role here."""
         self.beside = beside
         """The bytes of another file, relative to this one; None when it is not there."""
         self.text = data.decode("utf-8", "replace")

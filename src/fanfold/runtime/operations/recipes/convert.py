@@ -39,7 +39,7 @@ def convert_file(project: Project, file: Path, system: str | None) -> ConvertedR
     data = read_named(project.folder, file, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise AuthorError("convert.unreadable", f"{file} is longer than {MAX_BYTES:,} bytes")
-    source = ForeignFile(data, str(file), beside)
+    source = ForeignFile(data, str(file), beside, project.roles.names())
     found, converted = convert(source, system)
     text = source.text if found == "protoagent" else as_yaml(converted.recipe)
     checked = compile_recipe(text.encode(), "recipe.yaml", project.around)
