@@ -1,5 +1,7 @@
 """Recipes built in code mean what their YAML means, and are refused for the same reasons."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +105,15 @@ def test_later_changes_of_what_was_given_do_not_change_the_recipe():
     assert [step["id"] for step in recipe.value["steps"]] == ["a"]
 
 
-@pytest.mark.parametrize("thing", [object(), {1, 2}.__iter__(), lambda: None])
+def test_inputs_may_be_a_map_by_name():
+    recipe = Recipe(name="r", steps=[STEP], inputs={"a": {"default": 1}}, max_concurrency=2)
+    assert Recipe.from_yaml(recipe.to_yaml()) == recipe
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [object(), {1, 2}.__iter__(), lambda: None, b"x", bytearray(b"x"), math.nan, [{"a": (math.inf,)}]],
+)
 def test_a_recipe_holds_data_only(thing):
     with pytest.raises(AuthorError) as refused:
         Recipe(name="r", steps=[{**STEP, "prompt": thing}])

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten
 from fanfold.text.refusal import FileRefused
 from fanfold.text.trees.scalars import resolve
 from fanfold.text.trees.tree import plain
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from fanfold.recipe.surroundings import Surroundings
 
 Entry = Mapping[str, Any]
+_LOST = (bytes, bytearray, memoryview)
+"""What JSON would hold as text that nobody wrote."""
 
 
 class Recipe:
@@ -110,13 +114,26 @@ class Recipe:
 def _plain(value: dict[str, Any]) -> dict[str, JSON]:
     """Only what JSON can hold, and a copy, so that later changes of a list do not change the recipe."""
     try:
-        copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(value))
+        kept = msgspec.to_builtins(value, builtin_types=_LOST, str_keys=True)
+        _refuse_what_json_would_change(kept)
+        copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(kept))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         hint = "a recipe is data: text, numbers, lists and maps"
         raise AuthorError(
             "recipe.bad_type", f"the recipe holds something else than data: {error}", hint=hint
         ) from None
     return copied
+
+
+def _refuse_what_json_would_change(value: object) -> None:
+    """Bytes would become other text, and numbers that JSON does not have null."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            _refuse_what_json_would_change(one)
+    elif isinstance(value, _LOST) or (isinstance(value, float) and not isfinite(value)):
+        raise ValueError(shorten(repr(value), 80))
 
 
 def as_yaml(value: JSON) -> str:
