@@ -1,6 +1,9 @@
 """What a project tells every agent."""
 
+import asyncio
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,12 @@ from fanfold.agents.instructions import (
     compose,
     cut_at_section,
     instructions_for,
+    point_to,
     read_instructions,
 )
+from fanfold.agents.toolbox.local_instructions import InstructedTools
+from fanfold.agents.toolbox.schemas import ToolSpec
+from fanfold.kernel.plan import JSON
 from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import play, request
 
@@ -158,3 +165,37 @@ def test_who_reads_in_a_folder_is_told_with_its_first_file(tmp_path):
         assert "colours" not in first + second
 
     play([Reply(calls=(read,)), Reply(calls=(read,)), Reply(text="ok")], scene, instructions=found)
+
+
+class AnyFile:
+    """Tools that read whatever is asked for."""
+
+    async def open(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    def offered(self) -> list[ToolSpec]:
+        return []
+
+    def mutates(self, name: str) -> bool:
+        return name != "read_file"
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        return {"text": f"{name} {args['path']}"}
+
+
+@pytest.mark.parametrize("path", ["api/a.py", "./api//a.py", "web/../api/a.py"])
+def test_a_folders_instructions_come_with_the_first_file_read_there_however_it_is_called(path: str) -> None:
+    tools = InstructedTools(AnyFile(), {"api": "Use tabs.", "web": "Use spaces."}, "")
+    assert [asyncio.run(tools.call("read_file", {"path": path})) for _ in range(2)] == [
+        {"text": f"read_file {path}", "project_instructions": "Use tabs."},
+        {"text": f"read_file {path}"},
+    ]
+
+
+def test_instructions_for_which_there_is_no_room_are_pointed_to() -> None:
+    tools = InstructedTools(AnyFile(), {"api": "a" * MAX_BYTES, "web": "Use spaces."}, "")
+    asyncio.run(tools.call("read_file", {"path": "api/a.py"}))
+    told = asyncio.run(tools.call("read_file", {"path": "web/a.py"}))
+    assert isinstance(told, dict)
+    assert told["project_instructions"] == point_to("web")

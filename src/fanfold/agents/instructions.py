@@ -74,8 +74,13 @@ def instructions_for(below: Mapping[str, str], sets: Iterable[str]) -> str:
             told.append(below[folder])
             left -= len(below[folder].encode())
         else:
-            told.append(f"[{folder} has instructions of its own, in {' and '.join(FILES)}: read them first]")
+            told.append(point_to(folder))
     return "\n\n".join(told)
+
+
+def point_to(folder: str) -> str:
+    """What is told of instructions for which there is no room."""
+    return f"[{folder} has instructions of its own, in {' and '.join(FILES)}: read them first]"
 
 
 def above(path: str) -> Iterator[str]:

@@ -7,9 +7,10 @@ while they work. What is told is what the run began with, once for each folder a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from posixpath import normpath
 from typing import Any
 
-from fanfold.agents.instructions import MAX_BYTES, above
+from fanfold.agents.instructions import MAX_BYTES, above, point_to
 from fanfold.agents.toolbox.catalogue import Tools, ToolsAround
 from fanfold.kernel.plan import JSON
 
@@ -29,14 +30,14 @@ class InstructedTools(ToolsAround):
         found = await super().call(name, args)
         if name != READ or not isinstance(found, dict):
             return found
-        texts = [self._tell(folder) for folder in above(str(args.get("path", ""))) if folder in self._left]
-        said = "\n\n".join(text for text in texts if text)
-        return {**found, KEY: said} if said else found
+        path = normpath(str(args.get("path", "")))
+        texts = [self._tell(folder) for folder in above(path) if folder in self._left]
+        return {**found, KEY: "\n\n".join(texts)} if texts else found
 
     def _tell(self, folder: str) -> str:
         text = self._left.pop(folder)
         size = len(text.encode())
         if size > self._bytes_left:
-            return ""
+            return point_to(folder)
         self._bytes_left -= size
         return text
