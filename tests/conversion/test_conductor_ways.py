@@ -83,6 +83,40 @@ def test_an_agent_that_nobody_leads_to_is_told_where_it_stands(
     assert [(one["line"], one["what"]) for one in lost] == [(4, "agent b")]
 
 
+def test_a_step_runs_after_what_leads_to_it_and_never_where_nothing_does(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+workflow: {name: x, entry_point: a}
+agents:
+- name: a
+  prompt: A
+  output: {kind: {type: string}, tags: {type: array}}
+  routes:
+  - {to: b, when: "not output.kind == 'bug' and 'x' not in output.tags"}
+  - {to: c, when: "output.kind | upper == 'BUG'"}
+  - {to: d}
+  - {to: e}
+- {name: b, prompt: B}
+- {name: c, prompt: C}
+- {name: d, prompt: D}
+- {name: e, prompt: E}
+"""
+    (folder / "flow.yaml").write_text(text)
+    assert main(["convert", "flow.yaml", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [
+        (8, "agent a: route: when"),
+        (14, "agent e"),
+    ]
+    (folder / "recipe.yaml").write_text(made["text"])
+    (folder / "script.yaml").write_text("steps: {a: {output: {kind: bug, tags: []}}}\ndefault: ok\n")
+    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
+    run = json.loads(capsys.readouterr().out)
+    # Of a way whose condition is not known, both ends are done.
+    assert [path for path, step in run["steps"].items() if step["status"] == "completed"] == ["a", "c", "d"]
+
+
 @pytest.mark.parametrize(("covered", "rounds"), [(80, 1), (10, 10)])
 def test_two_ways_back_are_two_loops_and_one_of_unknown_end_is_left(
     covered: int, rounds: int, made: Any, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -9,14 +9,16 @@ from collections.abc import Callable
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<number>\d+(?:\.\d+)?)"
     r"|(?P<path>\$?[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)(?P<length>\s*\|\s*length\b)?"
-    r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)|\[|\]|,))",
+    r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)|\[|\]|,|-))",
     re.ASCII,
 )
-_WORDS = {
-    "and": "&&", "or": "||", "not": "!", "true": "true", "false": "false", "True": "true", "False": "false",
-    "null": "null", "None": "null", "none": "null", "in": "in",
+_VALUES = {
+    "true": "true", "false": "false", "True": "true", "False": "false", "null": "null", "None": "null",
+    "none": "null",
 }  # fmt: skip
-_SIGNS = {"===": "==", "!==": "!="}
+_RESERVED = frozenset({"and", "or", "not", "in", "is", "if", "else"})
+_COMPARISONS = {one: one for one in ("==", "!=", "<=", ">=", "<", ">", "in")} | {"===": "==", "!==": "!="}
+_MAX_DEPTH = 50
 _HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _LITERAL = r"""'[^'\\]*'|"[^"\\]*"|-?\d+(?:\.\d+)?|true|false"""
 _OTHERWISE = re.compile(
@@ -31,25 +33,129 @@ def to_cel(text: str, resolve: Callable[[str], str | None]) -> str | None:
     inside = text.strip()
     if inside.startswith("{{") and inside.endswith("}}"):
         inside = inside[2:-2].strip()
-    words: list[str] = []
+    tokens: list[re.Match[str]] = []
     at = 0
     while at < len(inside):
         found = _TOKEN.match(inside, at)
         if found is None:
-            return None if inside[at:].strip() else " ".join(words)
+            return None
+        tokens.append(found)
         at = found.end()
-        if found["string"] is not None:
-            words.append('"' + found["string"][1:-1].replace('"', '\\"') + '"')
-        elif found["path"] is not None:
-            word = _WORDS.get(found["path"]) or resolve(found["path"])
-            if word is None:
-                return None
-            word = in_cel(word) if "." in word else word
-            words.append(f"size({word})" if found["length"] else word)
-        else:
-            sign = found["sign"]
-            words.append(found["number"] if sign is None else _SIGNS.get(sign, sign))
-    return " ".join(words) or None
+    try:
+        return _Condition(tokens, resolve).read()
+    except _NoCounterpartError:
+        return None
+
+
+class _NoCounterpartError(Exception):
+    """Something that is no condition here."""
+
+
+class _Condition:
+    """Reads a condition by what binds stronger: `or`, `and`, `not`, one comparison, values."""
+
+    def __init__(self, tokens: list[re.Match[str]], resolve: Callable[[str], str | None]) -> None:
+        self._tokens = tokens
+        self._resolve = resolve
+        self._at = 0
+        self._depth = 0
+
+    def read(self) -> str:
+        found = self._either()
+        if self._at < len(self._tokens):
+            raise _NoCounterpartError
+        return found
+
+    def _next(self) -> str:
+        return self._tokens[self._at][0].strip() if self._at < len(self._tokens) else ""
+
+    def _takes(self, *words: str) -> bool:
+        found = self._next() in words
+        self._at += found
+        return found
+
+    def _either(self) -> str:
+        parts = [self._both()]
+        while self._takes("or", "||"):
+            parts.append(self._both())
+        return " || ".join(parts)
+
+    def _both(self) -> str:
+        parts = [self._negated()]
+        while self._takes("and", "&&"):
+            parts.append(self._negated())
+        return " && ".join(parts)
+
+    def _negated(self) -> str:
+        turned = False
+        while self._takes("not"):
+            turned = not turned
+        found = self._compared()
+        return f"!({found})" if turned else found
+
+    def _compared(self) -> str:
+        left = self._value()
+        if self._takes("is"):
+            sign = "!=" if self._takes("not") else "=="
+            if not self._takes("none", "None", "null"):
+                raise _NoCounterpartError
+            return f"{left} {sign} null"
+        if self._takes("not"):
+            if self._next() != "in":
+                raise _NoCounterpartError
+            self._at += 1
+            return f"!({left} in {self._value()})"
+        sign = self._next()
+        if sign not in _COMPARISONS:
+            return left
+        self._at += 1
+        return f"{left} {_COMPARISONS[sign]} {self._value()}"
+
+    def _value(self) -> str:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _NoCounterpartError
+        found = self._one_value()
+        self._depth -= 1
+        return found
+
+    def _one_value(self) -> str:
+        if self._takes("!"):
+            return f"!{self._value()}"
+        if self._takes("("):
+            found = self._either()
+            self._close(")")
+            return f"({found})"
+        if self._takes("["):
+            items = [] if self._next() == "]" else [self._value()]
+            while items and self._takes(","):
+                items.append(self._value())
+            self._close("]")
+            return f"[{', '.join(items)}]"
+        minus = "-" if self._takes("-") else ""
+        if self._at >= len(self._tokens):
+            raise _NoCounterpartError
+        token = self._tokens[self._at]
+        self._at += 1
+        if token["number"] is not None:
+            return minus + token["number"]
+        if minus or token["sign"] is not None:
+            raise _NoCounterpartError
+        if token["string"] is not None:
+            return json.dumps(re.sub(r"\\(.)", r"\1", token["string"][1:-1]), ensure_ascii=False)
+        return self._named(token)
+
+    def _close(self, sign: str) -> None:
+        if not self._takes(sign):
+            raise _NoCounterpartError
+
+    def _named(self, token: re.Match[str]) -> str:
+        path = token["path"]
+        word = None if path in _RESERVED else _VALUES.get(path) or self._resolve(path)
+        if word is None:
+            raise _NoCounterpartError
+        word = in_cel(word) if "." in word else word
+        return f"size({word})" if token["length"] else word
 
 
 def in_cel(path: str) -> str:

@@ -276,13 +276,19 @@ class _Conductor:
             if name in order or name in open_names or (name not in self.steps and name not in self.members):
                 return
             open_names.append(name)
-            for route in reversed(self.routes.get(name, [])):
+            for route in reversed(self._open_routes(name)):
                 visit(route.to)
             open_names.remove(name)
             order.insert(0, name)
 
         visit(entry)
         return order
+
+    def _open_routes(self, name: str) -> list[_Route]:
+        """The routes that may be taken: those behind one that always is are not."""
+        routes = self.routes.get(name, [])
+        last = next((at for at, one in enumerate(routes) if not one.when and not one.unread), len(routes))
+        return routes[: last + 1]
 
     def _loops(self, order: list[str]) -> list[FoundLoop]:
         found: list[FoundLoop] = []
@@ -319,7 +325,7 @@ class _Conductor:
         ways: list[tuple[str, str]] = []
         for other in order:
             earlier: list[str] = []
-            for route in self.routes.get(other, []):
+            for route in self._open_routes(other):
                 when = " && ".join(
                     [*(f"!({one})" for one in earlier), *([f"({route.when})"] if route.when else [])]
                 )
@@ -327,8 +333,6 @@ class _Conductor:
                     ways.append((other, when))
                 if route.when:
                     earlier.append(route.when)
-                else:
-                    break
         if not ways:
             return
         needed = [step["id"] for other, _ in ways for step in self._of(other)]
