@@ -39,6 +39,18 @@ def talked(project: Path, words: list[str], *said: str) -> str:
         screen.close()
 
 
+@suggested("cli/chat/session.py: fanfold transcript")
+def test_of_what_nobody_could_be_asked_for(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    task = "{tool: task, args: {role: explorer, task: Look}}"
+    command = "{tool: run_command, args: {argv: [ls]}}"
+    (project / "s.yaml").write_text(f"default: {{output: x, tool_calls: [{task}, {command}, {task}]}}\n")
+    asked = fanfold("chat", "Look.", "--script", "s.yaml")
+    assert "denied: task, run_command; fanfold transcript chat-" in asked.err
+    assert follow(asked.err.partition("go on: ")[0], may=(0,)) == ["transcript"]
+    (project / "s.yaml").write_text(f"default: {{output: x, tool_calls: [{command}]}}\n")
+    assert "denied" not in fanfold("chat", "Look.", "--script", "s.yaml", "--permission", "auto").err
+
+
 @suggested(
     "cli/chat/session.py: fanfold chat", "cli/chat/slash.py: fanfold chat --resume", "chats.py: fanfold chat"
 )

@@ -7,6 +7,7 @@ was left, or killed, goes on with `--resume`.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from typing import TYPE_CHECKING, Literal
 
@@ -119,6 +120,7 @@ class _Talk:
 
     async def once(self, text: str) -> int:
         from fanfold.runtime.operations.agents.chats import ChatAnswer
+        from fanfold.runtime.operations.history.transcripts import denied_tools
 
         await self._open()
         listening = None if self._call.as_json else asyncio.create_task(self._listen())
@@ -145,6 +147,9 @@ class _Talk:
             )
         else:
             self._show(turn)
+            if not on_terminal() and (tools := denied_tools(self._project, self.chat.id, turn.step)):
+                step = shlex.quote(turn.step)
+                tell(f"denied: {', '.join(tools)}; fanfold transcript {self.chat.id} {step} tells why\n")
             tell(f"go on: fanfold chat --resume {self.chat.id}\n")
         return _exit_status(turn.status)
 

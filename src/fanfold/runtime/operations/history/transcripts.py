@@ -32,6 +32,20 @@ def transcript(
     return transcript_of(found.tree, speaker, owned=True, until=found.tree.state.now)
 
 
+def denied_tools(project: Project, run: str, step: str) -> list[str]:
+    """The tools that were denied to the agent of a step, each once."""
+    told = transcript(project, run, step).entries
+    return list(dict.fromkeys(one.tool for one in told if one.step == step and _is_denied(one)))
+
+
+def _is_denied(entry: TranscriptEntry) -> bool:
+    if entry.kind != "tool_result":
+        return False
+    said = entry.result.get("error") if isinstance(entry.result, dict) else None
+    code = said.get("code") if isinstance(said, dict) else entry.error.code if entry.error else ""
+    return code == "permission_denied"
+
+
 def transcript_found(project: Project, found: Addressed, speaker: Speaker) -> Transcript:
     """The same, for a session that was looked up already."""
     return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
