@@ -89,7 +89,7 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
     "cli/recipes/capture.py: fanfold capture",
     "cli/recipes/capture.py: fanfold run",
     "agents/capture.py: fanfold ps --all lists who worked",
-    "agents/capture.py: fanfold show",
+    "agents/capture.py: fanfold inspect {} shows what it did",
     "agents/delegation.py: fanfold agents tells",
     "cli/agents/subagents.py: nobody runs",
 )
@@ -98,7 +98,7 @@ def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, p
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     (agents / "agents.yaml").write_text((agents / "my agents.yaml").read_text())
     fanfold("run", "research-and-brief", "-i", "topic=x", "--script", "ok.yaml")
-    assert follow(fanfold("capture", "last")) == ["show"]
+    assert follow(fanfold("capture", "last")) == ["inspect"]
     refused = fanfold("spawn", "explorer", "Look", "--write-set", "*.txt")
     assert refused.status == USAGE
     assert follow(refused) == ["agents"]
