@@ -114,8 +114,7 @@ def _posture(draft: Draft, action: Action) -> Posture:
     if isinstance(action, GroupAction):
         return "writer" if any(step.posture == "writer" for step in action.steps) else "read_only"
     if isinstance(action, WorkflowAction):
-        narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
-        return "writer" if draft.facts.child_writes and not narrowed else "read_only"
+        return "writer" if draft.facts.child_writes else "read_only"
     return draft.facts.posture
 
 

@@ -4,6 +4,8 @@ Rules
 * A reference is resolved from the file that holds it. The same file is compiled once, however often and
   from wherever it is called; its problems are reported once, under its own name.
 * A call is checked against the inputs its target declares.
+* What a read-only step calls only reads: its target becomes a second plan, narrowed as a whole, beside the
+  one that other steps call.
 * Rings are refused, with the whole ring; so is a chain deeper than `MAX_NESTING_DEPTH`. The latter is
   reported at the call in the root recipe, because no file of the chain is wrong by itself.
 """
@@ -11,12 +13,13 @@ Rules
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from msgspec import Struct, field
 
 from fanfold.errors import FanfoldError
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan, Step, WorkflowAction
 from fanfold.recipe.assembly import assemble_plan
 from fanfold.recipe.checks.outputs import output_of, why_not
 from fanfold.recipe.checks.unit import Unit
@@ -55,12 +58,21 @@ class Closure(Struct):
     looked_up: dict[tuple[str, str], FoundRecipe | FanfoldError] = field(default_factory=dict)
     """Answers of the library, by the folder asked from and the reference."""
     too_deep: set[int] = field(default_factory=set)
+    readers: dict[str, tuple[Unit | None, str]] = field(default_factory=dict)
+    """The same files, narrowed for read-only steps, and why one cannot be; by identity."""
 
     def enter(self, data: bytes, file: str, identity: str, *, form: TextFormat = RECIPE) -> Unit | None:
         """Compile a file and everything below it; `form` says which limits on text hold for it."""
+        unit = self.units[identity] = self._enter(data, file, identity, form)
+        return unit
+
+    def _enter(
+        self, data: bytes, file: str, identity: str, form: TextFormat, *, narrowed: bool = False
+    ) -> Unit | None:
         errors_before = _errors(self.report)
-        unit = read_unit(data, file, self.around, self.report, form=form)
-        self.units[identity] = unit
+        unit = read_unit(data, file, self.around, self.report, form=form, narrowed=narrowed)
+        if not narrowed:
+            self.units[identity] = unit
         if unit is None:
             return None
         frame = Frame(identity, unit)
@@ -81,6 +93,15 @@ class Closure(Struct):
             unit.writes = any(step.posture == "writer" for step in unit.plan.steps)
         unit.claims = _first_claim(unit)
         return unit
+
+    def called(self, root: Plan) -> dict[str, Plan]:
+        """The plans that a run of `root` can reach: of a file that is only called to read, no other one."""
+        waiting, found = [root], set[str]()
+        while waiting:
+            new = set(_calls(waiting.pop().steps)) - found
+            found |= new
+            waiting += [self.plans[key] for key in new]
+        return {key: plan for key, plan in self.plans.items() if key in found}
 
     # -- one call ------------------------------------------------------------------------------------
 
@@ -109,13 +130,32 @@ class Closure(Struct):
         unit.height = max(unit.height, child.height + 1)
         if len(self.way) + child.height > MAX_NESTING_DEPTH:
             self._report_depth()
-        call.facts.gives = lambda: _output_of(child)
-        call.facts.child_writes = child.writes
+        called = child
+        call.facts.gives = lambda: _output_of(called)
         call.facts.child_claims = child.claims
         call.facts.workflow = self._key(node.text, found, child)
+        _check_call(call, child, unit)
+        if _only_reads(call) and child.plan is not None and not child.claims:
+            child = self._narrowed(call, found, identity, unit) or child
+            call.facts.workflow += " (read-only)"
+        call.facts.child_writes = child.writes
         if child.plan is not None:
             self.plans[call.facts.workflow] = child.plan
-        _check_call(call, child, unit)
+
+    def _narrowed(self, call: Draft, found: FoundRecipe, identity: str, unit: Unit) -> Unit | None:
+        """The target of a read-only step, compiled as what only reads; its own problems are told already."""
+        if identity not in self.readers:
+            told, self.report = self.report, Report("recipe")
+            child = self._enter(found.data, found.file, identity, RECIPE, narrowed=True)
+            why = next((one.message for one in self.report.diagnostics if one.severity == "error"), "")
+            self.readers[identity] = child, why
+            self.report = told
+        child, why = self.readers[identity]
+        if why:
+            at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
+            message = f"the step is read-only, and its sub-workflow cannot be: {why}"
+            unit.notes.error("recipe.conflicting_keys", message, at)
+        return child
 
     def _find(self, node: Scalar, unit: Unit) -> FoundRecipe | None:
         text = node.text
@@ -170,6 +210,14 @@ class Closure(Struct):
         root.unit.notes.error("recipe.depth", message, root.call.entries.nodes["workflow"])
 
 
+def _calls(steps: Iterable[Step]) -> Iterator[str]:
+    for step in steps:
+        if isinstance(step.action, WorkflowAction):
+            yield step.action.workflow
+        elif isinstance(step.action, GroupAction):
+            yield from _calls(step.action.steps)
+
+
 def _errors(report: Report) -> int:
     return sum(1 for one in report.diagnostics if one.severity == "error") + report.dropped
 
@@ -178,11 +226,14 @@ def _check_call(call: Draft, child: Unit, unit: Unit) -> None:
     """What a step gives must be what its sub-workflow takes, and it may not be read-only if that writes."""
     _check_given(call, child, unit)
     _check_taken(call, child, unit)
-    narrowed = call.narrowed or call.entries.text("posture") == "read_only"
-    if narrowed and child.claims:
+    if _only_reads(call) and child.claims:
         at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
         message = f"the step is read-only, but {quoted(child.claims)} of its sub-workflow has a write_set"
         unit.notes.error("recipe.conflicting_keys", message, at)
+
+
+def _only_reads(call: Draft) -> bool:
+    return call.narrowed or call.entries.text("posture") == "read_only"
 
 
 def _check_given(call: Draft, child: Unit, unit: Unit) -> None:

@@ -43,7 +43,7 @@ def compile_recipe(data: bytes, file: str, around: Surroundings, *, form: TextFo
     root = closure.enter(data, file, os.path.realpath(file), form=form)
     plan: Plan | None = None
     if report.ok and root is not None and root.plan is not None:
-        plan = replace(root.plan, workflows=closure.plans) if closure.plans else root.plan
+        plan = replace(root.plan, workflows=closure.called(root.plan)) if closure.plans else root.plan
     sources = {file: Source(data.decode("utf-8", "replace"), file)}
     sources |= {unit.source.file: unit.source for unit in closure.units.values() if unit is not None}
     return Compiled(plan, report, sources)

@@ -34,9 +34,15 @@ DEFAULT_MAX_STEPS = 1_000
 
 
 def read_unit(
-    data: bytes, file: str, around: Surroundings, report: Report, *, form: yaml.TextFormat = yaml.RECIPE
+    data: bytes,
+    file: str,
+    around: Surroundings,
+    report: Report,
+    *,
+    form: yaml.TextFormat = yaml.RECIPE,
+    narrowed: bool = False,
 ) -> Unit | None:
-    """Read and check one file; None when it is not even a map of keys."""
+    """Read and check one file; None when it is not even a map of keys. `narrowed`: whoever calls it reads."""
     tree, source, problems = yaml.parse_yaml(data, file, form)
     report.extend(problems)
     notes = Notes(report, source)
@@ -54,6 +60,7 @@ def read_unit(
         inputs=inputs,
         input_nodes=input_nodes,
         source_hash=_sha256(data),
+        narrowed=narrowed,
     )
     unit.limits = _read_limits(unit)
     unit.defaults = _read_defaults(unit)
@@ -137,9 +144,8 @@ def _survey(unit: Unit) -> None:
 
         survey_phases(entries.items("phases"), unit)
     else:
-        survey_steps(
-            entries.items("steps"), unit.scope, notes, "", unit.around.ceilings.highs, narrowed=False
-        )
+        highs = unit.around.ceilings.highs
+        survey_steps(entries.items("steps"), unit.scope, notes, "", highs, narrowed=unit.narrowed)
     _count_steps(unit)
 
 

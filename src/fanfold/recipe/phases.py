@@ -60,7 +60,7 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
         draft = new_draft(entries, unit.scope, notes, "")
         draft.phase = True
         draft.syntax = STEPS.syntaxes["group"]
-        draft.narrowed = entries.text("kind") in {"understand", "review"}
+        draft.narrowed = unit.narrowed or entries.text("kind") in {"understand", "review"}
         draft.facts.phase = _read_parts(entries, unit)
         for item in entries.scalars("depends_on"):
             draft.written.setdefault(item.text, item)

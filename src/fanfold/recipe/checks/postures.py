@@ -10,8 +10,8 @@ Rules
 * Readers share the workspace, writers work in a snapshot. A command without a `write_set` gets a
   snapshot too, which is thrown away, because tests write caches. A function runs in the engine's own
   process, so it shares whatever it does.
-* A group or workflow step is called a writer when something inside may write; on a workflow step
-  `read_only` therefore tells the host to narrow the whole child run.
+* A group or workflow step is called a writer when something inside may write. What a read-only workflow
+  step calls is compiled for it as a plan in which everything reads.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ class Unit(Struct):
     inputs: dict[str, Input]
     input_nodes: dict[str, Scalar]
     source_hash: str
+    narrowed: bool = False
+    """The step that calls it only reads, and so does everything in it."""
     defaults: Defaults = field(default_factory=Defaults)
     limits: Limits = field(default_factory=Limits)
     scope: DraftScope = field(default_factory=DraftScope)
