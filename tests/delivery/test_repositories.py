@@ -151,3 +151,20 @@ def test_a_file_whose_line_ends_checking_out_changes_is_delivered_with_those_tha
     assert done.returncode == 0, done.stderr
     assert world.git("cat-file", "-s", "fix/owls:f.txt") == f"{len('aBcde') * 2}\n"
     assert world.git("diff", "--numstat", "main", "fix/owls", "--", "f.txt").split() == ["1", "1", "f.txt"]
+
+
+@pytest.mark.parametrize("where", ["here", "in another work tree"])
+def test_a_branch_that_was_checked_out_since_it_was_shown_is_left_alone(world: World, where: str) -> None:
+    (world.folder / "home/.fanfold/config.toml").unlink()  # so that somebody is asked
+    assert world.run().returncode == 3
+    world.git("worktree", "add", "-q", "--detach", str(world.folder / "beside"))
+    tree = world.project if where == "here" else world.folder / "beside"
+    ask(world, "git", "-C", str(tree), "symbolic-ref", "HEAD", "refs/heads/fix/owls")  # as --orphan does
+    world.fanfold("approve", "last", "pr")
+    world.fanfold("watch", "last")
+    assert world.document()["status"] == "paused"
+    assert world.git("for-each-ref", "refs/heads").count("\n") == 1
+    ask(world, "git", "-C", str(tree), "symbolic-ref", "HEAD", "refs/heads/main")
+    done = world.fanfold("resume", "last")
+    assert done.returncode == 0, done.stderr
+    assert len(world.requests()) == 1

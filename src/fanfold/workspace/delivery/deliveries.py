@@ -96,7 +96,8 @@ class Deliveries:
         base_name = wish.pull_request.base if wish.pull_request is not None else ""
         remote = self._remote() if wish.push else None
         base = self._base(base_name) or head
-        self._check_branch(wish.branch, {checked_out, base_name, self._refs.default_of("origin")})
+        taken = {base_name, self._refs.default_of("origin")} | self._refs.checked_out()
+        self._check_branch(wish.branch, taken)
         who, mail = self._commits.identity()
         at = max((receipt.merged_ns for receipt in receipts), default=0) // 1_000_000_000
         text = CommitText(wish.message.rstrip("\n") + "\n", who, mail, at)
@@ -193,6 +194,7 @@ class Deliveries:
             self._refs.unlock(made.wish.branch, made.commit)
             return
         if not now:
+            self._check_branch(made.wish.branch, self._refs.checked_out())  # since it was shown
             # Made again: the private store may have been cleared meanwhile. The same comes out.
             commit, _ = self._commits.compose(made.base, *self._of(made.wish, receipts), made.text)
             if commit != made.commit:

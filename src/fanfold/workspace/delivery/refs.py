@@ -40,6 +40,15 @@ class Refs:
             raise WorldError("deliver.no_commit", message, hint="make a first commit; a branch begins there")
         return name.removeprefix("refs/heads/"), commit
 
+    def checked_out(self) -> set[str]:
+        """The branches that are checked out in any work tree, also those that have no commit yet."""
+        trees = self._repository.common / "worktrees"
+        folders = {self._repository.common, self._repository.folder}
+        with suppress(OSError):
+            folders |= {trees / name for name in os.listdir(trees)}
+        said = (self._read(folder, "HEAD").strip().removeprefix("ref:").strip() for folder in folders)
+        return {name.removeprefix("refs/heads/") for name in said if name.startswith("refs/heads/")}
+
     def find(self, name: str) -> str:
         """The commit that a full name (`refs/heads/main`) stands for; empty when there is none."""
         said = self._read(self._repository.common, name).strip()
