@@ -339,3 +339,9 @@ def test_a_declared_role_without_a_description_is_told_where_it_may_stand(projec
     write(project / ".codex/agents/scout.toml", 'developer_instructions = "Look."\n')
     (notice,) = load(project, home).notices
     assert (notice.role, notice.help) == ("scout", "say it in the file, or beside its `config_file`")
+
+
+def test_a_mistyped_description_is_pointed_at(project, home):
+    write(project / ".claude/agents/x.md", "---\nname: x\ndesciption: d\n---\nDo.\n")
+    (notice,) = [one for one in load(project, home).notices if one.code == "role.invalid"]
+    assert (notice.line, notice.help) == (3, 'write "description" instead of "desciption"')

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.text.renderings import render_text
-from tests.recipe.known import HERE, compile_file
+from tests.recipe.known import HERE, compile_file, compile_text
 
 FILES = sorted((HERE / "bad").glob("*.yaml"))
 EXPECTED = re.compile(r"# expect: (\S+) (\d+):(\d+)")
@@ -46,6 +46,16 @@ def test_a_bad_recipe_is_refused_at_the_word_that_is_wrong(file: Path):
     assert (compiled.plan is not None) == only_warnings
     assert all(d.file == str(file) for d in compiled.report.diagnostics)
     assert all(d.message for d in compiled.report.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("said", "help"),
+    [("My Recipe", "write my-recipe"), ("Über 9!", "write ber-9"), ("!!", "use lower-case letters")],
+)
+def test_a_name_that_cannot_be_used_is_told_as_it_could_be(said: str, help: str):
+    text = f'name: "{said}"\nsteps: [{{id: a, agent: explorer, prompt: x}}]\n'
+    (found,) = compile_text(text).report.diagnostics
+    assert found.help.startswith(help)
 
 
 def test_every_code_of_the_language_has_a_recipe():

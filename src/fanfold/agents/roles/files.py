@@ -20,8 +20,9 @@ from fanfold.agents.roles.keys import HABITS, MD, SANDBOXES, TOML
 from fanfold.agents.roles.restrictions import Restrictions, claude_restrictions, codex_sandbox
 from fanfold.agents.roles.tools import GrantedTools, claude_tools, only_reads, toml_tools
 from fanfold.text.diagnostics import Diagnostic, Source
-from fanfold.text.notes import Notes, listed, span_of
+from fanfold.text.notes import Notes, listed, quoted, span_of
 from fanfold.text.report import Report
+from fanfold.text.spelling import nearest
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.template import TemplateError, parse_template
 from fanfold.text.trees import tree
@@ -294,6 +295,9 @@ class _RoleMaker:
             at = node or self._entries.head()
             beside = self._declared is not None and self._entries.shape is not MD
             hint = "say it in the file, or beside its `config_file`" if beside else ""
+            words = {word.text: word for word, _ in self._entries.mapping.entries}
+            if node is None and (near := nearest("description", words)) is not None:
+                at, hint = words[near], f'write "description" instead of {quoted(near)}'
             self._notes.error(".missing_key", 'a role needs a "description"', at, hint)
         return said
 

@@ -81,7 +81,8 @@ def _matches(node: Node, key: Key, notes: Notes, form: re.Pattern[str], allowed:
 
 def _slug(node: Node, key: Key, notes: Notes) -> bool:
     allowed = "use lower-case letters, digits, - and _, beginning with a letter or digit, at most 64 of them"
-    return _matches(node, key, notes, SLUG, allowed)
+    meant = re.sub(r"[^a-z0-9_]+", "-", node.text.lower()).strip("-_") if isinstance(node, Scalar) else ""
+    return _matches(node, key, notes, SLUG, f"write {meant}" if SLUG.fullmatch(meant) else allowed)
 
 
 def _identifier(node: Node, key: Key, notes: Notes) -> bool:
