@@ -206,6 +206,20 @@ def test_yes_answers_no_question(project, fanfold):
 # wait
 
 
+def test_a_wait_has_no_output_and_takes_durations_of_expressions(project, fanfold):
+    recipe = """\
+name: x
+inputs: [{name: n, type: integer, default: 1}]
+steps:
+  - {id: a, wait: 10ms}
+  - {id: b, wait: 'duration(string(inputs.n) + "ms")'}
+  - {id: c, wait: 'timestamp("2001-01-01T00:00:00Z")'}
+output: {a: steps.a.output, b: steps.b.output, c: "{{steps.c.output}}"}
+"""
+    done = fanfold("run", write(project, recipe), "--json").json()
+    assert (done["status"], done["output"]) == ("completed", {"a": None, "b": None, "c": None})
+
+
 def test_a_wait_ends_at_an_instant_that_is_recorded_once(project, fanfold, shell, background, until):
     recipe = """\
 name: x

@@ -134,7 +134,7 @@ ASK = StepSyntax(
 WAIT = StepSyntax(
     name="wait",
     decided_by=("wait",),
-    keys=(Key("wait", "moment", "A duration, or a CEL timestamp; the output is the instant."),),
+    keys=(Key("wait", "moment", "A duration, or a CEL timestamp or duration; it has no output."),),
 )
 
 DELIVER = StepSyntax(
