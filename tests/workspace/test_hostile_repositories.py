@@ -194,3 +194,20 @@ def test_an_index_that_is_no_whole_list_is_refused_with_the_way_out(project: Pat
         spaces.open_child("s1")
     assert refused.value.code == "workspace.partial_index"
     assert "--no-split-index" in refused.value.hint
+
+
+def test_a_repository_whose_objects_have_long_names_is_refused_for_what_it_is(project: Path):
+    from fanfold.errors import WorldError
+    from fanfold.workspace.delivery.refs import Refs
+
+    project.mkdir(exist_ok=True)
+    git(project, "init", "-q", "--object-format=sha256")
+    (project / "a.txt").write_text("a")
+    git(project, "add", "a.txt")
+    with pytest.raises(WorldError, match="SHA-256") as refused:
+        Workspaces(project).open_child("s1")
+    assert refused.value.code == "workspace.unsupported"
+    found = find_repository(project)
+    assert found is not None
+    with pytest.raises(WorldError, match="SHA-256"):
+        Refs(found)

@@ -16,7 +16,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fanfold.trust.project_files import read_beneath
+
 MAX_BYTES = 4_096
+MAX_CONFIG_BYTES = 1024 * 1024
 
 
 class UnreadableIndex(Exception):
@@ -55,6 +58,16 @@ def find_repository(project: Path) -> Repository | None:
             return None
         return _read(Path(top), kind)
     return None
+
+
+def has_long_hashes(repository: Repository) -> bool:
+    """Whether a repository says of itself that its objects are named by SHA-256, which nobody here reads."""
+    try:
+        said = read_beneath(repository.common, repository.common / "config", MAX_CONFIG_BYTES)
+    except OSError:
+        return False
+    rows = (line.lower().partition(b"=") for line in said.splitlines())
+    return any(key.strip() == b"objectformat" and value.strip() == b"sha256" for key, _, value in rows)
 
 
 def _read(top: Path, kind: os.stat_result) -> Repository | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fanfold.errors import WorldError
-from fanfold.trust.repository import Repository
+from fanfold.trust.repository import Repository, has_long_hashes
 
 MAX_BYTES = 4_096
 MAX_PACKED_BYTES = 256 * 1024 * 1024
@@ -28,6 +28,9 @@ class Refs:
         self._repository = repository
         if (repository.common / "reftable").exists():
             message = "the repository keeps its refs as reftable, which deliver steps cannot write"
+            raise WorldError("deliver.unsupported", message)
+        if has_long_hashes(repository):
+            message = "the repository names its objects by SHA-256, which deliver steps cannot write"
             raise WorldError("deliver.unsupported", message)
 
     def head(self) -> tuple[str, str]:

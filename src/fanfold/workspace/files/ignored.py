@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fanfold.errors import WorldError
 from fanfold.trust.project_files import write_whole
-from fanfold.trust.repository import Repository, find_repository
+from fanfold.trust.repository import Repository, find_repository, has_long_hashes
 from fanfold.workspace.files import git
 from fanfold.workspace.files.manifest import FileEntry
 
@@ -134,6 +134,10 @@ class Ignoring:
         """Add what the index names; the submodules among it."""
         if repository is None:
             return []
+        if has_long_hashes(repository):  # git, in our store, may take such an index for another list
+            message = f"the repository {repository.top} names its objects by SHA-256, which is not read here"
+            hint = "steps with `workspace_mode: shared` work in it; others need a repository with SHA-1"
+            raise WorldError("workspace.unsupported", message, hint=hint)
         ask = self._command(repository, prefix, ["ls-files", "-z", "-s"])
         code, said = self._ask(ask, repository, ok=(0, 128))
         # A split or sparse index is no whole list of what is tracked. Of the first git does not complain.
