@@ -174,7 +174,8 @@ def test_a_command_that_ends_when_asked_is_not_killed():
         await end_tree(process)
         return Ended(await process.wait(), *process.said())
 
-    assert asyncio.run(ask())[:2] == (7, "ready\nbye\n")
+    ended = asyncio.run(ask())
+    assert (ended.exit_code, ended.stdout) == (7, "ready\nbye\n")
 
 
 def test_ending_a_session_ends_all_of_its_trees_and_no_other(tmp_path):
