@@ -21,6 +21,7 @@ from fanfold.runtime.specs.intent_patterns import MAX_CHARS, judge
 from fanfold.runtime.views.graph.drawing import draw
 from fanfold.runtime.views.graph.svg import svg
 from fanfold.text.trees.yaml import parse_yaml
+from tests.agents.test_guards import judge_long_patterns
 from tests.agents.test_hearing import hear_many_pieces, judge_many_denials
 from tests.kernel.test_paths import HOSTILE_PAIRS
 from tests.planning.test_intent import LONG_PIECES
@@ -56,6 +57,7 @@ def _kinds() -> dict[str, tuple[float, list[Work]]]:
         "hostile globs": (0.5, [partial(_compare, *pair) for pair in HOSTILE_PAIRS]),
         "hostile expressions": (0.5, [partial(_refused, text) for text in TOO_MUCH]),
         "agents that say very much": (2.0, [judge_many_denials, hear_many_pieces]),
+        "patterns full of stars": (0.5, [judge_long_patterns]),
         "long requests": (1.0, [partial(judge, piece * MAX_CHARS) for piece in LONG_PIECES]),
     }
 

@@ -1,6 +1,5 @@
 """What a guard of a role's file says about a call, and which calls it is asked about."""
 
-import time
 from typing import NamedTuple
 
 import pytest
@@ -98,8 +97,11 @@ def test_a_star_stands_for_what_it_seems_to(pattern: str, argv: list[str], allow
     assert allows(words, argv) is allowed
 
 
-def test_no_pattern_and_no_name_of_a_tool_take_long() -> None:
-    before = time.process_time()
-    assert not allows(("a", "*") * 20 + ("b",), ["a"] * 400)
-    assert not is_guarded(CallGuard("*a" * 30 + "b", "true"), "mcp__" + "a" * 60)
-    assert time.process_time() - before < 10  # tried one way after the other it would be years
+def judge_long_patterns() -> tuple[bool, bool]:
+    """Tried one way after the other these would take years; `bench/bounds.py` says how long they may take."""
+    allowed = allows(("a", "*") * 20 + ("b",), ["a"] * 400)
+    return allowed, is_guarded(CallGuard("*a" * 30 + "b", "true"), "mcp__" + "a" * 60)
+
+
+def test_patterns_full_of_stars_are_judged() -> None:
+    assert judge_long_patterns() == (False, False)
