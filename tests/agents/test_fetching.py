@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from html.parser import HTMLParser
 
 import pytest
 
@@ -169,6 +170,11 @@ def test_a_charset_that_is_none_is_read_as_utf_8(charset):
 
 def test_a_page_that_no_parser_understands_is_given_as_it_is():
     page = "<p>one</p><![foo bar[ two"
+    try:
+        HTMLParser().feed(page)
+        pytest.skip("the parser of this Python understands it")
+    except AssertionError:
+        pass
     assert fetch({"/": (200, {"Content-Type": "text/html"}, page.encode())}, "/")["text"] == page
 
 

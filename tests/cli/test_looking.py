@@ -214,7 +214,7 @@ def test_replaying_twice_gives_the_same_state_and_spends_nothing(fanfold, toured
 def test_verify_finds_a_log_that_was_tampered_with(fanfold, project, toured):
     assert fanfold("verify", "--all", "--json").json()["ok"] is True
     assert fanfold("verify").status == 0
-    with sqlite3.connect(project / ".fanfold" / "fanfold.db") as db:
+    with closing(sqlite3.connect(project / ".fanfold" / "fanfold.db", isolation_level=None)) as db:
         rows = db.execute("SELECT id, data FROM events").fetchall()
         number = next(id for id, data in rows if b'"finished"' in data and b'"each[0]"' in data)
         db.execute("DELETE FROM events WHERE id = ?", (number,))

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cache
 from multiprocessing import Pool
 from pathlib import Path
@@ -238,8 +239,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    with Pool(options.jobs) as pool:
-        for found in pool.imap(find_disagreements, _chunks(options.seed, options.count)):
+    chunks = _chunks(options.seed, options.count)
+    with Pool(options.jobs) if options.jobs > 1 else nullcontext() as pool:
+        for found in (
+            map(find_disagreements, chunks) if pool is None else pool.imap(find_disagreements, chunks)
+        ):
             for one in found:
                 say(f"seed {one.seed}: {one.message}")
                 say(f"  foretold {one.foretold}\n  happened {one.happened}")

@@ -29,7 +29,9 @@ def test_the_package_says_that_it_is_typed():
     assert (Path(fanfold.__file__).parent / "py.typed").exists()
 
 
-@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])
+@pytest.mark.parametrize(
+    "checker", [["mypy", "--strict"], ["pyright", "--pythonpath", sys.executable]], ids=["mypy", "pyright"]
+)
 def test_a_program_that_uses_it_passes_and_a_wrong_one_does_not(checker: list[str], tmp_path: Path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text(PROGRAM.read_text().replace(".points[0].upper()", ".points.title"))

@@ -13,9 +13,11 @@ GIT = {
     "GIT_COMMITTER_NAME": "a",
     "GIT_COMMITTER_EMAIL": "a@example",
     "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_COUNT": "2",
     "GIT_CONFIG_KEY_0": "protocol.file.allow",
     "GIT_CONFIG_VALUE_0": "always",
+    "GIT_CONFIG_KEY_1": "maintenance.auto",  # newer gits tidy up behind our back, with a lock
+    "GIT_CONFIG_VALUE_1": "false",
 }
 
 

@@ -23,7 +23,8 @@ def refused(address: str, accept: str) -> str:
     request = urllib.request.Request(address, headers={"Accept": accept})
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(request, timeout=PATIENCE_S)
-    return error.value.read().decode()
+    with error.value as answer:
+        return answer.read().decode()
 
 
 @suggested("server/guard.py: fanfold serve")

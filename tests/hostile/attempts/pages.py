@@ -3,8 +3,11 @@
 unshare --user --map-root-user --net python3 pages.py WAY COMMAND…
 """
 
+import fcntl
 import gzip
 import http.server
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -57,6 +60,16 @@ def answer(way: str, out: BufferedIOBase) -> None:  # noqa: C901, PLR0912 - a li
         say(b"\x7fELF" + bytes(range(256)) * 4000, "Content-Type: application/octet-stream")
 
 
+def bring_up(device: str, address: str | None = None) -> None:
+    """Without `ip`, which not every machine has; names and numbers as `netdevice(7)` has them."""
+    name, set_flags, set_address = device.encode(), 0x8914, 0x8916
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        if address is not None:
+            wanted = struct.pack("16sH2s4s8x", name, socket.AF_INET, b"", socket.inet_aton(address))
+            fcntl.ioctl(any_socket, set_address, wanted)
+        fcntl.ioctl(any_socket, set_flags, struct.pack("16sH22x", name, 1))  # up
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
@@ -69,8 +82,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    for words in ("link set lo up", f"addr add {ADDRESS}/32 dev lo"):
-        subprocess.run(["ip", *words.split()], check=True)
+    bring_up("lo")
+    bring_up("lo:1", ADDRESS)
     server = http.server.ThreadingHTTPServer((ADDRESS, 80), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
