@@ -125,5 +125,5 @@ def test_what_is_postponed_is_loaded_when_it_is_used_by_however_many_threads():
 def test_a_run_of_scripted_agents_loads_no_tls_and_nothing_that_reads_source_code(ran: Path):
     unused = {"_ssl", "fanfold.agents.toolbox.catalogue", "shutil"}
     if sys.version_info < (3, 14):  # from then on asyncio itself reads source code
-        unused |= SOURCE_READERS
+        unused |= {"ast", "dis"}
     assert not loaded(ran, "run", "one.yaml", "--script", "answers.yaml") & unused
