@@ -345,3 +345,22 @@ def test_a_mistyped_description_is_pointed_at(project, home):
     write(project / ".claude/agents/x.md", "---\nname: x\ndesciption: d\n---\nDo.\n")
     (notice,) = [one for one in load(project, home).notices if one.code == "role.invalid"]
     assert (notice.line, notice.help) == (3, 'write "description" instead of "desciption"')
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sly",
+        '"sly"  # x',
+        "'sly'",
+        "sly # x",
+        "Sly Fox",
+        "# none!",
+        "sly" + " " * (MAX_FILE_BYTES - 100) + "!",
+    ],
+    ids=lambda said: said[:10],
+)
+def test_the_name_in_a_broken_file_is_told_however_it_is_written(project, home, said):
+    write(project / ".claude/agents/one.md", f"---\nname: {said}\ndescription: [\n---\nLook.\n")
+    named = {"Sly Fox": "sly-fox"}.get(said, "one" if said.endswith("!") else "sly")
+    assert list(load(project, home).broken) == [named]

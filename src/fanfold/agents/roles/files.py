@@ -380,6 +380,8 @@ def _is_empty(node: tree.Node) -> bool:
 
 def _name_in(text: str) -> str | None:
     """The name that a file which cannot be used gives itself, as far as that can be told."""
-    found = re.search(r"""^name[ \t]*[=:][ \t]*(["']?)(\w.*?)\1[ \t]*(?:#.*)?$""", text, re.MULTILINE)
-    name = _called(found[2]) if found else ""
+    found = re.search(r"^name[ \t]*[=:](.*)$", text, re.MULTILINE)
+    said = found[1].strip() if found else ""
+    quote = said[:1] if said[:1] in ("'", '"') else ""
+    name = _called(said.removeprefix(quote).partition(quote or "#")[0])
     return name if NAME.match(name) else None
