@@ -196,17 +196,25 @@ def test_an_index_that_is_no_whole_list_is_refused_with_the_way_out(project: Pat
     assert "--no-split-index" in refused.value.hint
 
 
-def test_a_repository_whose_objects_have_long_names_is_refused_for_what_it_is(project: Path):
+def test_a_repository_whose_objects_have_long_names_is_worked_in_but_not_delivered_from(project: Path):
     from fanfold.errors import WorldError
     from fanfold.workspace.delivery.refs import Refs
 
     project.mkdir(exist_ok=True)
     git(project, "init", "-q", "--object-format=sha256")
-    (project / "a.txt").write_text("a")
-    git(project, "add", "a.txt")
-    with pytest.raises(WorldError, match="SHA-256") as refused:
-        Workspaces(project).open_child("s1")
-    assert refused.value.code == "workspace.unsupported"
+    write(
+        project, {".gitignore": "*.log\n", "kept.log": "k", "a/b.txt": "b", "left.log": "l", "mine.txt": "m"}
+    )
+    (project / ".git" / "info" / "exclude").write_text("mine.txt\n")
+    git(project, "add", "--force", ".gitignore", "kept.log", "a/b.txt")
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1")
+    assert set(tree(child.path)) == {".gitignore", "kept.log", "a", "a/b.txt"}
+    write(child.path, {"kept.log": "changed", "new.txt": "n", "new.log": "ignored"})
+    assert spaces.merge(child, ["**/*"]).ok
+    assert ((project / "kept.log").read_text(), (project / "new.txt").exists()) == ("changed", True)
+    assert not (project / "new.log").exists()
+    spaces.close(child)
     found = find_repository(project)
     assert found is not None
     with pytest.raises(WorldError, match="SHA-256"):

@@ -61,7 +61,7 @@ def find_repository(project: Path) -> Repository | None:
 
 
 def has_long_hashes(repository: Repository) -> bool:
-    """Whether a repository says of itself that its objects are named by SHA-256, which nobody here reads."""
+    """Whether a repository says of itself that its objects are named by SHA-256."""
     try:
         said = read_beneath(repository.common, repository.common / "config", MAX_CONFIG_BYTES)
     except OSError:

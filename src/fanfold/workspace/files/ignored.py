@@ -24,6 +24,7 @@ from fanfold.errors import WorldError
 from fanfold.trust.project_files import write_whole
 from fanfold.trust.repository import Repository, find_repository, has_long_hashes
 from fanfold.workspace.files import git
+from fanfold.workspace.files.layout import make_folder
 from fanfold.workspace.files.manifest import FileEntry
 
 DEPENDENCIES = frozenset(
@@ -47,6 +48,13 @@ MARKS = {"pyvenv.cfg": True, "CACHEDIR.TAG": False}
 """A folder that holds one of these was made by a tool, whatever it is called; True for a dependency."""
 PATTERNS = ".gitignore"
 MAX_NESTING = 8
+_LONG_HASHES = b"""\
+[core]
+\trepositoryformatversion = 1
+\tbare = true
+[extensions]
+\tobjectformat = sha256
+"""
 MAX_EXCLUDE_BYTES = 1024 * 1024
 
 
@@ -79,19 +87,33 @@ class Ignoring:
         if found is None:
             return None
         _check_index(found)
-        self._take_over(found.exclude_file)
+        self._take_over(found)
         if found.top == self._project:
             return found
         ask = self._command(found, "", ["check-ignore", "-q", "--no-index", "."])
         code, _ = self._ask(ask, found, ok=(0, 1, 128))
         return found if code == 1 else None
 
-    def _take_over(self, exclude: Path) -> None:
+    def _take_over(self, repository: Repository) -> None:
         """Have our store exclude what the repository keeps patterns for beside its files."""
-        patterns = _read(exclude)
-        own = self._store / "info" / "exclude"
+        patterns = _read(repository.exclude_file)
+        own = self._asked_in(repository) / "info" / "exclude"
         if patterns != _read(own):
             write_whole(own, patterns)
+
+    def _asked_in(self, repository: Repository | None) -> Path:
+        """The store in which git understands a repository's index. Ours names objects by SHA-1; an index of
+        one that names them by SHA-256 would be taken for another list there.
+        """
+        if repository is None or not has_long_hashes(repository):
+            return self._store
+        store = self._store / "sha256"
+        if not (store / "HEAD").exists():
+            for folder in ("", "objects", "refs", "info"):
+                make_folder(store / folder)
+            write_whole(store / "config", _LONG_HASHES)
+            write_whole(store / "HEAD", b"ref: refs/heads/none\n")
+        return store
 
     def ask(self) -> GitView:
         """Everything that belongs to the project, with what lies in the repositories inside."""
@@ -134,10 +156,6 @@ class Ignoring:
         """Add what the index names; the submodules among it."""
         if repository is None:
             return []
-        if has_long_hashes(repository):  # git, in our store, may take such an index for another list
-            message = f"the repository {repository.top} names its objects by SHA-256, which is not read here"
-            hint = "steps with `workspace_mode: shared` work in it; others need a repository with SHA-1"
-            raise WorldError("workspace.unsupported", message, hint=hint)
         ask = self._command(repository, prefix, ["ls-files", "-z", "-s"])
         code, said = self._ask(ask, repository, ok=(0, 128))
         # A split or sparse index is no whole list of what is tracked. Of the first git does not complain.
@@ -219,7 +237,7 @@ class Ignoring:
 
     def _environment(self, repository: Repository | None) -> dict[str, str]:
         index = repository.index_file if repository else None
-        return git.asking_environment(self._project, self._store, index)
+        return git.asking_environment(self._project, self._asked_in(repository), index)
 
 
 def _check_index(repository: Repository) -> None:
