@@ -113,6 +113,13 @@ def test_permission_is_asked_for_what_the_inputs_mean(project, fanfold, given, s
     assert f"x needs permission: a writes {shown}\n" in refused.err
 
 
+def test_permission_is_asked_for_what_is_carried_out_where_a_template_is_text(project, fanfold):
+    recipe = "name: x\ninputs: {folder: {default: src}}\nsteps:\n"
+    recipe += """  - {id: a, run: [echo, '\\{{inputs.folder}}', "{{inputs.folder}}"]}\n"""
+    refused = fanfold("run", write(project, recipe))
+    assert "x needs permission: a runs: echo '\\{{inputs.folder}}' 'src'\n" in refused.err
+
+
 def test_a_person_answers_in_words_by_choice_and_with_data(project, fanfold, until):
     asked = fanfold("run", write(project, ASKS))
     assert asked.status == 3

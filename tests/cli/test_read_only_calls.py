@@ -48,6 +48,16 @@ def test_one_file_is_called_to_read_and_to_write(recipes, fanfold):
     assert (recipes / "f.txt").read_text() == "x"
 
 
+def test_what_is_called_to_read_and_to_write_is_asked_for_once(recipes, fanfold):
+    (recipes / "inner.yaml").write_text(INNER + "  - {id: try, run: [make]}\n")
+    (recipes / "r.yaml").write_text(
+        "name: r\nsteps:\n  - {id: reads, workflow: ./inner.yaml, posture: read_only}\n"
+        "  - {id: writes, workflow: ./inner.yaml}\n"
+    )
+    refused = fanfold("run", "r.yaml", "--script", "s.yaml")
+    assert "needs permission: inner: try runs: make; inner: do writes **/*\n" in refused.err
+
+
 @pytest.mark.parametrize(
     ("inside", "why"),
     [

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fanfold.agents.permissions import Action
 
 MAX_NAMED = 5
-_INPUT = re.compile(r"\{\{\s*inputs\.(\w+)\s*\}\}")
+_INPUT = re.compile(r"(?<!\\)\{\{\s*inputs\.(\w+)\s*\}\}")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,199}")
 KEPT_FROM_LOG = "goes on from results and answers in its log, which may be somebody else's"
 AGENTS, CENTS = "permission.ask_above_agents", "permission.ask_above_cents"
@@ -58,7 +58,7 @@ def needs_permission(
         lines += [_filled(line, inputs) for line in told] if used is plan and inputs else told
     for role in with_stages(freeze_roles(plan, find_role), find_role).values():
         lines += [*([] if scripted else _program_lines(role)), *served_lines(role)]
-    return lines
+    return list(dict.fromkeys(lines))  # a file that is called to read and to write says some of it twice
 
 
 def _filled(line: str, inputs: Mapping[str, JSON]) -> str:
