@@ -78,6 +78,17 @@ def test_a_no_fails_the_step_and_leaves_nothing(world: World) -> None:
     assert world.git("branch", "--list", "fix/*") == ""
 
 
+def test_a_yes_holds_for_what_was_shown_and_for_nothing_that_would_be_worked_out_later(world: World) -> None:
+    assert world.run().returncode == 3
+    (shown,) = (world.project / ".fanfold").glob("**/deliveries/*.json")
+    shown.unlink()
+    world.fanfold("approve", "last", "pr")
+    world.fanfold("watch", "last")
+    document = world.document()
+    assert (document["status"], document["error"]["code"]) == ("paused", "deliver.changed")
+    assert world.git("branch", "--list", "fix/*") == ""
+
+
 def test_only_the_users_own_configuration_lets_deliveries_go_unasked(world: World) -> None:
     (world.project / ".fanfold").mkdir()
     (world.project / ".fanfold/config.toml").write_text("[deliver]\nallow = true\n")

@@ -114,6 +114,10 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
     deliveries: Deliveries = await _in_thread(lambda: spaces.deliveries(Path(execution.place.path)))
     name = session_id(node.run.id, node.path, 1)
     made = await _in_thread(lambda: deliveries.find(name))
+    if made is None and node.agreed:
+        raise WorldError(
+            "deliver.changed", "what was agreed to is not there any more", hint="run the step anew"
+        )
     if made is None:
         receipts = _known(services, job.receipts)
         wish = Wish(

@@ -47,7 +47,7 @@ class DeliveryConflict(WorldError):
         super().__init__(
             "deliver.conflict",
             f"what the run changed does not go together with the base: {', '.join(paths[:5])}",
-            hint="commit or take back your own changes of these files, or name another base; then resume",
+            hint="commit or take back your own changes of these files, or fetch a newer base; then resume",
             details={"paths": [*paths]},
         )
 

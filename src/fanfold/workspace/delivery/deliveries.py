@@ -211,9 +211,7 @@ class Deliveries:
             message = (
                 f"there is a branch {made.wish.branch} already, or one that its name stands in the way of"
             )
-            raise WorldError(
-                "deliver.branch_exists", message, hint="remove it or choose another, then resume"
-            )
+            raise WorldError("deliver.branch_exists", message, hint="rename or remove it, then resume")
 
     def push(self, made: Delivery) -> None:
         """See that the remote has the branch, at the commit."""

@@ -139,7 +139,7 @@ class Remote:
             return WorldError("deliver.shallow", message, hint="git fetch --unshallow origin, then resume")
         if "non-fast-forward" in said or "fetch first" in said or "[rejected]" in said:
             message = f"{shown} has the branch already, with other commits"
-            return WorldError("deliver.branch_taken", message, hint="choose another branch")
+            return WorldError("deliver.branch_taken", message, hint="remove it there, then resume")
         message = f"git {what} with {shown} failed: {words}"
         return WorldError("deliver.interrupted", message, hint="resume when it can be reached")
 
