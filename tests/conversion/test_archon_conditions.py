@@ -177,3 +177,29 @@ def test_a_long_chain_declared_backwards_is_read(folder: Path, capsys: pytest.Ca
     main(["convert", "flow.yaml", "--json"])
     made = json.loads(capsys.readouterr().out)
     assert made["text"].count('.status != "skipped"') >= 600
+
+
+def test_what_a_condition_or_a_loop_says_in_words_is_taken_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: words
+nodes:
+  - {id: a, prompt: A., output_format: {type: object, properties: {s: {type: string}}}}
+  - {id: b, depends_on: [a], when: "$a.output.s == 'two\\nlines, a \\a and a \\u2028'", prompt: B.}
+  - {id: c, loop: {prompt: C., until: "ALL\\nDONE", max_iterations: 2}}
+"""
+    tree, _, _ = parse_yaml(converted(folder, text, capsys).encode(), "recipe.yaml", FORMAT)
+    assert tree is not None
+    recipe: Any = plain(tree)
+    assert recipe["steps"][1]["when"] == r'steps.a.output.s == "two\nlines, a \u0007 and a \u2028"'
+    assert "\n" not in recipe["steps"][2]["repeat"]["until"]
+
+
+def test_a_number_that_no_expression_holds_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = f"id: b, depends_on: [a], when: '$a.output > {'9' * 400}', prompt: B."
+    text = f"name: far\nnodes:\n  - {{id: a, prompt: A.}}\n  - {{{node}}}\n"
+    (folder / "flow.yaml").write_text(text)
+    assert main(["convert", "flow.yaml", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [one["line"] for one in made["lost"]] == [4]

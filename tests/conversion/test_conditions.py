@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.recipe.conversion.conditions import to_cel
+from fanfold.recipe.conversion.conditions import to_cel, to_value
+from fanfold.recipe.conversion.source import rewrite
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ from fanfold.recipe.conversion.conditions import to_cel
         ("a is not none and b is None", "o.a != null && o.b == null"),
         ("items | length >= 2", "size(o.items) >= 2"),
         (r"a == 'it\'s' or a == 'c:\\d \"q\"'", r'o.a == "it' + r"'s" + r'" || o.a == "c:\\d \"q\""'),
+        (r"a == 'x\ny\\n'", r'o.a == "x\ny\\n"'),
+        ("a == 'bell\a, sun ☀ and line\u2028'", r'o.a == "bell\u0007, sun ☀ and line\u2028"'),
     ],
 )
 def test_a_condition_is_read_as_its_language_binds_it(said: str, here: str) -> None:
@@ -28,8 +31,30 @@ def test_a_condition_is_read_as_its_language_binds_it(said: str, here: str) -> N
     [
         "a is defined", "0 < a < 5", "a b", "a == 1e3", "a['x'] == 1", "a.startswith('x')", "a if b else c",
         "a | upper == 'X'", "(a", "a)", "[a", "a ==", "", "- a", "a % 2 == 0", "not", "!" * 10_000 + "a",
-        "(" * 10_000 + "a" + ")" * 10_000,
+        "(" * 10_000 + "a" + ")" * 10_000, r"a == '\x41'", r"a == '\u0041'", "a == " + "9" * 19,
+        "a < " + "9" * 5_000,
     ],
 )  # fmt: skip
 def test_what_is_no_condition_here_is_not_guessed(said: str) -> None:
     assert to_cel(said, lambda path: f"o.{path}") is None
+
+
+def test_a_choice_is_carried_over_and_one_of_thousands_is_not() -> None:
+    said = "{{ 'low' if a < 3 else 'middle'  if  a < 5 else 'high' }}"
+    assert to_value(said, lambda path: f"o.{path}") == (
+        '(o.a < 3) ? ("low") : ((o.a < 5) ? ("middle") : ("high"))'
+    )
+    assert to_value("{{ " + "a if b else " * 5_000 + "c }}", lambda path: path) is None
+
+
+@pytest.mark.parametrize("begun", ["{{", "{%", "{{ {% "])
+def test_what_begins_and_never_ends_is_text(begun: str) -> None:
+    lost: list[str] = []
+    text = begun * 100_000
+    assert rewrite(text, lambda path: path, lost.append) == text
+    assert lost == []
+
+
+@pytest.mark.parametrize("word", [" ", " if b"])
+def test_a_choice_without_another_is_none(word: str) -> None:
+    assert to_value("{{ a" + word * 60_000 + " b }}", lambda path: path) is None

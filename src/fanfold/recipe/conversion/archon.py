@@ -7,6 +7,7 @@ from typing import Any
 
 from fanfold.recipe.conversion.archon_conditions import Triggers
 from fanfold.recipe.conversion.archon_programs import NAME, script_step, shell_step
+from fanfold.recipe.conversion.conditions import cel_text
 from fanfold.recipe.conversion.source import STAND_IN, Converted, ForeignFile, Reader, step_id
 from fanfold.text.trees.tree import Mapping
 
@@ -39,6 +40,11 @@ class _Archon:
         self.objects: set[str] = set()
         """Nodes that give objects."""
         self.triggers = Triggers(source, [], self.plain)
+        self.read: dict[str, list[str]] = {}
+        """The fields of each node that texts name."""
+        for found in NAME.finditer(source.text):
+            if field := found[2].removeprefix(".output").removeprefix("."):
+                self.read.setdefault(found[1], []).append(field)
 
     def convert(self) -> Converted:
         top = Reader(self.source, self.source.tree(), "workflow")
@@ -138,9 +144,7 @@ class _Archon:
         """The fields that others ask of what a node gives."""
         if name in self.plain:
             return []
-        pattern = rf"\${re.escape(name)}\.output\.([A-Za-z_][A-Za-z0-9_]*)"
-        found = re.findall(pattern, self.source.text, re.ASCII)
-        return list(dict.fromkeys([*found, *self.triggers.fields.get(name, ())]))
+        return list(dict.fromkeys([*self.read.get(name, ()), *self.triggers.fields.get(name, ())]))
 
     def _conditions(self, reader: Reader, step: dict[str, Any], name: str) -> None:
         said = reader.text("when")
@@ -260,7 +264,7 @@ def _said(signal: str) -> str:
     """The pattern of an answer that says a word in earnest: in tags, on a line of its own, or at its end."""
     word = re.sub(r"([^\w\s])", r"\\\1", signal)
     pattern = rf">\s*{word}\s*</|(?:^|\n)\s*{word}\s*(?:\n|$)|{word}[\s.,;:!?]*$"
-    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return cel_text(pattern)
 
 
 def convert(source: ForeignFile) -> Converted:

@@ -12,19 +12,19 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from fanfold.recipe.conversion.conditions import in_cel
+from fanfold.recipe.conversion.conditions import NUMBER, cel_text, in_cel
 from fanfold.recipe.conversion.source import ForeignFile, Reader, step_id
 from fanfold.text.trees.tree import Mapping
 
 _ATOM = re.compile(
-    r"\s*\$(?P<node>[A-Za-z_][\w-]*)\.(?P<first>[A-Za-z_]\w*)(?:\.(?P<second>[A-Za-z_]\w*))?"
+    r"\$(?P<node>[A-Za-z_][\w-]*)\.(?P<first>[A-Za-z_]\w*)(?:\.(?P<second>[A-Za-z_]\w*))?"
     r"\s*(?P<sign>==|!=|<=|>=|<|>)\s*"
-    r"(?:'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<bare>-?\d+(?:\.\d+)?|true|false))\s*",
+    rf"(?:'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<bare>-?{NUMBER}|true|false))",
     re.ASCII,
 )
 _ONE_WILL_DO = ("none_failed_min_one_success", "one_success")
 _JOINT = re.compile(r"&&|\|\|")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
+_NUMBER = re.compile(rf"-?{NUMBER}", re.ASCII)
 
 
 class _Trigger(NamedTuple):
@@ -81,7 +81,7 @@ class Triggers:
         parts: list[str] = []
         at = 0
         for joint in [*_JOINT.finditer(_without_texts(said)), None]:
-            atom = _ATOM.fullmatch(said, at, joint.start() if joint else len(said))
+            atom = _ATOM.fullmatch(said[at : joint.start() if joint else None].strip())
             found = None if atom is None else self._compared(atom, objects)
             if found is None:
                 return None
@@ -110,8 +110,7 @@ class Triggers:
         is_text = not field or field in self._nodes[name].texts
         sign = atom["sign"]
         if sign in ("==", "!="):
-            written = value.replace("\\", "\\\\").replace('"', '\\"')
-            found = f'{path if is_text else f"string({path})"} {sign} "{written}"'
+            found = f"{path if is_text else f'string({path})'} {sign} {cel_text(value)}"
         elif _NUMBER.fullmatch(value):
             found = f"double({path}) {sign} {float(value)}"
         else:

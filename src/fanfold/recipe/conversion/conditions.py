@@ -6,8 +6,13 @@ import json
 import re
 from collections.abc import Callable
 
+from fanfold.recipe.conversion.source import holes_of
+from fanfold.text.trees.yaml import FORBIDDEN
+
+NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
+"""As long as expressions take one for certain."""
 _TOKEN = re.compile(
-    r"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<number>\d+(?:\.\d+)?)"
+    rf"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<number>{NUMBER})"
     r"|(?P<path>\$?[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)(?P<length>\s*\|\s*length\b)?"
     r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)|\[|\]|,|-))",
     re.ASCII,
@@ -19,13 +24,14 @@ _VALUES = {
 _RESERVED = frozenset({"and", "or", "not", "in", "is", "if", "else"})
 _COMPARISONS = {one: one for one in ("==", "!=", "<=", ">=", "<", ">", "in")} | {"===": "==", "!==": "!="}
 _MAX_DEPTH = 50
-_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-_LITERAL = r"""'[^'\\]*'|"[^"\\]*"|-?\d+(?:\.\d+)?|true|false"""
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
+_LITERAL = rf"""'[^'\\]*'|"[^"\\]*"|-?{NUMBER}|true|false"""
 _OTHERWISE = re.compile(
     rf"(?P<path>[\w.\[\]-]+)\s*(?:\|\s*default\(\s*(?P<given>{_LITERAL})\s*(?:,\s*true\s*)?\)|or\s+(?P<or>{_LITERAL}))",
     re.ASCII,
 )
-_CHOICE = re.compile(r"(?P<then>.+?)\s+if\s+(?P<when>.+?)\s+else\s+(?P<other>.+)", re.DOTALL)
+_IF, _ELSE = (re.compile(rf"(?<!\s)\s+{word}\s") for word in ("if", "else"))
 
 
 def to_cel(text: str, resolve: Callable[[str], str | None]) -> str | None:
@@ -142,7 +148,7 @@ class _Condition:
         if minus or token["sign"] is not None:
             raise _NoCounterpartError
         if token["string"] is not None:
-            return json.dumps(re.sub(r"\\(.)", r"\1", token["string"][1:-1]), ensure_ascii=False)
+            return cel_text(_unescaped(token["string"][1:-1]))
         return self._named(token)
 
     def _close(self, sign: str) -> None:
@@ -158,6 +164,19 @@ class _Condition:
         return f"size({word})" if token["length"] else word
 
 
+def _unescaped(text: str) -> str:
+    """What stands between quotes; escapes that the languages do not share are nobody's guess."""
+    if any(one not in _ESCAPED for one in _ESCAPE.findall(text)):
+        raise _NoCounterpartError
+    return _ESCAPE.sub(lambda found: _ESCAPED[found[1]], text)
+
+
+def cel_text(text: str) -> str:
+    """A text as expressions write it, on one line and without what recipes do not take."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+
+
 def in_cel(path: str) -> str:
     """A path as expressions write it: `-` in a name is `_` there."""
     return path.replace("-", "_")
@@ -167,9 +186,9 @@ def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
     """The value that a text stands for, as CEL; None when it says something that has no counterpart here."""
     if "{%" in text:
         return None
-    holes = list(_HOLE.finditer(text))
+    holes = holes_of(text)
     if not holes:
-        return json.dumps(text, ensure_ascii=False) if text else '""'
+        return cel_text(text)
     if len(holes) == 1 and holes[0][0] == text.strip():
         return _expression(holes[0][1].strip(), resolve)
     parts: list[str] = []
@@ -179,14 +198,16 @@ def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
         if found is None:
             return None
         before = text[at : hole.start()]
-        parts += [json.dumps(before, ensure_ascii=False)] if before else []
+        parts += [cel_text(before)] if before else []
         parts.append(f"string({found})")
         at = hole.end()
-    parts += [json.dumps(text[at:], ensure_ascii=False)] if text[at:] else []
+    parts += [cel_text(text[at:])] if text[at:] else []
     return " + ".join(parts)
 
 
-def _expression(text: str, resolve: Callable[[str], str | None]) -> str | None:
+def _expression(text: str, resolve: Callable[[str], str | None], depth: int = 0) -> str | None:
+    if depth > _MAX_DEPTH:
+        return None
     otherwise = _OTHERWISE.fullmatch(text)
     if otherwise is not None:
         path = resolve(otherwise["path"])
@@ -194,12 +215,14 @@ def _expression(text: str, resolve: Callable[[str], str | None]) -> str | None:
             return None
         name = in_cel(path)
         # What is empty counts as missing only for `or`.
-        other = to_cel(otherwise["given"] or otherwise["or"], resolve)
+        instead = to_cel(otherwise["given"] or otherwise["or"], resolve)
         missing = f"{name} == null" if otherwise["given"] else f'{name} == null || {name} == ""'
-        return f"{missing} ? {other} : {name}"
-    choice = _CHOICE.fullmatch(text)
-    if choice is not None:
-        parts = [_expression(choice[one].strip(), resolve) for one in ("when", "then", "other")]
+        return f"{missing} ? {instead} : {name}"
+    when = _IF.search(text)
+    other = None if when is None else _ELSE.search(text, when.end())
+    if when is not None and other is not None:
+        words = (text[when.end() : other.start()], text[: when.start()], text[other.end() :])
+        parts = [_expression(one.strip(), resolve, depth + 1) for one in words]
         return None if None in parts else f"({parts[0]}) ? ({parts[1]}) : ({parts[2]})"
     if re.search(r"(?<![\w'\"])(?:or|and)(?![\w'\"])", text):
         return None  # of values, not of conditions: which of them is given depends on what is empty

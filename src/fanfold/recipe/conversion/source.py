@@ -217,6 +217,17 @@ def rewrite(text: str, resolve: Callable[[str], str | None], lose: Callable[[str
             return f"\\{{{{{found[1]}}}}}"
         return f"{{{{{path}}}}}"
 
-    for logic in re.findall(r"\{%.*?%\}", text, re.DOTALL):
+    for logic in re.findall(r"\{%.*?%\}", text[: _last_end(text, "%}")], re.DOTALL):
         lose(logic)
-    return _HOLE.sub(hole, text)
+    end = _last_end(text, "}}")
+    return _HOLE.sub(hole, text[:end]) + text[end:]
+
+
+def holes_of(text: str) -> list[re.Match[str]]:
+    """All that stands in `{{ }}`."""
+    return list(_HOLE.finditer(text, 0, _last_end(text, "}}")))
+
+
+def _last_end(text: str, sign: str) -> int:
+    """Where something can end at last: for what begins behind it, all of the rest is searched in vain."""
+    return text.rfind(sign) + len(sign)
