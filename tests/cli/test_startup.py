@@ -105,10 +105,12 @@ async def one(): pass
 class Two:
     def plain(self): pass
     async def waits(self): pass
+early = inspect.iscoroutinefunction
 asked = [one, use, Two().plain, Two().waits, Two, print]
 assert [inspect.iscoroutinefunction(each) for each in asked[:4]] == [True, False, False, True]
 assert ("dis" in sys.modules) is bool(used)
 assert [inspect.iscoroutinefunction(each) for each in asked] == [True, False, False, True, False, False]
+assert [early(each) for each in asked] == [inspect.iscoroutinefunction(each) for each in asked]
 assert "dis" in sys.modules and inspect.iscoroutinefunction.__module__ == "inspect"
 import logging, string
 assert string.Template("$a $$").substitute(a=1) == "1 $" and logging.Formatter("{message:>3}", style="{")

@@ -125,7 +125,7 @@ def _is_coroutine_function(found: object) -> bool:
     if type(function) is FunctionType and not function.__dict__:  # nothing was noted on it
         return bool(function.__code__.co_flags & _CO_COROUTINE)
     inspect = sys.modules["inspect"]
-    del inspect.__dict__["iscoroutinefunction"]
+    inspect.signature  # noqa: B018 - loads it, which puts its own function in the place of this one
     return bool(inspect.iscoroutinefunction(found))
 
 

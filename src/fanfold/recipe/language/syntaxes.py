@@ -1,5 +1,7 @@
-"""How steps of each type are written. What is done with them is in `recipe.types`, a module for each type,
-which is imported when a recipe has the first step of it.
+"""How steps of each type are written.
+
+What is done with them is in `recipe.types`, a module for each type, which is imported when a recipe has the
+first step of it.
 """
 
 from __future__ import annotations
