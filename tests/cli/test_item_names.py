@@ -140,6 +140,23 @@ def test_a_round_is_told_once_as_what_it_came_to(fanfold, project):
     ]  # fmt: skip
 
 
+def test_a_step_that_calls_a_workflow_fails_with_the_last_line_of_its_program(
+    fanfold: Callable[..., Result], project: Path
+) -> None:
+    (project / "inner.yaml").write_text(
+        "name: inner\nsteps: [{id: bad, shell: 'seq -f line-%g 90; exit 3'}]\n"
+    )
+    for name, called in (("middle", "inner"), ("outer", "middle")):
+        (project / f"{name}.yaml").write_text(
+            f"name: {name}\nsteps: [{{id: sub, workflow: ./{called}.yaml}}]\n"
+        )
+    told = fanfold("run", "outer.yaml", "--yes").err
+    for text in (told, fanfold("inspect", "last").out, fanfold("explain", "last").out):
+        lines = [line for line in text.splitlines() if "child run" in line]
+        assert lines
+        assert [line for line in lines if "ended with status 3: … line-" not in line] == []
+
+
 GRUMBLES = """\
 name: grumbles
 steps:

@@ -9,10 +9,13 @@ from msgspec import Struct
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.text.diagnostics import Diagnostic
+from fanfold.text.patterns import regex
 from fanfold.text.refusal import FileRefused
 from fanfold.text.terminal import one_line
 
 PROGRAM_FAILED = "command.failed"
+_ENDED = regex(r".*? ended with status -?\d+(?=: )")
+"""How a program ended, also where the failure of a child run says it."""
 GIST_CHARS = 160
 REASON_CHARS = 600
 """The same where there is room for more than a line."""
@@ -53,10 +56,10 @@ class RefusedDocument(ErrorDocument, frozen=True):
 def gist(error: AnyFailure, most: int = GIST_CHARS) -> str:
     """A failure in one short line. Of what a program said its last line, where the reason mostly stands."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    if error.code != PROGRAM_FAILED or len(lines) < 2:
+    ended = _ENDED.match(lines[0]) if len(lines) > 1 else None
+    if ended is None or not (error.code == PROGRAM_FAILED or error.code.startswith("run.")):
         return one_line(error.message or error.code, most)
-    ended, _, _ = lines[0].partition(": ")
-    return one_line(f"{ended}: … {lines[-1]}", most)
+    return one_line(f"{ended[0]}: … {lines[-1]}", most)
 
 
 def last_words(error: Failure, most: int) -> list[str]:
