@@ -78,6 +78,35 @@ def test_a_no_fails_the_step_and_leaves_nothing(world: World) -> None:
     assert world.git("branch", "--list", "fix/*") == ""
 
 
+def test_what_the_run_before_merged_is_delivered_by_those_that_go_on_from_it(world: World) -> None:
+    assert world.run().returncode == 3
+    for _ in range(2):  # the second goes on from one that merged nothing itself
+        assert world.fanfold("reject", "last", "pr").returncode == 0
+        world.fanfold("watch", "last")
+        again = world.fanfold("retry", "last", "--yes")
+        assert "Deliver 3 files as a pull request" in again.stdout + again.stderr
+    approved(world)
+    world.check_delivered_once()
+
+
+def test_a_sub_workflow_delivers_of_the_run_before_what_was_merged_in_it(world: World) -> None:
+    child = RECIPE.replace("id: more", "id: none").replace("depends_on: more", "depends_on: none")
+    (world.project / "child.yaml").write_text(child)
+    (world.project / "d.yaml").write_text(
+        "name: d\nsteps:\n  - {id: kid, workflow: ./child.yaml}\n"
+        "  - {id: kid2, agent: worker, write_set: [g.txt], prompt: more}\n"
+    )
+    script = (world.project / "s.yaml").read_text().replace("fix:", "kid/fix:").replace("more:", "kid2:")
+    (world.project / "s.yaml").write_text(
+        script.replace(', ".github/workflows/ci.yml": "on: push\\n"', "") + "  kid/none: ok\n"
+    )
+    assert world.run().returncode == 3
+    assert world.fanfold("reject", "last", "kid/pr").returncode == 0
+    world.fanfold("watch", "last")
+    again = world.fanfold("retry", "last", "--yes")
+    assert "Deliver 1 file as a pull request" in again.stdout + again.stderr
+
+
 def test_a_yes_holds_for_what_was_shown_and_for_nothing_that_would_be_worked_out_later(world: World) -> None:
     assert world.run().returncode == 3
     (shown,) = (world.project / ".fanfold").glob("**/deliveries/*.json")

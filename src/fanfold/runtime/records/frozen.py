@@ -76,6 +76,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """For a fork: tree path to blob, for the steps it keeps."""
     reused_failures: dict[str, Failure] = {}
     """For a fork: tree path to failure, for steps whose failure was tolerated."""
+    reused_merges: dict[str, tuple[str, ...]] = {}
+    """For a fork: tree path to receipts of what the steps it keeps had merged."""
     taken_up: dict[str, TakenUp] = {}
     """For a fork at a turn: tree path to the conversation that the step goes on with."""
 

@@ -7,7 +7,7 @@ step: the run pauses and says so, and resuming goes on where it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +31,8 @@ from fanfold.runtime.steps.step_type import (
 )
 
 if TYPE_CHECKING:
+    from fanfold.kernel.nodes import Run
+    from fanfold.runtime.records.frozen import Frozen
     from fanfold.workspace.delivery.deliveries import Deliveries
     from fanfold.workspace.merges.receipts import Receipt
 
@@ -119,7 +121,7 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
             "deliver.changed", "what was agreed to is not there any more", hint="run the step anew"
         )
     if made is None:
-        receipts = _known(services, job.receipts)
+        receipts = _known(services, (*job.receipts, *_taken_over(services.frozen, node.run)))
         wish = Wish(
             job.branch,
             job.message,
@@ -146,6 +148,13 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
     branch, commit = planned.wish.branch, planned.commit
     output = {"branch": branch, "commit": commit, "pushed": planned.wish.push, "url": url}
     return Outcome(output, summary=f"{branch} at {commit[:12]}{f', {url}' if url else ''}")
+
+
+def _taken_over(frozen: Frozen, run: Run) -> Iterator[str]:
+    """What steps of a run and of those below it had merged in the run that this one is a fork of."""
+    for path, receipts in frozen.reused_merges.items():
+        if not run.path or path.startswith(f"{run.path}/"):
+            yield from receipts
 
 
 def _known(services: Services, ids: tuple[str, ...]) -> list[Receipt]:

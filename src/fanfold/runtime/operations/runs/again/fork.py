@@ -185,12 +185,15 @@ def lineage_of(
     tree: RunTree, kept: KeptResults, roles: dict[str, Role], taken_up: dict[str, TakenUp]
 ) -> Lineage:
     """Where a run comes from that is made of this one."""
-    frozen = tree.frozen()
+    frozen, runs = tree.frozen(), tree.state.runs
+    own = {runs[run].tree_path(step): tuple(ids) for (run, step), ids in tree.memory.receipts.items()}
+    merges = {path: ids for path, ids in (frozen.reused_merges | own).items() if path in kept.outputs}
     return Lineage(
         run_id=tree.root.id,
         kept=kept.outputs,
         failures=kept.failures,
         artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
+        merges=merges,
         roles=roles,
         default_model=frozen.default_model,
         default_fast_model=frozen.default_fast_model,

@@ -75,6 +75,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     """Tree path to the conversation that a step goes on with."""
     artifacts: dict[str, list[Artifact]] = {}
     """What the steps whose output is reused had published."""
+    merges: dict[str, tuple[str, ...]] = {}
+    """Tree path to receipts of what they had merged: it is this run's to deliver, too."""
 
 
 def create(
@@ -219,6 +221,7 @@ def _freeze(
         forked_from=fork.run_id if fork is not None else None,
         reused=fork.kept if fork is not None else {},
         reused_failures=fork.failures if fork is not None else {},
+        reused_merges=fork.merges if fork is not None else {},
         taken_up=fork.taken_up if fork is not None else {},
     )
 
