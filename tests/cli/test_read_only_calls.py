@@ -62,8 +62,8 @@ def test_what_is_called_to_read_and_to_write_is_asked_for_once(recipes, fanfold)
     ("inside", "why"),
     [
         ("agent: worker, prompt: x, write_set: [a]", "has a write_set"),
-        ("agent: worker, prompt: x, merge: discard", "is for writers"),
-        ("deliver: {branch: b, message: m}", "changes a repository"),
+        ("agent: worker, prompt: x, merge: discard", 'inner.yaml:3: "merge" is for writers'),
+        ("deliver: {branch: b, message: m}", "inner.yaml:3: a deliver step changes a repository"),
     ],
 )
 def test_what_can_only_write_is_refused_where_it_is_called_to_read(recipes, fanfold, inside, why):

@@ -147,7 +147,8 @@ class Closure(Struct):
         if identity not in self.readers:
             told, self.report = self.report, Report("recipe")
             child = self._enter(found.data, found.file, identity, RECIPE, narrowed=True)
-            why = next((one.message for one in self.report.diagnostics if one.severity == "error"), "")
+            errors = (one for one in self.report.diagnostics if one.severity == "error")
+            why = next((f"{one.file}:{one.range.start.line}: {one.message}" for one in errors), "")
             self.readers[identity] = child, why
             self.report = told
         child, why = self.readers[identity]
