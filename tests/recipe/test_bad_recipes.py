@@ -50,7 +50,12 @@ def test_a_bad_recipe_is_refused_at_the_word_that_is_wrong(file: Path):
 
 @pytest.mark.parametrize(
     ("said", "help"),
-    [("My Recipe", "write my-recipe"), ("Über 9!", "write ber-9"), ("!!", "use lower-case letters")],
+    [
+        ("My Recipe", "write my-recipe"),
+        ("Über 9!", "write uber-9"),
+        ("日本 v2", "use lower-case letters"),
+        ("!!", "use lower-case letters"),
+    ],
 )
 def test_a_name_that_cannot_be_used_is_told_as_it_could_be(said: str, help: str):
     text = f'name: "{said}"\nsteps: [{{id: a, agent: explorer, prompt: x}}]\n'

@@ -81,8 +81,20 @@ def _matches(node: Node, key: Key, notes: Notes, form: re.Pattern[str], allowed:
 
 def _slug(node: Node, key: Key, notes: Notes) -> bool:
     allowed = "use lower-case letters, digits, - and _, beginning with a letter or digit, at most 64 of them"
-    meant = re.sub(r"[^a-z0-9_]+", "-", node.text.lower()).strip("-_") if isinstance(node, Scalar) else ""
-    return _matches(node, key, notes, SLUG, f"write {meant}" if SLUG.fullmatch(meant) else allowed)
+    if isinstance(node, Scalar) and not SLUG.fullmatch(node.text):
+        meant = _meant_slug(node.text)
+        allowed = f"write {meant}" if SLUG.fullmatch(meant) else allowed
+    return _matches(node, key, notes, SLUG, allowed)
+
+
+def _meant_slug(text: str) -> str:
+    """The same without capitals and accents, its words joined; nothing where letters would be left out."""
+    from unicodedata import combining, normalize
+
+    letters = "".join(char for char in normalize("NFKD", text.lower()) if not combining(char))
+    if any(char.isalnum() and not char.isascii() for char in letters):
+        return ""
+    return re.sub(r"[^a-z0-9_]+", "-", letters).strip("-_")
 
 
 def _identifier(node: Node, key: Key, notes: Notes) -> bool:
