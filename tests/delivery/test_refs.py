@@ -41,6 +41,14 @@ def test_no_branch_is_made_where_another_is_in_its_way(world: World, there: str,
     assert world.git("for-each-ref") == before
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_branch_that_stands_for_another_is_at_its_commit(world: World, packed: bool) -> None:
+    world.git("symbolic-ref", "refs/heads/alias", "refs/heads/main")
+    if packed:
+        world.git("pack-refs", "--all")
+    assert refs(world).find("refs/heads/alias") == commit(world)
+
+
 def test_an_empty_folder_is_in_nobodys_way(world: World) -> None:
     (world.project / ".git/refs/heads/fix/owls/barn/old").mkdir(parents=True)
     assert refs(world).find("refs/heads/fix/owls") == ""

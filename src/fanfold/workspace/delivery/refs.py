@@ -56,7 +56,8 @@ class Refs:
         """The commit that a full name (`refs/heads/main`) stands for; empty when there is none."""
         said = self._read(self._repository.common, name).strip()
         if said.startswith("ref:"):  # one step, as in refs/remotes/origin/HEAD
-            said = self._read(self._repository.common, said.removeprefix("ref:").strip()).strip()
+            name = said.removeprefix("ref:").strip()
+            said = self._read(self._repository.common, name).strip()
         return said if _OID.fullmatch(said) else self._packed().get(name, "")
 
     def default_of(self, remote: str) -> str:
