@@ -163,3 +163,15 @@ def test_what_is_wrong_with_the_recipe_is_told_with_its_file_and_a_way_out(
     assert 'recipe.yaml:3: there is no role "resercher" [recipe.unknown_role]\n  hint: did you mean' in said
     assert main(["convert", "flow.yaml", "-o", "recipe.yaml"]) == 2
     assert "hint: say another name, or remove it" in capsys.readouterr().err
+
+
+def test_a_chain_longer_than_calls_may_nest_is_followed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = 999
+    agents = [f"  - {{name: a{at}, prompt: x, routes: [{{to: a{at + 1}}}]}}" for at in range(far)]
+    head = "workflow: {name: far, entry_point: a0}\nagents:\n"
+    (folder / "flow.yaml").write_text("\n".join([head, *agents, f"  - {{name: a{far}, prompt: x}}\n"]))
+    assert main(["convert", "flow.yaml", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["text"].count("- id: a") == far + 1

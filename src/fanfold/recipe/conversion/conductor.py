@@ -269,20 +269,20 @@ class _Conductor:
 
     def _order(self, entry: str) -> list[str]:
         """Everything that can be reached, each after what leads to it, as far as no way leads back."""
-        order: list[str] = []
-        open_names: list[str] = []
-
-        def visit(name: str) -> None:
-            if name in order or name in open_names or (name not in self.steps and name not in self.members):
-                return
-            open_names.append(name)
-            for route in reversed(self._open_routes(name)):
-                visit(route.to)
-            open_names.remove(name)
-            order.insert(0, name)
-
-        visit(entry)
-        return order
+        left: list[str] = []
+        entered: list[str] = []
+        seen: set[str] = set()
+        ways = [iter([entry])]  # one for each that was entered, and one to the first
+        while ways:
+            name = next(ways[-1], None)
+            if name is None:
+                ways.pop()
+                left += [entered.pop()] if entered else []
+            elif name not in seen and (name in self.steps or name in self.members):
+                seen.add(name)
+                entered.append(name)
+                ways.append(iter([route.to for route in reversed(self._open_routes(name))]))
+        return left[::-1]
 
     def _open_routes(self, name: str) -> list[_Route]:
         """The routes that may be taken: those behind one that always is are not."""
