@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.artifacts import ArtifactFiles
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.agents.toolbox.patches import PatchError, apply, parse
 from fanfold.errors import WorldError
+from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactRoom
 from tests.session_requests import session_request
 
 
@@ -264,6 +266,26 @@ def test_a_reader_is_offered_no_mutation_and_denied_one_it_calls_anyway(project)
         with pytest.raises(ToolFailed) as failed:
             asyncio.run(box.call(tool, {"path": "a", "content": "", "argv": ["x"], "patch": ""}))
         assert failed.value.code == "permission_denied"
+
+
+@pytest.mark.parametrize(
+    ("listed", "offered"),
+    [
+        (None, ["read_file", "list_files", "search_files"]),
+        (("Read", "Write", "Edit"), ["read_file", "write_file"]),
+    ],
+)
+def test_a_reader_leaves_artifacts_and_is_offered_it_where_that_is_listed(project, tmp_path, listed, offered):
+    room = ArtifactRoom(str(tmp_path / "runs"), "run", "session", NOTHING_SEEN, is_new=True)
+    box = SessionTools(
+        asked(project, read_only=True, tools=listed), artifacts=ArtifactFiles(room, str(project))
+    )
+    assert names(box) == offered
+    asyncio.run(box.call("write_file", {"path": "artifacts/plan.md", "content": "owls"}))
+    assert (room.folder / "plan.md").read_text() == "owls"
+    with pytest.raises(ToolFailed) as failed:
+        asyncio.run(box.call("write_file", {"path": "plan.md", "content": "owls"}))
+    assert failed.value.code == "permission_denied"
 
 
 def test_a_role_is_offered_what_it_lists_whatever_it_calls_it(project):

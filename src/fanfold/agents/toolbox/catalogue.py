@@ -3,7 +3,8 @@
 Rules
 * A session is offered what its role and step list (everything when they list nothing), less what it cannot
   have (no runner, no network, no run to query) and, when it may only read, less every mutation. Artifacts lie
-  beside the project, so a role that only reads may leave them; a user who only lets read wants none.
+  beside the project, so a role that only reads may leave them, and is offered the tool for it where that is
+  listed by name; a user who only lets read wants none.
 * What is not offered cannot be called either: a model that names a tool it was not given is told so. Tools
   that drive Fanfold itself are denied to every session that is not a root, whatever its prompt says.
 * Mutations pass the permission of the session before they happen, reads do not.
@@ -136,7 +137,8 @@ class SessionTools:
         given = permissions or Permissions("auto")
         self._permissions = given.narrowed(posture)
         self._reads = self._permissions.posture == "read_only"
-        self._leaves = artifacts if self._reads and given.posture != "read_only" else None
+        may_leave = self._reads and given.posture != "read_only" and self._is_listed(LEAVES_ARTIFACTS.name)
+        self._leaves = artifacts if may_leave else None
         """Where a reader may leave files."""
         files = FileTools.of(request)
         edits = EditTools(request.workspace, files)
@@ -197,23 +199,28 @@ class SessionTools:
         if name in ROOT_TOOLS:
             message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
             raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
-        if name not in self._names:
+        leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
+        if name not in self._names and not leaves:
             hint = f"there are {', '.join(spec.name for spec in self._offered)}"
             if name in self._calls and self.mutates(name) and self._reads:
                 await self._permissions.check(self._action(name, args))
             raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
-        leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
         if self.mutates(name) and name != "run_command" and not leaves:  # which asks in its own words
             await self._permissions.check(self._action(name, args))
         return await self._calls[name](args)
 
     def _is_offered(self, spec: ToolSpec) -> bool:
         spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
-        leaves = self._leaves is not None and spec.name == LEAVES_ARTIFACTS.name
+        by_name = self._leaves is not None and self._request.role.tools is not None
+        leaves = by_name and spec.name == LEAVES_ARTIFACTS.name
         if spec.name not in self._calls or (spec.mutates and self._reads and not leaves):
             return False
+        return self._is_listed(spec.name)
+
+    def _is_listed(self, tool: str) -> bool:
+        """Whether the role and the step list a tool; they list everything when they list nothing."""
         listed = self._request.role.tools
-        return listed is None or spec.name in {ALIASES.get(name, name) for name in listed}
+        return listed is None or tool in {ALIASES.get(name, name) for name in listed}
 
     def _action(self, name: str, args: Mapping[str, Any]) -> Action:
         argv = args.get("argv")
