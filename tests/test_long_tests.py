@@ -11,6 +11,12 @@ import pytest
 from tools import long_tests
 
 
+def _commit(here: Path) -> None:
+    somebody = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["add", "."], [*somebody, "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=here, check=True)
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A committed project with a target that passes and one that fails."""
@@ -20,12 +26,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "\t@echo '4 passed in 2.5s (0:00:02)'\n"
         "bad:\n\t@echo it broke; false\n"
     )
-    for command in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
-    ):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    _commit(tmp_path)
     monkeypatch.setattr(long_tests, "ROOT", tmp_path)
     monkeypatch.setattr(long_tests, "KEPT", tmp_path / "tests" / "long.json")
     return tmp_path
@@ -41,12 +43,20 @@ def test_a_failure_is_kept_and_told_by_the_exit_status(here: Path):
     ended = msgspec.json.decode((here / "tests" / "long.json").read_bytes())
     assert {target: outcome["passed"] for target, outcome in ended.items()} == {"bad": False, "good": True}
     assert "**failed**" in long_tests.table()
+    assert str(here) not in long_tests.table()
 
 
 def test_a_target_that_is_run_again_replaces_its_row_alone(here: Path):
     long_tests.main(["good"])
     long_tests.main(["bad"])
     assert list(long_tests.kept()) == ["bad", "good"]
+
+
+def test_what_counts_nothing_is_told_by_its_last_line(here: Path):
+    (here / "Makefile").write_text("said:\n\t@echo one thing; echo 12 defects, none missed; echo\n")
+    _commit(here)
+    assert long_tests.main(["said"]) == 0
+    assert "| passed: 12 defects, none missed |" in long_tests.table()
 
 
 def test_a_tree_with_changes_is_refused(here: Path):

@@ -73,7 +73,11 @@ def last_words(printed: list[str]) -> str:
 def _run(target: str) -> Outcome:
     began = time.monotonic()
     with subprocess.Popen(
-        ["make", *target.split()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["make", "--no-print-directory", *target.split()],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         printed = []
