@@ -50,6 +50,7 @@ def test_a_target_that_is_run_again_replaces_its_row_alone(here: Path):
     long_tests.main(["good"])
     long_tests.main(["bad"])
     assert list(long_tests.kept()) == ["bad", "good"]
+    assert (here / "tests" / "long.json").read_bytes().endswith(b"}\n")
 
 
 def test_what_counts_nothing_is_told_by_its_last_line(here: Path):

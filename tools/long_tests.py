@@ -38,7 +38,8 @@ def main(targets: list[str]) -> int:
     if changed := _git("status", "--porcelain", "--untracked-files=no", "--", f":!{KEPT.relative_to(ROOT)}"):
         raise SystemExit(f"commit these first, so that the results belong to a commit:\n{changed}")
     outcomes = {target: _run(target) for target in targets}
-    KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(dict(sorted({**kept(), **outcomes}.items())))))
+    now = dict(sorted({**kept(), **outcomes}.items()))
+    KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(now)) + b"\n")
     return 0 if all(outcome.passed for outcome in outcomes.values()) else 1
 
 
