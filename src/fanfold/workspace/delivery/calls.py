@@ -27,6 +27,8 @@ from fanfold.trust.project_files import write_whole
 from fanfold.workspace.files.layout import read_kept
 
 PATIENCE_S = 300
+MAX_HEARD_BYTES = 4 * 1024 * 1024
+"""Of each stream: a server says what it likes, and nobody needs more of it than a list of branches."""
 _ONCE_KNOWN = 'read -r known && exec "$@" < "$0"'
 """Begins the program when it is told that its process is written down, and never when nobody is left to."""
 
@@ -64,7 +66,7 @@ class ServerCalls:
                     left.unlink(missing_ok=True)
             said.seek(0)
             why.seek(0)
-            return EndedServerCall(code, said.read(), why.read())
+            return EndedServerCall(code, said.read(MAX_HEARD_BYTES), why.read(MAX_HEARD_BYTES))
 
     def _run(
         self, words: Sequence[str], environment: Mapping[str, str], where: Path, outputs: tuple[int, int]
