@@ -42,7 +42,7 @@ POSTPONED = frozenset(
     }
 )
 COMPILED_LATER = frozenset(
-    {"click._compat", "json.encoder", "json.scanner", "logging", "shlex", "string", "urllib.parse"}
+    {"click._compat", "json.encoder", "json.scanner", "logging", "string", "urllib.parse"}
 )
 """Modules whose regular expressions are."""
 _CO_COROUTINE = 0x80
