@@ -11,11 +11,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fanfold.text.excerpts import shorten_line
+
 JSON: TypeAlias = Any
 """Any JSON value. The serializer knows no recursive aliases, so the name carries the meaning."""
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 100
+FITTING_CHARS = 200
 _LARGEST = 2**63
 _LONGEST = 13
 """How many times longer than `_Strict` counts a value may be: a character is up to 6 bytes, a number 26."""
@@ -135,3 +138,8 @@ class _Strict:
         self.room -= size
         if self.room < 0:
             raise _too_large(self._what, f"more than {MAX_VALUE_BYTES:,}")
+
+
+def fitting(schema: object, limit: int = FITTING_CHARS) -> str:
+    """What is asked of who answers by a schema, as every surface says it."""
+    return shorten_line(f"JSON that fits {as_text(schema)}", limit)

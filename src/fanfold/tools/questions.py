@@ -10,7 +10,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import answer, reply
 from fanfold.runtime.views.approvals import OpenApproval
 from fanfold.text.excerpts import shorten
-from fanfold.text.json_value import as_text
+from fanfold.text.json_value import as_text, fitting
 from fanfold.text.terminal import visible
 from fanfold.tools.caller import Filled, Form
 
@@ -42,8 +42,8 @@ def _fields(asked: OpenApproval) -> tuple[dict[str, dict[str, Any]], tuple[str, 
         return {"decision": decision, "comment": {**text, "title": "Comment"}}, ("decision",)
     if _is_flat(asked.schema):
         return asked.schema["properties"], tuple(asked.schema.get("required", ()))
-    about = "" if asked.schema is None else f"JSON that fits {as_text(asked.schema)}"
-    field = {**text, "title": "Answer", "description": shorten(about, MAX_SCHEMA_CHARS)}
+    about = "" if asked.schema is None else fitting(asked.schema, MAX_SCHEMA_CHARS)
+    field = {**text, "title": "Answer", "description": about}
     return {ANSWER: field | ({"enum": list(asked.choices)} if asked.choices else {})}, (ANSWER,)
 
 

@@ -23,10 +23,9 @@ from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.requests import AnswerRequest, this_person
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
-from fanfold.text.json_value import as_text
+from fanfold.text.json_value import fitting
 from fanfold.text.terminal import cells, one_line, visible
 
-MAX_SCHEMA_CHARS = 200
 MAX_TYPED_CHARS = 60
 _YES = frozenset({"a", "approve", "y", "yes"})
 _NO = frozenset({"r", "reject", "n", "no"})
@@ -199,8 +198,8 @@ def _prompt(approval: OpenApproval) -> str:
         listed = "  ".join(f"{i}) {plain(choice)}" for i, choice in enumerate(approval.choices, 1))
         return f"  {listed}  (number, or later) > "
     if approval.kind == "question":
-        fits = f"JSON that fits {one_line(as_text(approval.schema), MAX_SCHEMA_CHARS)}"
-        return f"  {'your answer' if approval.schema is None else fits}, or later > "
+        wanted = "your answer" if approval.schema is None else one_line(fitting(approval.schema))
+        return f"  {wanted}, or later > "
     return "  approve, reject or later, with a comment if you like > "
 
 

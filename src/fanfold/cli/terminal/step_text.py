@@ -16,11 +16,10 @@ from fanfold.runtime.views.runs.documents import (
 )
 from fanfold.runtime.views.runs.step_rows import MAX_NOTE_CHARS, Row
 from fanfold.runtime.views.standing import MARKS
-from fanfold.text.json_value import as_text
+from fanfold.text.json_value import fitting
 from fanfold.text.terminal import one_line
 
 MAX_STEP_LINES = 12
-MAX_SCHEMA_CHARS = 200
 
 
 def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour: bool) -> Iterator[str]:
@@ -86,8 +85,7 @@ def shown_lines(
     if asked.choices:
         yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
     elif asked.schema is not None:
-        fits = one_line(as_text(asked.schema), MAX_SCHEMA_CHARS)
-        yield f"{indent}{paint('answer', 'cyan', colour)}: JSON that fits {fits}\n"
+        yield f"{indent}{paint('answer', 'cyan', colour)}: {one_line(fitting(asked.schema))}\n"
 
 
 def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:

@@ -17,13 +17,11 @@ from fanfold.runtime.steps.step_type import (
     StepReply,
     text_of,
 )
-from fanfold.text.excerpts import shorten_line
 from fanfold.text.json_schema import misfits
-from fanfold.text.json_value import as_text, read_json
+from fanfold.text.json_value import as_text, fitting, read_json
 from fanfold.text.template import UnresolvedPath
 
 MAX_CHOICES = 1_000
-MAX_SCHEMA_CHARS = 200
 
 
 class AskSteps(LeafType[AskBody, Question]):
@@ -91,5 +89,4 @@ def _as_data(node: Node, schema: JSON, text: str) -> JSON:
         if not problem:
             return value
     message = f"{node.path} cannot be answered so: {problems[0]}"
-    fits = shorten_line(as_text(schema), MAX_SCHEMA_CHARS)
-    raise AuthorError("question.bad_answer", message, hint=f"answer with JSON that fits {fits}")
+    raise AuthorError("question.bad_answer", message, hint=f"answer with {fitting(schema)}")
