@@ -58,6 +58,17 @@ def converted(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> st
     return recipe
 
 
+def ran(
+    folder: Path, text: str, script: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    """What a run of the recipe that a workflow became printed."""
+    (folder / "recipe.yaml").write_text(converted(folder, text, capsys))
+    (folder / "script.yaml").write_text(json.dumps(script))
+    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
+    run: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return run
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -77,11 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_depends_on_a_node_that_was_left_out_is_left_out(
     sorted_as: dict[str, Any], done: set[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "recipe.yaml").write_text(converted(folder, BRANCHES, capsys))
-    script = {"default": "found", "steps": {"sort-it": {"output": sorted_as}}}
-    (folder / "script.yaml").write_text(json.dumps(script))
-    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
-    run = json.loads(capsys.readouterr().out)
+    run = ran(folder, BRANCHES, {"default": "found", "steps": {"sort-it": {"output": sorted_as}}}, capsys)
     assert run["status"] == "completed", run
     steps = {path for path, step in run["steps"].items() if step["status"] == "completed"}
     assert steps == done | {"sort-it"}
@@ -97,10 +104,7 @@ nodes:
   - {id: go, depends_on: [read], when: "$read.output.dry == 'false'", prompt: Go.}
   - {id: stay, depends_on: [read], when: "$read.output.dry == 'true' || $read.output.n > '7'", prompt: Stay.}
 """
-    (folder / "recipe.yaml").write_text(converted(folder, text, capsys))
-    (folder / "script.yaml").write_text("default: ok\n")
-    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
-    run = json.loads(capsys.readouterr().out)
+    run = ran(folder, text, {"default": "ok"}, capsys)
     assert {path: step["status"] for path, step in run["steps"].items()} == {
         "read": "completed",
         "go": "completed",
@@ -112,12 +116,9 @@ def test_a_loop_goes_on_while_its_word_is_only_talked_about(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "name: l\nnodes:\n- {id: w, loop: {prompt: Go., until: ALL DONE, max_iterations: 5}}\n"
-    (folder / "recipe.yaml").write_text(converted(folder, text, capsys))
     answers = ["not ALL DONE yet", "ALL DONE is far", "<promise>ALL DONE</promise> I think"]
     script = {"steps": {f"w#{number}": words for number, words in enumerate(answers, 1)}}
-    (folder / "script.yaml").write_text(json.dumps(script))
-    main(["run", "recipe.yaml", "--script", "script.yaml", "--yes", "--json"])
-    run = json.loads(capsys.readouterr().out)
+    run = ran(folder, text, script, capsys)
     assert run["status"] == "completed", run
     assert "w#3" in run["steps"]
 
