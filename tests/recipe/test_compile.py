@@ -437,6 +437,13 @@ def test_money_is_counted_exactly(usd: str, micro_usd: int):
     assert plan.limits.budget.micro_usd == micro_usd
 
 
+@pytest.mark.parametrize("key", ["timeout", "max_steps"])
+@pytest.mark.parametrize("number", [".inf", ".nan", "1e400"])
+def test_a_number_that_is_none_is_one_mistake(key: str, number: str):
+    text = f"name: r\nlimits: {{{key}: {number}}}\nsteps: [{{id: a, prompt: x}}]\n"
+    assert codes(compile_text(text)) == ["recipe.bad_value"]
+
+
 @pytest.mark.parametrize("usd", [".nan", ".inf", "-.inf", "1e400"])
 def test_money_must_be_a_number_one_can_spend(usd: str):
     text = f"name: t\nlimits: {{budget: {{usd: {usd}}}}}\nsteps:\n- {{id: a, prompt: x}}\n"

@@ -260,7 +260,7 @@ class _Composer:
                 value = resolve(text)
             except ValueError as error:
                 self._error(".bad_value", str(error), (start, end), "quote it if it is meant as text")
-                value = 0
+                value = 1  # within every range: one mistake is told once
         scalar = Scalar(value, text, start, end, style, self._text)
         if self._form.clean_values and style == '"' and (found := _FORBIDDEN_VALUES.search(text)):
             message = f"control character U+{ord(found.group()):04X} is not allowed"
