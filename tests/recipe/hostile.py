@@ -209,7 +209,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str | None]] = {
     "many_outputs": (many_outputs, "recipe.bad_template"),
     "nested_groups": (nested_groups, None),
     "deepest_groups": (deepest_groups, "recipe.too_deep"),
-    "huge_numbers": (huge_numbers, "recipe.limit"),
+    "huge_numbers": (huge_numbers, "recipe.bad_value"),
     "long_words": (long_words, "recipe.unknown_key"),
     "only_values": (only_values, "recipe.too_large"),
 }
