@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_a_program_is_given_its_input_and_heard_on_both_outputs(tmp_path: Path) 
         ["/bin/sh", "-c", 'cat; pwd; echo "$A" >&2; exit 3'], {"A": "b"}, tmp_path, b"x\n"
     )
     assert said == (3, f"x\n{tmp_path}\n".encode(), b"b\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calls_for_one_delivery_follow_each_other_however_many_ask_at_once(tmp_path: Path) -> None:
+    """As two runs do that deliver the very same commit."""
+    inside = tmp_path / "inside"
+    script = f"mkdir {inside} || exit 9; cat; rmdir {inside}"
+
+    def call(number: int) -> tuple[int, bytes, bytes]:
+        given = str(number).encode()
+        return ServerCalls(tmp_path, "d").run(["/bin/sh", "-c", script], dict(os.environ), tmp_path, given)
+
+    with ThreadPoolExecutor(8) as threads:
+        said = list(threads.map(call, range(24)))
+    assert said == [(0, str(number).encode(), b"") for number in range(24)]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -77,15 +77,13 @@ class Refs:
     def make(self, branch: str, commit: str) -> None:
         """Make a branch that is not there; `FileExistsError` when it is, or one that is in its way."""
         name = f"refs/heads/{branch}"
-        if any(
-            f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/") for other in self._packed()
-        ):
-            raise FileExistsError(branch)
+        self._check_packed(name)
         folder = self._folder_of(name)
         last = name.rpartition("/")[2]
         try:
             _lock(folder, last, commit, branch)
             try:
+                self._check_packed(name)  # whoever packed it before had the lock that is ours now
                 _remove_empty(folder, last)
                 os.link(f"{last}.lock", last, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
@@ -115,6 +113,11 @@ class Refs:
                 os.close(handle)
             handle = inner
         return handle
+
+    def _check_packed(self, name: str) -> None:
+        for other in self._packed():
+            if f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/"):
+                raise FileExistsError(name)
 
     def _packed(self) -> dict[str, str]:
         said = self._read(self._repository.common, "packed-refs", MAX_PACKED_BYTES + 1)
