@@ -237,8 +237,8 @@ class _Conductor:
         order = self._order(entry)
         self._lose_dead_ends()
         self.loops = self._loops(order)
-        for name in order:
-            self._enter(name, order)
+        for name, ways in self._ways(order).items():
+            self._enter(name, ways)
         steps = [step for name in order for step in self._of(name)]
         for name in [*self.steps]:
             if name not in order and not any(name in members for members in self.members.values()):
@@ -321,20 +321,21 @@ class _Conductor:
             ends.append(f"!({back.when})")
         return " || ".join(ends)
 
-    def _enter(self, name: str, order: list[str]) -> None:
-        ways: list[tuple[str, str]] = []
+    def _ways(self, order: list[str]) -> dict[str, list[tuple[str, str]]]:
+        """For each that is led to: from where, and on which condition."""
+        ways: dict[str, list[tuple[str, str]]] = {}
         for other in order:
             earlier: list[str] = []
             for route in self._open_routes(other):
                 when = " && ".join(
                     [*(f"!({one})" for one in earlier), *([f"({route.when})"] if route.when else [])]
                 )
-                if route.to == name:
-                    ways.append((other, when))
+                ways.setdefault(route.to, []).append((other, when))
                 if route.when:
                     earlier.append(route.when)
-        if not ways:
-            return
+        return ways
+
+    def _enter(self, name: str, ways: list[tuple[str, str]]) -> None:
         needed = [step["id"] for other, _ in ways for step in self._of(other)]
         conditions = []
         for other, when in ways:
