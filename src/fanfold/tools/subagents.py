@@ -16,6 +16,7 @@ from fanfold.runtime.operations.agents.delegation import Task
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import cancel
+from fanfold.runtime.records.open_runs import is_kept_open
 from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent, by_status
 from fanfold.store.protocol import RunHead
 from fanfold.text.excerpts import shorten
@@ -260,7 +261,7 @@ async def close_agent(caller: Caller, asked: CloseAgent) -> Closed:
 def _find_run(project: Project, name: str) -> RunHead | None:
     """A run by its whole id: what ends something does not complete words, nor mean the latest."""
     head = project.store.head(name) if project.has_runs else None
-    return None if head is None or subagents.is_kept_open(name) else head
+    return None if head is None or is_kept_open(name) else head
 
 
 async def _cancel_run(caller: Caller, head: RunHead, *, trial: bool) -> Closed:

@@ -85,6 +85,33 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
         assert all(fanfold(*one).status == 0 for one in rest)
 
 
+@suggested("records/open_runs.py: fanfold chat --resume {}")
+def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, provider: Provider) -> None:
+    del provider
+    asked = fanfold("chat", "What is here?", "--json")
+    chat = asked.json()["run_id"]
+    looks = [
+        ["explain"],
+        ["inspect"],
+        ["pause"],
+        ["explain"],
+        ["watch"],
+        ["resume"],
+        ["explain"],
+        ["retry"],
+        ["send"],
+    ]
+    for look in looks:
+        said = fanfold(*look, chat, *(["Hello?"] if look == ["send"] else []))
+        assert commands(said.out + said.err)[-1] == ["chat", "--resume", chat], look
+        follow.did(said.out + said.err)
+    for name in (chat, "last", chat.removeprefix("chat-")[:4]):
+        assert fanfold("chat", "And now?", "--resume", name).status == 0, name
+    assert fanfold("cancel", chat).status == 0
+    none = fanfold("chat", "And now?", "--resume", "last")
+    assert "there is no chat to go on with" in none.err
+
+
 @suggested(
     "cli/recipes/capture.py: fanfold capture",
     "cli/recipes/capture.py: fanfold run",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fanfold.wiring import wire
-from tests.cli.suggestions.following import Fanfold, Follow
+from tests.cli.suggestions.following import Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
 from tests.work import PATIENCE_S
 
@@ -68,8 +68,7 @@ def test_while_another_process_drives_it(
 
 
 @suggested(
-    "cli/runs/control.py: resume it: fanfold resume",
-    "history/runs.py: fanfold resume {}",
+    "records/open_runs.py: fanfold resume {}",
     "files/undo.py: fanfold resume {} goes on with it",
 )
 def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path, slow: object) -> None:
@@ -80,8 +79,8 @@ def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path
     assert follow(undone, may=(0, 2)) == ["resume", "cancel"]
 
 
-@suggested("cli/runs/foreground.py: interrupted", "cli/runs/outcome.py:   resume it: fanfold resume")
-def test_when_it_is_interrupted_twice(
+@suggested("records/open_runs.py: fanfold resume {}")
+def test_when_it_is_interrupted(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
 ) -> None:
     slow.send_signal(signal.SIGINT)
@@ -89,16 +88,13 @@ def test_when_it_is_interrupted_twice(
     said = told.decode()
     assert slow.returncode == 3
     assert "resume it: fanfold resume" in said
-    again = filled("cli/runs/foreground.py: interrupted", run_id(fanfold))  # the words of a second Ctrl-C
     (project / "go").touch()
     assert follow(said, may=(0,)) == ["resume"]
-    assert follow(again, may=(0,)) == ["resume"]
 
 
 @suggested(
-    "history/explain.py: fanfold resume {}",
+    "records/open_runs.py: fanfold resume {}",
     "system/doctor.py: or fanfold cancel",
-    "cli/system/next_steps.py: fanfold resume {}",
 )
 def test_when_its_process_was_killed(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
@@ -125,7 +121,7 @@ def test_when_a_process_does_not_do_what_it_was_asked(fanfold: Fanfold, follow: 
     assert follow(filled("owners/leases.py: fanfold watch", run)) == ["watch"]
 
 
-@suggested("hosting/children.py: fanfold send {} --resume")
+@suggested("hosting/children.py: fanfold send {} --resume", "history/runs.py: fanfold send {} --resume")
 def test_of_a_subagent_that_lost_its_process(
     fanfold: Fanfold, follow: Follow, project: Path, until: Any
 ) -> None:
@@ -140,8 +136,14 @@ def test_of_a_subagent_that_lost_its_process(
         while opened.has_owner("hand"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+    told, why = fanfold(), fanfold("explain", "hand")
+    assert commands(told.out)[0] == commands(why.out)[0] == ["send", "w", "--resume"]
+    resumed = fanfold("resume", "hand")
+    assert commands(resumed.err) == [["send", "w", "--resume"]]
+    assert commands(fanfold("inspect", "hand").out)[-1] == ["send", "w", "--resume"]
     refused = fanfold("send", "w", "hello?")
     assert "detached" in refused.err
+    follow.did(why.out)
     assert follow(refused) == ["send"]
     assert fanfold("close", "w").status == 0
 

@@ -111,7 +111,7 @@ def test_a_file_whose_name_acts_on_terminals_is_not_suggested(fanfold: Fanfold, 
 
 @suggested(
     "cli/system/next_steps.py: fanfold ps --all",
-    "cli/system/next_steps.py: fanfold chat --resume {}",
+    "records/open_runs.py: fanfold chat --resume {}",
 )
 def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebody(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
@@ -131,7 +131,7 @@ def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebod
     follow.did(said)
 
 
-@suggested("history/runs.py: fanfold resume")
+@suggested("records/open_runs.py: fanfold resume {}")
 def test_a_question_that_time_has_answered_meanwhile_is_not_to_be_answered(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
 ) -> None:

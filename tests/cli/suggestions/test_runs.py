@@ -140,7 +140,7 @@ def test_when_a_run_asks_a_question(fanfold: Fanfold, project: Path, follow: Fol
 
 @suggested(
     "starting/limits.py: fanfold resume",
-    "again/retry.py: fanfold resume {} goes on with it",
+    "records/open_runs.py: fanfold resume {}",
 )
 def test_when_a_run_is_paused_by_a_budget_or_by_a_person(
     fanfold: Fanfold, agents: Path, follow: Follow

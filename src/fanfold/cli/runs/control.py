@@ -14,6 +14,7 @@ from fanfold.cli.terminal.output import plain, say
 from fanfold.errors import AuthorError
 from fanfold.kernel.lifecycle import PAUSED, WAITING
 from fanfold.runtime.operations.runs import control
+from fanfold.runtime.records.open_runs import how_to_resume
 from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.runs.rows import run_row
 from fanfold.store.protocol import RunHead
@@ -27,7 +28,7 @@ def pause_command(call: Invocation, run: str) -> None:
         head = asyncio.run(control.pause(project, run))
     _say_head(call, head)
     if head.status in (PAUSED, WAITING) and not call.as_json:
-        say(f"resume it: fanfold resume {head.run_id}\n")
+        say(f"resume it: {how_to_resume(head.run_id)}\n")
 
 
 @command("cancel", summary="Cancel a run and everything below it")

@@ -25,6 +25,7 @@ from fanfold.errors import EXIT_INTERRUPTED
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned
+from fanfold.runtime.records.open_runs import how_to_resume
 
 if TYPE_CHECKING:
     from fanfold.cli.terminal.questions import Questions
@@ -57,7 +58,7 @@ class Foreground:
                 self.listen(runner.get_loop())
                 runner.run(self.see_to(owned, resumed, raised))
         except asyncio.CancelledError:
-            tell(f"interrupted; resume it: fanfold resume {owned.tree.root.id}\n")
+            tell(f"interrupted; resume it: {how_to_resume(owned.tree.root.id)}\n")
             return EXIT_INTERRUPTED
         finally:
             finish_telling(sys.stderr)

@@ -18,6 +18,7 @@ from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs.starting.limits import how_to_raise
+from fanfold.runtime.records.open_runs import how_to_resume
 from fanfold.runtime.views.approvals import default_due, how_to_answer, open_approvals
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import (
@@ -83,6 +84,7 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     held = run_error(tree, tree.root)
     if status == WAITING:
         lines += _how_to_answer(tree, colour)
+        lines += _how_to_say_more(tree)
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
         raising = how_to_raise(tree)
@@ -91,7 +93,7 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
         if held is not None and tree.memory.held_by is not None:
             lines.append(f"  {one_line(held.message)} [{held.code}]\n")
             lines.append(f"    {one_line(held.hint)}\n")
-        lines.append(f"  resume it: fanfold resume {tree.root.id}\n")
+        lines.append(f"  resume it: {how_to_resume(tree.root.id)}\n")
     return lines
 
 
@@ -122,6 +124,16 @@ def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
         if (due := default_due(tree, approval.path)) is not None:
             lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")
     return lines
+
+
+def _how_to_say_more(tree: RunTree) -> list[str]:
+    """An open run waits for nothing but somebody who asks for something."""
+    if not tree.root.growing:
+        return []
+    from fanfold.runtime.operations.history.runs import how_to_go_on
+
+    on = how_to_go_on(tree, driven=False)
+    return [f"  go on: {on}\n"] if on else []
 
 
 def _proposals(tree: RunTree) -> list[str]:

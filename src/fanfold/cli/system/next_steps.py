@@ -16,6 +16,7 @@ from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.history.runs import how_to_go_on
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import recipe_files
+from fanfold.runtime.records.open_runs import how_to_resume, is_chat, is_kept_open
 from fanfold.runtime.views.runs.rows import RunRow
 
 MAX_RUNS = 5
@@ -62,8 +63,6 @@ def _is_idle(run: RunRow) -> bool:
     """Whether it is a run that nobody has to end, and in which nothing runs."""
     if run.status not in (WAITING, PAUSED):
         return False
-    from fanfold.runtime.operations.agents.subagents import is_kept_open
-
     return is_kept_open(run.run_id)
 
 
@@ -72,7 +71,8 @@ def _about(project: Project, run: RunRow) -> Suggestion:
     if run.status == RUNNING:
         if run.owner and run.owner.alive:
             return Suggestion(f"{named} is running", f"fanfold watch {run.run_id}")
-        return Suggestion(f"{named} lost its process", f"fanfold resume {run.run_id}")
+        on = how_to_go_on(find_run(project, run.run_id).tree, driven=False)
+        return Suggestion(f"{named} lost its process", on or how_to_resume(run.run_id))
     if _is_idle(run):
         return _about_open(project, run)
     if run.status not in RUN_TERMINAL:
@@ -85,14 +85,14 @@ def _about(project: Project, run: RunRow) -> Suggestion:
 
 def _about_open(project: Project, run: RunRow) -> Suggestion:
     """A chat that was left, or the run of subagents started by hand: what it is, and how to go on in it."""
-    from fanfold.runtime.operations.agents.subagents import CHAT
-
     tree = find_run(project, run.run_id).tree
-    is_chat = run.run_id.startswith(CHAT)
-    if tree.state.approvals or (not is_chat and (tree.state.interrupted or run.status == PAUSED)):
+    if tree.state.approvals:
         return Suggestion(f"{run.recipe}, run {run.run_id}, is {run.status}", f"fanfold explain {run.run_id}")
-    if is_chat:
-        return Suggestion(f"{run.run_id}, a chat, was left", f"fanfold chat --resume {run.run_id}")
+    on = how_to_go_on(tree, driven=False)
+    if is_chat(run.run_id):
+        return Suggestion(f"{run.run_id}, a chat, was left", on)
+    if on:
+        return Suggestion(f"{run.run_id}, the run of subagents, is {run.status}", on)
     named = f"{run.run_id}, the run of subagents that are spawned by hand, is open; nothing runs in it"
     return Suggestion(named, "fanfold ps --all")
 

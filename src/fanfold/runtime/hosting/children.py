@@ -25,6 +25,7 @@ from fanfold.kernel.plan import Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.open_runs import how_to_resume, is_chat
 from fanfold.runtime.records.subagents import child_name, subagent_event
 from fanfold.text.excerpts import shorten
 from fanfold.text.template import literal
@@ -76,7 +77,8 @@ def turns_of(tree: RunTree, child: str) -> list[Node]:
 
 def no_subagent(name: str) -> NotFoundError:
     """What to say to whoever means a subagent that is not there."""
-    return NotFoundError("subagent.not_found", f"there is no subagent {name}", hint="fanfold ps --all")
+    hint = f"it is a chat: {how_to_resume(name)}" if is_chat(name) else "fanfold ps --all"
+    return NotFoundError("subagent.not_found", f"there is no subagent {name}", hint=hint)
 
 
 def detached(name: str) -> SubagentRefused:

@@ -39,7 +39,6 @@ from fanfold.runtime.operations.agents.lead import (
     lead_turns,
     unheard,
 )
-from fanfold.runtime.operations.agents.subagents import CHAT
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import ask_owner
 from fanfold.runtime.operations.runs.follow import until
@@ -50,6 +49,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.failures import is_provider_refusal
 from fanfold.runtime.records.frozen import Frozen, to_json
 from fanfold.runtime.records.ids import new_run_id
+from fanfold.runtime.records.open_runs import CHAT, is_chat
 from fanfold.runtime.records.subagents import child_name
 from fanfold.runtime.steps.agent import words_of
 from fanfold.runtime.views.recipes.specs import Suitability
@@ -333,13 +333,13 @@ async def _chat(
 
 def find_chat(project: Project, run: str) -> str:
     """The chat that somebody means: an id, its beginning with or without `chat-`, or the latest."""
-    heads = [head for head in project.heads() if head.run_id.startswith(CHAT)]
+    heads = [head for head in project.heads() if is_chat(head.run_id)]
     open_ones = [head.run_id for head in heads if head.status not in RUN_TERMINAL]
-    if not run:
+    if run in ("", "last"):
         if not open_ones:
-            raise _none(run)
+            raise _none("")
         return open_ones[0]
-    wanted = run if run.startswith(CHAT) else f"{CHAT}{run}"
+    wanted = run if is_chat(run) else f"{CHAT}{run}"
     found = [head.run_id for head in heads if head.run_id.startswith(wanted)]
     if len(found) != 1:
         raise _none(run)

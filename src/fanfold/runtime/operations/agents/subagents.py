@@ -51,6 +51,7 @@ from fanfold.runtime.operations.runs.starting.creation import create_open, freez
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import Attendant, permit
 from fanfold.runtime.records.frozen import to_json
+from fanfold.runtime.records.open_runs import HAND
 from fanfold.runtime.records.subagents import child_name, depth_of
 from fanfold.runtime.views.sessions.subagents import (
     DETACHED,
@@ -64,10 +65,6 @@ from fanfold.store.protocol import LeaseHeld
 from fanfold.text.excerpts import shorten
 from fanfold.text.template import literal
 
-HAND = "hand"
-"""The open run of subagents that people start themselves."""
-CHAT = "chat-"
-"""How the names of chats begin."""
 WAIT_S = 30.0
 
 
@@ -248,12 +245,6 @@ def _child(project: Project, tree: RunTree, name: str) -> Subagent:
 
 
 # The run
-
-
-def is_kept_open(run: str) -> bool:
-    """Whether a run is, or was, one that nobody ends: that of subagents which people start, or a chat."""
-    name, _, number = run.partition("-")
-    return run.startswith(CHAT) or (name == HAND and (not number or number.isdecimal()))
 
 
 def current_run(project: Project) -> str:

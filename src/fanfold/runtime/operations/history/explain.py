@@ -16,6 +16,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import how_to_go_on
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.records.open_runs import how_to_resume
 from fanfold.runtime.records.values import is_below
 from fanfold.runtime.views.approvals import approval_document, is_open
 from fanfold.runtime.views.errors import REASON_CHARS, gist
@@ -96,8 +97,10 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     status = run_status(tree.state, found)
     reason, sentence, blockers = _reason(tree, found, status)
     if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
-        on = how_to_go_on(tree, driven=False) or f"fanfold resume {tree.root.id}"
+        on = how_to_go_on(tree, driven=False) or how_to_resume(tree.root.id)
         sentence += f"; no process drives it: {on}"
+    elif reason == "open" and (on := how_to_go_on(tree, driven=project.has_owner(tree.root.id))):
+        sentence += f"; {on} goes on"
     if again := how_to_retry(tree):
         sentence += f"; {again} runs again what did not complete"
     steps = [explain_in(tree, node) for node in _interesting(tree, found)]

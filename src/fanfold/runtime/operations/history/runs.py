@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from time import time
 
 from msgspec import structs
 
-from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, RUNNING, WAITING
+from fanfold.runtime.hosting.children import is_interrupted
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.starting.limits import how_to_raise
+from fanfold.runtime.records.open_runs import how_to_resume, is_chat
+from fanfold.runtime.records.subagents import child_name
 from fanfold.runtime.views.approvals import due_at, how_to_answer, open_approvals
 from fanfold.runtime.views.runs.documents import (
     InspectDocument,
@@ -55,19 +59,34 @@ def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
 
 
 def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
-    """The command that answers, raises what is reached, or resumes; empty for a run that is over or open.
+    """The command that answers, raises what is reached, or resumes; empty for a run that is over, or that is
+    open with nothing in it that could go on.
 
     What time has answered, or is to answer, happens when somebody drives the run.
     """
     status = run_status(tree.state, tree.root)
-    if status in RUN_TERMINAL or tree.root.growing:
+    if status in RUN_TERMINAL:
         return ""
+    if tree.root.growing:
+        return "" if driven else _how_to_go_on_open(tree, status)
     if status == WAITING:
         now = wall_clock_ms()
         asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
         if asked:
             return how_to_answer(tree.root.id, asked[0].path, asked[0])
-        return "" if driven else f"fanfold resume {tree.root.id}"
+        return "" if driven else how_to_resume(tree.root.id)
     if tree.state.pausing == "budget":
         return how_to_raise(tree)
-    return f"fanfold resume {tree.root.id}" if tree.state.pausing else ""
+    return how_to_resume(tree.root.id) if tree.state.pausing else ""
+
+
+def _how_to_go_on_open(tree: RunTree, status: str) -> str:
+    """A chat goes on when something is said; others when they are resumed, or the subagent is that lost its
+    process."""
+    root = tree.root
+    if is_chat(root.id) or status == PAUSED:
+        return how_to_resume(root.id)
+    lost = next(
+        (path for path, node in root.nodes.items() if is_interrupted(node) or node.status == RUNNING), None
+    )
+    return "" if lost is None else f"fanfold send {shlex.quote(child_name(lost))} --resume"

@@ -17,6 +17,7 @@ from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING
 from fanfold.runtime.config import Config, settings_of
 from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.records.open_runs import how_to_resume
 from fanfold.runtime.views.installation import ConfigValue, Examination, Finding
 from fanfold.store.protocol import StoreAddress
 
@@ -186,7 +187,7 @@ def _runs(project: Project) -> Iterator[Finding]:
         return
     for head in stale:
         message = f"run {head.run_id} ({head.recipe}) is {head.status}, but no process drives it"
-        hint = f"fanfold resume {head.run_id}, or fanfold cancel {head.run_id}"
+        hint = f"{how_to_resume(head.run_id)}, or fanfold cancel {head.run_id}"
         yield _found("runs", "warning", message, hint)
     if not stale:
         yield _found("runs", "ok", f"{len(heads)} not over, none abandoned")

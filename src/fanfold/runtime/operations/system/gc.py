@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from fanfold.agents.toolbox.published import PUBLISHED
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, TERMINAL, WAITING
-from fanfold.runtime.operations.agents.subagents import is_kept_open
 from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.ids import RUN_ID_CHARS
+from fanfold.runtime.records.open_runs import is_kept_open
 from fanfold.runtime.views.installation import Removed
 from fanfold.runtime.views.runs.documents import waiting_proposals
 from fanfold.store.protocol import LeaseHeld, RunHead

@@ -44,6 +44,7 @@ from fanfold.runtime.operations.runs.starting.permission import (
 )
 from fanfold.runtime.records.artifacts import kept_artifacts
 from fanfold.runtime.records.frozen import TakenUp
+from fanfold.runtime.records.open_runs import how_to_resume, is_chat
 from fanfold.runtime.views.runs.rows import step_usage
 from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.trust.adopted import is_adopted
@@ -178,6 +179,8 @@ def check_has_plan(tree: RunTree) -> None:
     if tree.state.plan.open:
         message = f"run {tree.root.id} is open: there is no plan to run again"
         hint = "fanfold ps --all lists its subagents, to whom more can be said"
+        if is_chat(tree.root.id):
+            hint = f"{how_to_resume(tree.root.id)} goes on with it"
         raise AuthorError("run.open", message, hint=hint)
 
 

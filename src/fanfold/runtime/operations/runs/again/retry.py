@@ -44,6 +44,7 @@ from fanfold.runtime.operations.runs.again.recipe_changes import RecipeChanges, 
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import needs_permission
 from fanfold.runtime.records.frozen import freeze_roles, with_stages
+from fanfold.runtime.records.open_runs import how_to_resume
 from fanfold.trust.adopted import is_adopted
 
 
@@ -91,10 +92,9 @@ def _check_over(tree: RunTree) -> None:
     check_has_plan(tree)
     status = run_status(tree.state, root)
     if status not in RUN_TERMINAL:
-        hints = {PAUSED: f"fanfold resume {root.id} goes on with it", WAITING: f"fanfold inspect {root.id}"}
-        hint = hints.get(
-            status, f"fanfold watch {root.id} follows it; fanfold resume {root.id} if nobody does"
-        )
+        on = how_to_resume(root.id)
+        hints = {PAUSED: f"{on} goes on with it", WAITING: f"fanfold inspect {root.id}"}
+        hint = hints.get(status, f"fanfold watch {root.id} follows it; {on} if nobody does")
         raise AuthorError("run.not_over", f"run {root.id} is {status}: it has not ended", hint=hint)
     if status == COMPLETED and not any(True for _ in _undone(tree)):
         message = f"run {root.id} completed: nothing of it failed"
