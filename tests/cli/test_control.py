@@ -172,6 +172,21 @@ def test_cancelling_a_child_run_leaves_the_rest(fanfold, recipes, background, un
     assert (document["status"], document["steps"]["c"]["status"]) == ("partial", "completed")
 
 
+def test_cancelling_a_child_run_that_waits_does_not_do_the_rest_of_the_run_in_its_place(
+    fanfold, recipes, until
+):
+    (recipes / "parent.yaml").write_text(
+        "name: parent\nsteps:\n"
+        "  - {id: kid, workflow: ./gated.yaml, on_failure: inline}\n"
+        "  - {id: b, agent: explorer, prompt: x, depends_on: kid}\n"
+    )
+    assert fanfold("run", "parent.yaml", "--script", "hanging.yaml").status == 3
+    (child,) = fanfold("inspect", "last", "--json").json()["children"]
+    assert fanfold("cancel", child, "--json").json()["status"] == "cancelled"
+    run = until(lambda run: run["steps"]["b"]["status"] == "running")
+    assert fanfold("cancel", run["run_id"]).status == 0
+
+
 # Approvals
 
 

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from fanfold.trust.adopted import add_adopted, permitted
 from tests.hostile.test_state import World
 
 RECIPE = """\
@@ -16,15 +18,40 @@ steps:
 """
 
 
+PART = """\
+name: part
+steps:
+  - {id: ok, approve: go on?}
+"""
+WHOLE = """\
+name: whole
+steps:
+  - {id: part, workflow: ./part.yaml, on_failure: inline}
+  - {id: c, run: [sh, -c, "echo made > made.txt"], write_set: [made.txt], depends_on: [part]}
+"""
+PROPOSING = """\
+name: proposing
+steps:
+  - {id: draft, run: [sh, -c, "echo draft > draft.txt"], write_set: [draft.txt], merge: propose}
+  - {id: ok, approve: go on?, depends_on: [draft]}
+"""
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A project whose state, with a run that somebody else permitted, was adopted."""
-    (tmp_path / "elsewhere").mkdir()
-    theirs = World(tmp_path / "elsewhere")
-    (theirs.project / "ask.yaml").write_text(RECIPE)
+    return _adopted(tmp_path, {"ask.yaml": RECIPE})
+
+
+def _adopted(folder: Path, recipes: dict[str, str]) -> World:
+    """A project with the run of the last of these recipes, which somebody else permitted."""
+    (folder / "elsewhere").mkdir()
+    theirs = World(folder / "elsewhere")
+    for name, text in recipes.items():
+        (theirs.project / name).write_text(text)
     flags = ("--yes", "--permission", "auto", "--unsafe-no-sandbox")
-    assert theirs.fanfold("run", "ask.yaml", *flags).returncode == 3
-    made = World(tmp_path)
+    assert theirs.fanfold("run", list(recipes)[-1], *flags).returncode == 3
+    made = World(folder)
     shutil.copytree(theirs.project / ".fanfold", made.project / ".fanfold", symlinks=True)
     assert made.fanfold("state", "adopt", "--yes").returncode == 0
     return made
@@ -42,7 +69,10 @@ def test_an_adopted_run_goes_on_only_when_it_was_permitted_again(world: World):
     assert "its programs run without a sandbox where there is none" in needs
     assert not (world.project / "made.txt").exists()
     permitted = world.fanfold("resume", "last", "--yes")
-    assert permitted.returncode == 0, permitted.stderr
+    assert permitted.returncode == 3, "an answer that was refused was taken all the same"
+    assert world.fanfold("approve", "last", "ok").returncode == 0
+    done = world.fanfold("watch", "last")
+    assert done.returncode == 0, done.stderr
     assert (world.project / "made.txt").read_text() == "made\n"
 
 
@@ -62,3 +92,54 @@ def test_what_is_started_after_the_adoption_needs_no_more_than_ever(world: World
     (world.project / "ask.yaml").write_text(RECIPE)
     assert world.fanfold("run", "ask.yaml", "--yes").returncode == 3
     assert world.fanfold("resume", "last").returncode == 3
+
+
+def test_cancelling_a_part_of_an_adopted_run_lets_nothing_of_the_rest_go_on(tmp_path: Path):
+    world = _adopted(tmp_path, {"part.yaml": PART, "whole.yaml": WHOLE})
+    runs = json.loads(world.fanfold("runs", "--all", "--json").stdout)
+    (part,) = (run["run_id"] for run in runs if run["parent_run_id"])
+    cancelled = world.fanfold("cancel", part)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert not (world.project / "made.txt").exists()
+    assert json.loads(world.fanfold("inspect", "last", "--json").stdout)["status"] == "paused"
+    assert world.fanfold("resume", "last").returncode == 4
+    assert not (world.project / "made.txt").exists()
+    world.fanfold("resume", "last", "--yes")
+    assert (world.project / "made.txt").read_text() == "made\n"
+
+
+def test_what_an_adopted_run_proposed_is_applied_and_recorded_although_it_may_not_go_on(tmp_path: Path):
+    world = _adopted(tmp_path, {"proposing.yaml": PROPOSING})
+    applied = world.fanfold("apply", "last", "draft")
+    assert (applied.returncode, applied.stdout) == (0, "applied draft: 1 file\n  added draft.txt\n"), applied
+    assert (world.project / "draft.txt").read_text() == "draft\n"
+    seen = json.loads(world.fanfold("inspect", "last", "--json").stdout)
+    assert [(one["path"], one["state"]) for one in seen["changes"]] == [("draft.txt", "applied")]
+    assert seen["status"] == "waiting"
+
+
+@pytest.mark.parametrize("left", ['["*"]', "{", ""])
+def test_adopting_that_was_cut_short_refuses_runs_no_longer_than_until_they_are_permitted(
+    world: World, left: str
+):
+    """The list of adopted runs says "every run" until somebody could look which there are."""
+    (world.project / ".fanfold" / "adopted.json").write_text(left)
+    assert world.fanfold("resume", "last").returncode == 4
+    assert world.fanfold("resume", "last", "--yes").returncode == 3
+    (world.project / "ask.yaml").write_text(RECIPE)
+    started = world.fanfold("run", "ask.yaml", "--yes", "--detach")
+    assert started.returncode == 0, started.stderr
+
+
+def test_whoever_is_put_on_the_list_while_another_is_taken_off_stays_on_it(tmp_path: Path):
+    (tmp_path / ".fanfold").mkdir()
+    names = [f"run{number}" for number in range(40)]
+    for name in names:
+        add_adopted(tmp_path, name)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: add_adopted(tmp_path, f"{name}-new"), names))
+        off = threads.map(lambda name: permitted(tmp_path, name), names)
+        list(threads.map(lambda name: add_adopted(tmp_path, f"{name}-newer"), names))
+        list(off)
+    listed = json.loads((tmp_path / ".fanfold" / "adopted.json").read_text())
+    assert listed == sorted(f"{name}-{word}" for name in names for word in ("new", "newer"))

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from fanfold.errors import FanfoldError
 from fanfold.runtime.config import Config
+from fanfold.trust.adopted import list_adopted
 from fanfold.trust.state import claim
 
 if TYPE_CHECKING:
@@ -212,7 +213,9 @@ class Project:
             return self.address.open_to_read()
         claim(self.folder, self.config.home)
         take_back_lent(self.folder)
-        return self.address.open()
+        store = self.address.open()
+        list_adopted(self.folder, store.roots)  # where whoever adopted the state did not come to it
+        return store
 
     @cached_property
     def isolation(self) -> Isolation:

@@ -31,6 +31,7 @@ from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.approvals import Answered, open_approvals, pending_question
 from fanfold.store.protocol import LeaseHeld, RunHead
+from fanfold.trust.adopted import is_adopted, require_permitted
 
 MAX_NAMED = 5
 PATIENCE_S = 60.0
@@ -133,8 +134,13 @@ async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tup
 
     Where nobody drives the run, a process that goes on with it in the background takes the request with it.
     """
-    root = head.root_run_id
+    require_permitted(project.folder, head.root_run_id)  # a refusal leaves nothing behind
     number = leave(project, head, request)
+    return number, await _have_taken(project, head.root_run_id, number)
+
+
+async def _have_taken(project: Project, root: str, number: int) -> Background | None:
+    """Return when a request was acted on: the process that was started for it, where nobody drove the run."""
     background: Background | None = None
     taken = await until_taken(project, root, number)
     if taken is False:
@@ -144,7 +150,7 @@ async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tup
             raise background.ended_at_once()
     if taken is None:
         raise _stuck(project, root)
-    return number, background
+    return background
 
 
 def leave(project: Project, head: RunHead, request: RunRequest) -> int:
@@ -187,20 +193,24 @@ async def _ask_and_wait(
     while not (done := await until(project, root, look, PATIENCE_S)):
         if done is None:
             raise _stuck(project, root)
-        await _carry_out(project, head)
+        await _carry_out(project, head, number)
     if head.run_id == root and any(left.id == number for left in project.store.requests(root)):
-        await _carry_out(project, head)  # its owner left before it looked; the next one must not take it up
+        # Its owner left before it looked; the next one must not take it up.
+        await _carry_out(project, head, number)
 
 
-async def _carry_out(project: Project, head: RunHead) -> None:
+async def _carry_out(project: Project, head: RunHead, number: int) -> None:
     """Own the run just long enough to act on what was asked."""
     root = head.root_run_id
-    rests = project.resolve(root).status == WAITING
-    if head.parent_run_id is not None and not rests:
-        # Only a part of the run was meant; the rest does not go on in here. One that waits for people rests.
+    if head.parent_run_id is not None:
+        # Only a part of the run was meant; the rest does not go on in here. Where people are waited for, what
+        # was behind that part goes on as after an answer; any other run rests.
+        if project.resolve(root).status == WAITING and not is_adopted(project.folder, root):
+            await _have_taken(project, root, number)
+            return
         leave(project, project.resolve(root), PauseRequest(this_person()))
     try:
-        owned = own(project, root, to_end=True)
+        owned = own(project, root, goes_on=False)
     except LeaseHeld:
         return  # somebody else took it over meanwhile and will act
     try:

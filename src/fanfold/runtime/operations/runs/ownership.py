@@ -87,11 +87,11 @@ def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) ->
         return None  # the log has everything; the files are made again when somebody asks
 
 
-def own(project: Project, root: str, ask: Ask | None = None, *, to_end: bool = False) -> Owned:
+def own(project: Project, root: str, ask: Ask | None = None, *, goes_on: bool = True) -> Owned:
     """Take a run tree over; `ask` puts what agents want to do to a person.
 
     Raises `LeaseHeld` while its owner lives, and `RunAdopted` for what nobody here permitted, unless it is
-    `to_end`: cancelled or paused, or over already.
+    over or no step of it `goes_on`: it is cancelled, paused, or told what became of its changes.
     """
     from fanfold.trust.adopted import require_permitted
 
@@ -104,7 +104,7 @@ def own(project: Project, root: str, ask: Ask | None = None, *, to_end: bool = F
         performer = performer_of(project, frozen, programs, supervisor, journal)
         tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
         if tree.root.status not in RUN_TERMINAL:
-            if not to_end:
+            if goes_on:
                 require_permitted(project.folder, root)
             _clear_up(project, tree)
     except BaseException:

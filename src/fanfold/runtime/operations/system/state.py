@@ -11,9 +11,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fanfold.errors import FanfoldError
 from fanfold.trust import state
-from fanfold.trust.adopted import adopt_with_runs, note_adopted
+from fanfold.trust.adopted import adopt_with_runs, list_adopted
 
 Standing = Literal["none", "ours", "foreign"]
 
@@ -49,10 +48,7 @@ def adopt_state(project: Path, home: Path, list_runs: Callable[[], Iterable[str]
     """Make state of this folder ours as it is. Its runs go on only when they were permitted again."""
     if show_state(project, home).standing == "foreign":
         adopt_with_runs(project, home)
-        try:
-            note_adopted(project, list_runs())
-        except FanfoldError:
-            pass  # what cannot be opened cannot be listed either: every run stays on the list
+        list_adopted(project, list_runs)
     return show_state(project, home)
 
 

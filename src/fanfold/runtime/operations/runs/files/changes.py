@@ -287,7 +287,7 @@ async def record(project: Project, head: RunHead, done: Done) -> None:
     number: int | None = None
     while True:
         try:
-            owned = own(project, root)
+            owned = own(project, root, goes_on=False)
         except LeaseHeld:
             number = leave(project, head, done) if number is None else number
             taken = await until_taken(project, root, number)
