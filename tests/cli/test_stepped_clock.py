@@ -160,3 +160,32 @@ def test_a_clock_that_was_set_while_a_run_was_dead_neither_ends_nor_stops_it(
     told = moments(fanfold)
     assert told == sorted(told)
     assert fanfold("verify", "last").status == 0
+
+
+TWICE = """\
+name: twice
+steps:
+  - {id: first, agent: worker, prompt: a, write_set: [notes.txt]}
+  - {id: ok, approve: go on?, depends_on: [first]}
+  - {id: second, agent: worker, prompt: b, write_set: [notes.txt], depends_on: [ok]}
+"""
+WRITERS = """\
+steps:
+  first: {output: a, writes: {notes.txt: "first\\n"}}
+  second: {output: b, writes: {notes.txt: "second\\n"}}
+"""
+
+
+def test_what_was_merged_before_the_clock_was_set_back_is_taken_back_after_what_was_merged_since(
+    fanfold, shell, until, project, clock
+):
+    write(project, TWICE, WRITERS)
+    (project / "notes.txt").write_text("mine\n")
+    assert fanfold("run", "r.yaml", "--script", "s.yaml", "--yes").status == 3
+    clock.ahead(STEPS_S["back"])
+    assert shell("approve", "last", "ok", **clock.environment).status == 0
+    until(lambda run: run["status"] == "completed")
+    assert (project / "notes.txt").read_text() == "second\n"
+    undone = fanfold("undo", "last")
+    assert undone.out == "took back second, first: 1 file\n  restored notes.txt\n", undone.err
+    assert (project / "notes.txt").read_text() == "mine\n"

@@ -227,6 +227,16 @@ def test_killed_before_the_log_was_told_it_is_told_when_asked_again(fanfold, pro
     assert fanfold("undo", merged).status == 0
     assert (project / "src/a.txt").read_text() == "later work\n"
     assert {row["state"] for row in fanfold("inspect", merged, "--json").json()["changes"]} == {"undone"}
+    told = [json.loads(line)["data"] for line in fanfold("logs", merged, "--json").out.splitlines()]
+    files = {
+        one["path"]: one["kind"] for data in told if data.get("what") == "undo" for one in data["changes"]
+    }
+    assert files == {
+        "src/a.txt": "modified",
+        "src/b.txt": "deleted",
+        "src/new/n.txt": "deleted",
+        "src/old.txt": "added",
+    }, "the log says what was taken back, whoever did it"
 
 
 def test_two_processes_take_it_back_once(project, before, merged):

@@ -3,7 +3,8 @@
     .fanfold/subagents/<session>/     one child: its record, its layer, and `workspace`, which the step sees
     .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, receipts/, trash/,
                                       tmp/, homes/ (of agents that are programs), lock, merges.jsonl,
-                                      refused/ (protected names that programs made)
+                                      merged_ns (of the latest merge), refused/ (protected names that
+                                      programs made)
 
 Rules
 * All of it is ours and nobody else may enter. Git sees none of it.
@@ -45,6 +46,7 @@ class Layout:
         self.journal = self.private / "journal"
         self.proposals = self.private / "proposals"
         self.receipts = self.private / "receipts"
+        self.merged_ns = self.private / "merged_ns"
         self.trash = self.private / "trash"
         self.scratch = self.private / "tmp"
         self.homes = self.private / "homes"

@@ -8,6 +8,7 @@ Rules
 * What a merge replaces or removes is in the private store before it is touched, whatever its size: also work
   that nobody had committed has a way back. What it puts is there too, for diffs, unless it is very large.
 * A receipt is written by the journal when the merge is done, and by nobody else: none without its merge.
+* Merges are told in the order in which they were made, also when the clock was set back in between.
 * Undoing goes by hash. A path must still be as the merge left it, or be as it was before already; several
   merges are undone together, newest first, if each found what the one before it had left.
 """
@@ -49,6 +50,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The run whose step it was."""
     session: str
     merged_ns: int
+    """When, by the wall clock; later than every merge before it in any case."""
     files: tuple[Revised, ...]
     modes: dict[str, int]
     """Of files that were there before."""
@@ -103,12 +105,22 @@ class Receipts:
             id=f"m{os.urandom(8).hex()}",
             origin=origin,
             session=session,
-            merged_ns=time.time_ns(),
+            merged_ns=self._next_ns(),
             files=steps,
             modes=modes,
             folders=_folders_at(parent, {step.path for step in steps}, revision),
             folders_made=revision.folders_made,
         )
+
+    def _next_ns(self) -> int:
+        """The time of the next merge. Called with the workspace lock held."""
+        try:
+            last = int(read_kept(self._layout.merged_ns))
+        except (FileNotFoundError, ValueError):
+            last = max((receipt.merged_ns for receipt in self.all()), default=0)
+        now = max(time.time_ns(), last + 1)
+        write_whole(self._layout.merged_ns, b"%d" % now)
+        return now
 
     def note(self, receipt: Receipt) -> Note:
         """What the journal writes when the merge is done."""

@@ -40,7 +40,7 @@ from fanfold.runtime.records.ids import root_of, session_id, settling_ids, typed
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.changes import Applied, RunChanges, StepChanges
-from fanfold.store.protocol import LeaseHeld, RunHead
+from fanfold.store.protocol import LeaseHeld, RunHead, StoreFault
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.merge import MergeConflict, Merged
@@ -283,6 +283,14 @@ def who_changed(conflict: MergeConflict) -> str:
 
 async def record(project: Project, head: RunHead, done: Done) -> None:
     """Have it in the log of the run: by its owner, or here when nobody owns it."""
+    try:
+        await _record(project, head, done)
+    except StoreFault as fault:
+        fault.hint = f"the files are as asked, only the log does not say so; then say it again; {fault.hint}"
+        raise
+
+
+async def _record(project: Project, head: RunHead, done: Done) -> None:
     root = head.root_run_id
     number: int | None = None
     while True:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from fanfold.workspace.merges.revision import Revised
 
 
+_OPPOSITE = {"added": "deleted", "deleted": "added"}
+
+
 class _Merged(Struct, frozen=True):
     """What was merged of a step: at its end, or by the calls of a lead one after the other."""
 
@@ -69,17 +72,19 @@ async def undo(project: Project, run: str, step: str | None = None, *, dry_run: 
     recorded = {id(one.node) for one in merges if is_undone(found.tree, one.node.run.id, one.node.path)}
     times = {receipt: at for one in merges for receipt, at in one.receipts.items()}
     newest_first = sorted(times, key=lambda receipt: times[receipt], reverse=True)
+    before = {receipt for receipt in newest_first if spaces.is_taken_back(receipt)}
     reversal = spaces.undo(newest_first, dry_run=dry_run)
     if reversal.blocked:
         open_ones = [one for one in merges if id(one.node) not in recorded] if top is None else []
         free = (one.node for one in open_ones if not spaces.undo(list(one.receipts), dry_run=True).blocked)
         raise _blocked(project, found, reversal.blocked, next(free, None))
     changes = [ChangedPath(one.path, _kind(one)) for one in reversal.steps]
+    back = {id(one.node): _taken_back(one, reversal, before) for one in merges}
     if not dry_run:
         for one in merges:
             if id(one.node) not in recorded:
                 last = list(one.receipts)[-1]
-                done = UndoneRequest(one.node.path, last, _of(one, reversal), this_person())
+                done = UndoneRequest(one.node.path, last, back[id(one.node)], this_person())
                 await record(project, project.resolve(one.node.run.id), done)
     steps = [
         UndoneStep(
@@ -133,8 +138,12 @@ def _kind(step: Revised) -> str:
     return "deleted" if step.after is None else "modified"
 
 
-def _of(merge: _Merged, reversal: Reversal) -> list[ChangedPath]:
-    """What the undoing of one step did, for its record."""
+def _taken_back(merge: _Merged, reversal: Reversal, before: set[str]) -> list[ChangedPath]:
+    """What the undoing of one step did, for its record; with the receipts in `before` somebody did it who was
+    cut short before it was recorded.
+    """
+    if before.issuperset(merge.receipts):
+        return [ChangedPath(one.path, _OPPOSITE.get(one.kind, one.kind)) for one in merge.changes]
     own = {change.path for change in merge.changes}
     return [ChangedPath(step.path, _kind(step)) for step in reversal.steps if step.path in own]
 
