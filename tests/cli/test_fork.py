@@ -178,6 +178,12 @@ def said(fanfold, run, step):
     return [(entry["kind"], entry.get("text", "")) for entry in told["entries"]]
 
 
+def headings(fanfold, run, step):
+    """The numbers of the turns that a transcript shows."""
+    lines = fanfold("transcript", run, step).out.splitlines()
+    return [int(line.split()[2]) for line in lines if line.startswith("## Turn ")]
+
+
 def test_a_fork_at_a_turn_goes_on_with_what_was_said_up_to_it(fanfold, looked):
     forked = fanfold("fork", looked, "--from", "look", "--turn", "1", "--say", "Only in src", "--json")
     assert forked.status == 0
@@ -200,9 +206,63 @@ def test_it_keeps_its_conversation_when_its_source_is_forgotten_and_can_be_forke
     opened = wire(project)
     opened.store.delete_tree(looked)
     opened.close()
-    again = fanfold("fork", first, "--from", "look", "--turn", "1", "--say", "x", "--json").json()["run_id"]
-    words = [text for kind, text in said(fanfold, again, "look") if kind == "input"]
-    assert words == ["Look", "Go on from here.", "x"]
+    assert headings(fanfold, first, "look") == [1, 2, 3, 4]
+    for turn, words in ((3, ["Look", "Go on from here.", "x"]), (2, ["Look", "x"]), (1, ["Look", "x"])):
+        at = ("--turn", str(turn), "--say", "x", "--json")
+        again = fanfold("fork", first, "--from", "look", *at).json()["run_id"]
+        assert [text for kind, text in said(fanfold, again, "look") if kind == "input"] == words
+        assert headings(fanfold, again, "look") == list(range(1, turn + 3))
+    told = fanfold("fork", first, "--from", "look", "--turn", "1", "--json").json()["run_id"]
+    assert ("input", "Go on from here.") in said(fanfold, told, "look")
+
+
+def test_turns_are_numbered_through_all_of_a_conversation_and_forked_at_by_that_number(fanfold, project):
+    steps = [
+        "{id: a, agent: explorer, prompt: First}",
+        "{id: b, agent: explorer, continue: a, prompt: Second}",
+        "{id: c, agent: explorer, continue: b, prompt: Third}",
+    ]
+    (project / "talk.yaml").write_text(f"name: talk\nsteps: [{', '.join(steps)}]\n")
+    (project / "s.yaml").write_text("default: I am {{step}}\n")
+    run = fanfold("run", "talk.yaml", "--script", "s.yaml", "--json").json()["run_id"]
+    assert headings(fanfold, run, "c") == [1, 2, 3]
+    told = fanfold("transcript", run, "c", "--json").json()
+    assert [(one["step"], one["turn"]) for one in told["entries"] if one["kind"] == "response"] == [
+        ("a", 1), ("b", 2), ("c", 3),
+    ]  # fmt: skip
+    assert told["turns"] == 1
+    assert "\n1 turn after 2 before, " in fanfold("transcript", run, "c").out
+    followed = fanfold("transcript", run, "c", "--follow").out
+    assert [line for line in followed.splitlines() if line.startswith("## Turn 3")]
+
+    def heard(*given):
+        forked = fanfold("fork", run, "--from", "c", *given, "--json").json()["run_id"]
+        return [text for kind, text in said(fanfold, forked, "c") if kind == "input"]
+
+    assert heard("--turn", "1") == ["First", "Third"]  # what it goes on with ends there; then it asks
+    assert heard("--turn", "2", "--say", "Instead") == ["First", "Second", "Instead"]
+    assert heard("--turn", "3") == ["First", "Second", "Third", "Go on from here."]
+    refused = fanfold("fork", run, "--from", "c", "--turn", "4")
+    assert "c has had 3 turns" in refused.err
+
+
+def test_a_subagent_is_forked_at_any_turn_of_what_was_said_to_it(fanfold, project):
+    (project / "s.yaml").write_text("default: I am {{step}}\n")
+    fanfold("spawn", "explorer", "look", "--name", "scout", "--script", "s.yaml", "--wait")
+    fanfold("send", "scout", "more")
+    fanfold("wait", "scout")
+    assert headings(fanfold, "hand", "scout") == [1, 2]
+    for name, turn, words in (
+        ("scout-2", "1", ["look", "and you?"]),
+        ("scout-3", "2", ["look", "more", "and you?"]),
+    ):
+        assert (
+            fanfold("fork", "hand", "--from", "scout", "--turn", turn, "--say", "and you?").out == f"{name}\n"
+        )
+        fanfold("wait", name)
+        assert [text for kind, text in said(fanfold, "hand", name) if kind == "input"] == words
+    for name in ("scout", "scout-2", "scout-3"):
+        fanfold("close", name)
 
 
 def test_without_words_the_agent_is_told_to_go_on_or_asked_what_the_new_prompt_says(fanfold, project, looked):

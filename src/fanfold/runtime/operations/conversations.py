@@ -27,20 +27,20 @@ FILES_MOVED = "The files are as they are now, which may not be as you left them:
 
 
 def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> TakenUp:
-    """What a session said up to a turn, and what comes next: None to go on, empty for what the step asks."""
+    """What was said up to a turn, and what comes next: None to go on, empty for what the step asks."""
     if speaker.role.pipeline:
         message = f"{speaker.step} works in stages, which begin anew when somebody speaks"
         raise AuthorError("fork.stages", message, hint="leave --turn out: the step runs again from its start")
-    own = _recorded(tree, speaker)
-    at = [number for number, recorded in enumerate(own) if isinstance(recorded.entry, Response)]
+    before = _before(tree, speaker)
+    said = [*before, *_recorded(tree, speaker)]
+    at = [number for number, recorded in enumerate(said) if isinstance(recorded.entry, Response)]
     if turn > len(at):
         turns = f"{len(at)} turn{'' if len(at) == 1 else 's'}"
         hint = f"fanfold transcript {tree.root.id} {shlex.quote(speaker.step)}"
         raise NotFoundError("session.no_turn", f"{speaker.step} has had {turns}", hint=hint)
-    kept = own if turn == len(at) else own[: at[turn]]
-    entries = [*_before(tree, speaker), *kept]
-    if kept is not own:
-        entries = list(map(_unnamed, entries))
+    entries = said if turn == len(at) else list(map(_unnamed, _without_what_was_asked(said[: at[turn]])))
+    if say is None and at[turn - 1] < len(before) and _asks_behind(tree, speaker):
+        say = ""
     if say is None:
         moved = any(isinstance(recorded.entry, ToolCall | AgentBegin) for recorded in entries)
         say = f"{GO_ON} {FILES_MOVED}" if moved else GO_ON
@@ -53,6 +53,19 @@ def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> Take
         say=say,
         entries=tuple(entries),
     )
+
+
+def _asks_behind(tree: RunTree, speaker: Speaker) -> bool:
+    """Whether a step of a recipe goes on with another's conversation, in which it has not asked yet."""
+    return not tree.root.plan.open and speaker.step not in speaker.frozen.taken_up
+
+
+def _without_what_was_asked(entries: list[RecordedEntry]) -> list[RecordedEntry]:
+    """All up to what was done last, without what was asked then: it is asked otherwise, or not at all."""
+    end = len(entries)
+    while end and isinstance(entries[end - 1].entry, UserInput | AgentBegin):
+        end -= 1
+    return entries[:end]
 
 
 def _unnamed(recorded: RecordedEntry) -> RecordedEntry:

@@ -14,6 +14,7 @@ from fanfold.runtime.views.sessions.transcripts import (
     Transcript,
     TranscriptEntry,
     earlier,
+    last_turn,
     speaker_of,
     transcript_of,
 )
@@ -60,8 +61,9 @@ async def follow_transcript(
     """
     tree = found.tree
     speaker = find_speaker(found, name, attempt)
-    told = Told(tree, speaker)
-    yield [*earlier(tree, speaker), *told.fresh()]
+    before = earlier(tree, speaker)
+    told = Told(tree, speaker, turn=last_turn(before))
+    yield [*before, *told.fresh()]
     ownerless = Ownerless(project, tree.root.id)
     async for written in follow_tree(project.store, tree.root.id, tree.tree_seq):
         tree.catch_up(written)
@@ -69,7 +71,7 @@ async def follow_transcript(
         fresh = list(told.fresh())
         while attempt is None and speaker.attempt < speaker.node.attempt:
             speaker = speaker_of(tree, speaker.node, speaker.attempt + 1)
-            told = Told(tree, speaker)
+            told = Told(tree, speaker, turn=last_turn(before))
             fresh += told.fresh()
         if fresh:
             yield fresh

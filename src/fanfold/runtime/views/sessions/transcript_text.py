@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.views.runs.rows import StepUsage
-from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
+from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry, last_turn
 
 
 def transcript_text(told: Transcript) -> str:
@@ -39,6 +39,8 @@ def closing(told: Transcript) -> str:
     lines: list[str] = []
     if told.entries:
         turns = f"{told.turns} turn{'' if told.turns == 1 else 's'}"
+        if before := last_turn(told.entries) - told.turns:
+            turns += f" after {before} before"
         lines.append(f"\n{turns}, {_price_of(told.usage)}.\n")
     lines += [f"\nIts conflicts were given to session {session}.\n" for session in told.settled_by]
     return "".join(lines)

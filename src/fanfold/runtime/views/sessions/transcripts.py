@@ -5,7 +5,8 @@ Rules
   session runs and years later, and holds no more secrets than the log does: none.
 * A turn is one response of the model, with the calls it asked for and what came of them. The task that the
   agent was given stands before turn 1.
-* A step that goes on with another one's conversation shows that first; every entry says whose it is.
+* A step that goes on with another one's conversation shows that first; every entry says whose it is. Turns
+  are counted through all of it, so that a number means one of them.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ class Transcript(Struct, frozen=True, kw_only=True):
     system: str
     """The system prompt."""
     turns: int
+    """Of this session, without those before it; so is `usage`."""
     usage: StepUsage
-    """Of this session, without those before it."""
     entries: list[TranscriptEntry]
 
     def __repr__(self) -> str:
@@ -162,7 +163,9 @@ def find_speakers(tree: RunTree, session: str) -> Iterator[Speaker]:
 class Told:
     """Makes the entries of a transcript out of what a session records; it counts turns and what was paid."""
 
-    def __init__(self, tree: RunTree, speaker: Speaker, step: str = "", *, until: int | None = None) -> None:
+    def __init__(
+        self, tree: RunTree, speaker: Speaker, step: str = "", *, turn: int = 0, until: int | None = None
+    ) -> None:
         self._tree = tree
         self._until = until
         """Nothing that was recorded later than this is told."""
@@ -171,7 +174,8 @@ class Told:
         self._seq = 0
         self._foretold = False
         """The task was told before it was recorded."""
-        self.turn = 0
+        self.turn = turn
+        """The last one; to begin with, that of the conversation which this one goes on with."""
         self.spent = NOTHING_SPENT
 
     def fresh(self) -> Iterator[TranscriptEntry]:
@@ -274,7 +278,13 @@ def earlier(tree: RunTree, speaker: Speaker) -> list[TranscriptEntry]:
     if before is None:
         return []
     one = speaker_of(tree, before, max(1, before.attempt))
-    return [*earlier(tree, one), *Told(tree, one).fresh()]
+    entries = earlier(tree, one)
+    return [*entries, *Told(tree, one, turn=last_turn(entries)).fresh()]
+
+
+def last_turn(entries: list[TranscriptEntry]) -> int:
+    """The number of the turn that a conversation is at."""
+    return entries[-1].turn if entries else 0
 
 
 def transcript_of(tree: RunTree, speaker: Speaker, *, owned: bool, until: int | None = None) -> Transcript:
@@ -282,7 +292,8 @@ def transcript_of(tree: RunTree, speaker: Speaker, *, owned: bool, until: int | 
     process drives the run.
     """
     node, role = speaker.node, speaker.role
-    told = Told(tree, speaker, until=until)
+    before = earlier(tree, speaker)
+    told = Told(tree, speaker, turn=last_turn(before), until=until)
     own = list(told.fresh())
     settlers = settling_ids(speaker.session_id) if node.step.on_conflict == "resolve" else []
     return Transcript(
@@ -299,9 +310,9 @@ def transcript_of(tree: RunTree, speaker: Speaker, *, owned: bool, until: int | 
         reused_from=None if own or node.status != COMPLETED else _source(speaker),
         settled_by=[one for one in settlers if next(tree.store.log(one), None) is not None],
         system=system_of(speaker),
-        turns=told.turn,
+        turns=told.turn - last_turn(before),
         usage=step_usage(told.spent),
-        entries=[*earlier(tree, speaker), *own],
+        entries=[*before, *own],
     )
 
 
