@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fanfold.agents.local.weights import RELEASE, models_folder
 from fanfold.cli.main import main
 from fanfold.runtime.specs.intent_patterns import kind_of
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
@@ -71,6 +72,20 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
     return Place(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def small(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Everything that counts as the local model being here; nothing of it could answer."""
+    (tmp_path / "installed/xllamacpp").mkdir(parents=True)
+    (tmp_path / "installed/xllamacpp/__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    home = tmp_path / "home/.fanfold"
+    monkeypatch.setenv("FANFOLD_HOME", str(home))
+    models_folder(home).mkdir(parents=True)
+    with (models_folder(home) / RELEASE.file_name).open("wb") as weights:
+        weights.truncate(RELEASE.bytes)
+    return place
 
 
 def plan(place: Place, *words: str, **environment: str) -> tuple[int, Any, str]:
@@ -237,3 +252,29 @@ def test_a_task_full_of_templates_and_controls_stays_text(place: Place):
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert place.cli("check", "odd").returncode == 0
+
+
+def test_the_small_local_model_is_not_asked_to_plan_unless_somebody_names_it(small: Place) -> None:
+    assert "local:smollm2" in small.cli("models").stdout
+    done = small.cli("plan", TASKS[0])
+    assert done.returncode == 0
+    assert "the local model is too small to plan: a template is filled in" in done.stderr
+    assert "Filled in from a template" in done.stdout
+    assert small.cli("runs").stdout == "nothing has run here yet\n"
+    (small.folder / "r.yaml").write_text(GOOD)
+    status, said, _ = plan(small, "--refine", "r.yaml", "Add a review")
+    assert (status, said["error"]["code"]) == (2, "plan.no_model")
+    assert "too small to plan" in said["error"]["message"]
+    _, said, _ = plan(small, TASKS[0], "--model", "local:smollm2")
+    assert said["error"]["code"] == "plan.failed"  # it was asked
+
+
+def test_doctor_names_the_model_that_works_where_nobody_names_one(small: Place) -> None:
+    def told(**environment: str) -> tuple[str, str]:
+        found = json.loads(small.cli("doctor", "--json", **environment).stdout)["checks"]
+        (one,) = [row for row in found if row["name"] == "model"]
+        return one["level"], one["message"]
+
+    assert told() == ("ok", "local:smollm2 (no provider is configured, and the local model is here)")
+    assert told(ANTHROPIC_API_KEY="x") == ("ok", f"{SONNET} (ANTHROPIC_API_KEY is set)")
+    assert told(FANFOLD_MODEL="openai:gpt-5.2")[0] == "warning"

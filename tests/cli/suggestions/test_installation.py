@@ -45,6 +45,13 @@ def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path)
     assert follow(told[told.index("fanfold agents") :].splitlines()[0]) == ["agents"]
 
 
+@suggested("system/doctor.py: fanfold models says")
+def test_of_a_machine_without_a_model(fanfold: Fanfold, follow: Follow) -> None:
+    told = fanfold("doctor").out
+    assert "warning model    no model: " in told
+    assert follow(told[told.index("fanfold models") :].splitlines()[0], may=(0,)) == ["models"]
+
+
 @suggested("agents/command/verdict.py: fanfold doctor", "steps/programs/sandboxed.py: fanfold doctor")
 def test_of_programs_that_do_not_work_here(follow: Follow, tmp_path: Path) -> None:
     """The words of an agent's program that broke off or reached nobody, and of a sandbox that refused."""

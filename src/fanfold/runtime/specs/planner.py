@@ -17,6 +17,8 @@ from fanfold.text.template import Hole, parse_template
 MAX_ROUNDS = 3
 RECIPE_NAME = "plan-workflow"
 STEP = "draft"
+PLANNER = "planner"
+"""The role that drafts."""
 MAX_DRAFT_CHARS = 64_000
 
 ANSWER_SCHEMA: dict[str, JSON] = {
@@ -112,7 +114,7 @@ def planner_recipe(*, refining: bool, again: bool, model: str | None) -> Recipe:
     prompt = f"{_REFINE if refining else _DRAFT}\n\n{_CIRCUMSTANCES}\n\n{asked}"
     step: dict[str, JSON] = {
         "id": STEP,
-        "agent": "planner",
+        "agent": PLANNER,
         "timeout": "10m",
         "output_schema": ANSWER_SCHEMA,
         "prompt": prompt,

@@ -5,7 +5,8 @@ Rules
   compiler's own words, at most `MAX_ROUNDS` times; then it is refused, never mended here.
 * Nothing of a draft runs. Its size and price are those of its dry run.
 * Where there is no model, a template of the task's kind is filled in and marked as one. A refinement needs a
-  model.
+  model. The small local model counts as none unless somebody names it: it takes minutes over a plan and has
+  never made one that compiles.
 * Each round is a run of one read-only step, with everything that runs have: log, price, transcript. Whoever
   waits hears what it does meanwhile; whoever stops waiting ends it.
 """
@@ -21,10 +22,12 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from fanfold.agents.entries import Calling, News, Retrying
+from fanfold.agents.local.weights import local_state
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.builder import Recipe
 from fanfold.recipe.surroundings import FoundRecipe
+from fanfold.runtime.model_choice import LOCAL_MODEL, choose_model
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found, renamed
 from fanfold.runtime.operations.runs.handle import RunHandle
@@ -36,6 +39,7 @@ from fanfold.runtime.specs.planner import (
     LANGUAGE,
     MAX_DRAFT_CHARS,
     MAX_ROUNDS,
+    PLANNER,
     STEP,
     planner_recipe,
     told_about,
@@ -52,6 +56,7 @@ Narrate: TypeAlias = Callable[[str], None]
 """Hears what happens while a plan is made, in lines."""
 MAX_TASK_CHARS = 20_000
 NO_MODEL = "provider.none"
+TOO_SMALL = "the local model is too small to plan"
 _LOOKS = frozenset({"asking how", "looking", "question"})
 
 
@@ -100,7 +105,13 @@ async def draft_spec(
     """A recipe for a task, checked and priced; or the reason why one agent does it better."""
     options = options or Options()
     wanted = checked_wish(wanted)
-    if wanted.use_model:
+    if wanted.use_model and _is_left_to_the_small_model(project, options):
+        if wanted.refine is not None:
+            message = f"a recipe is refined by a model, and {TOO_SMALL}"
+            hint = "name another one with FANFOLD_WORKFLOW_MODEL, or edit the file yourself"
+            raise AuthorError("plan.no_model", message, hint=hint)
+        narrate(f"{TOO_SMALL}: a template is filled in")
+    elif wanted.use_model:
         try:
             drafted = await _ask_planner(project, wanted, options, narrate)
         except FanfoldError as error:
@@ -112,6 +123,18 @@ async def draft_spec(
 
 
 # The planner
+
+
+def _is_left_to_the_small_model(project: Project, options: Options) -> bool:
+    """Whether the planner would be the small local model, for want of any other and by nobody's choice."""
+    config, role = project.config, project.roles.find(PLANNER)
+    chosen = (options.script, options.model, options.backend, config.text("workflows.model"))
+    if any(one is not None for one in chosen) or role is None or role.model or role.backend:
+        return False
+    try:
+        return choose_model(config, local_state(config.home)).model == LOCAL_MODEL
+    except FanfoldError:  # there is none at all, which the planner's run tells
+        return False
 
 
 async def _ask_planner(project: Project, wanted: Wanted, options: Options, narrate: Narrate) -> _Drafted:

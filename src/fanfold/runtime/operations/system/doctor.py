@@ -15,6 +15,7 @@ from fanfold.agents.redaction import without_credentials
 from fanfold.errors import FanfoldError
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING
 from fanfold.runtime.config import Config, settings_of
+from fanfold.runtime.operations.agents.models import list_models
 from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.open_runs import how_to_resume
@@ -40,6 +41,7 @@ def examine(folder: Path, open_project: Callable[[], Project], version: str) -> 
         findings += [
             _store(project.address),
             *_home(project),
+            _model(project.config),
             *_roles(project),
             *_agents(project),
             *_recipes(project),
@@ -74,6 +76,15 @@ def _store(address: StoreAddress) -> Finding:
         return _found("store", "error", f"{health.place}: {health.problems[0]}", hint)
     size = f"{health.bytes / 1_048_576:.1f} MB"
     return _found("store", "ok", f"{address.engine()}, {health.place}, {size}, version {health.version}")
+
+
+def _model(config: Config) -> Finding:
+    """Which model works where nobody names one."""
+    known = list_models(config)
+    if known.default is None:
+        message = "none" if known.error is None else known.error.message
+        return _found("model", "warning", message, "fanfold models says how to get one")
+    return _found("model", "ok", f"{known.default.model} ({known.default.why})")
 
 
 def _home(project: Project) -> Iterator[Finding]:
