@@ -71,3 +71,45 @@ def test_every_code_of_the_language_has_a_recipe():
 def test_there_are_enough_of_them():
     assert len(FILES) >= 60
     assert all(expectations(file) for file in FILES)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "help"),
+    [
+        ("{a: str}", "bad_type", "write {type: string}"),
+        ("{a: Int}", "bad_type", "write {type: integer}"),
+        ("{a: [string]}", "bad_type", "write {type: array}"),
+        ("{a: [x, y]}", "bad_type", "write {default: […]} for a value, or {enum: […]} for one of several"),
+        ("{a: true}", "bad_type", "write {default: true}"),
+        ("{a: solid-state batteries}", "bad_type", "write {default: solid-state batteries}"),
+        ('{a: "x, y: z"}', "bad_type", 'write {default: "x, y: z"}'),
+        ("[a]", "bad_type", "write {name: a}"),
+        ("[a b]", "bad_type", ""),
+        ("[{a: int}]", "unknown_key", "write {name: a, type: integer}"),
+        ("[{a: {type: string}}]", "unknown_key", "write {name: a, …}"),
+        ("[{nmae: a}]", "unknown_key", 'did you mean "name"?'),
+        ("[{type: string}]", "missing_key", ""),
+    ],
+)
+def test_an_input_in_another_form_is_told_in_ours(inputs: str, code: str, help: str):
+    report = compile_text(f"name: x\ninputs: {inputs}\nsteps: [{{id: a, prompt: x}}]\n").report
+    (found,) = [one for one in report.diagnostics if one.severity == "error"]
+    assert (found.code, found.help) == (f"recipe.{code}", help)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "help"),
+    [
+        ("name: 1.0", 'write "1-0"'),
+        ("name: .5", 'write "5"'),
+        ("name: 12", 'write it in quotes: "12"'),
+        ("name: x\ninputs: [{name: 1}]", "use letters"),
+        ("name: x\nsteps: [{id: 1.5, prompt: x}]", "use letters"),
+    ],
+)
+def test_quotes_are_proposed_only_where_they_make_it_right(recipe: str, help: str):
+    steps = "" if "steps" in recipe else "steps: [{id: a, prompt: x}]\n"
+    report = compile_text(f"{recipe}\n{steps}").report
+    (found,) = [one for one in report.diagnostics if one.severity == "error"]
+    assert found.code == "recipe.bad_type"
+    assert found.help.startswith(help)

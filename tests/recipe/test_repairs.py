@@ -39,6 +39,32 @@ def test_common_slips_are_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert main(["check", "meant.yaml"]) == 0
 
 
+SHORT = """\
+name: short
+inputs: {topic: str, count: int, many: list, kind: string}
+steps: [{id: a, prompt: "{{inputs.topic}} {{inputs.count}} {{inputs.many}} {{inputs.kind}}"}]
+"""
+
+
+def test_inputs_that_say_no_more_than_their_type_or_name_are_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "short.yaml"
+    listed = SHORT.replace("{topic: str, count: int, many: list, kind: string}", "[topic, count, many, kind]")
+    for text in (SHORT, listed):
+        file.write_text(text)
+        assert main(["check", "short.yaml"]) == 2
+        assert main(["check", "--fix", "short.yaml"]) == 0
+        assert main(["check", "short.yaml"]) == 0
+    file.write_text(SHORT)
+    main(["check", "--fix", "short.yaml"])
+    assert (
+        "inputs: {topic: {type: string}, count: {type: integer}, many: {type: array}, kind: {type: string}}"
+        in (file.read_text())
+    )
+
+
 BARE = """\
 name: bare
 inputs: {file-name: {default: a.py}}

@@ -20,10 +20,16 @@ from fanfold.kernel.plan import JSON, Constant, Input, Plan, Value
 from fanfold.recipe.language.keys import INPUT
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import strict
-from fanfold.text.notes import Notes, json_type, quoted
+from fanfold.text.notes import MAX_SHOWN_CHARS, Notes, json_type, quoted
+from fanfold.text.patterns import regex
 from fanfold.text.spelling import nearest
-from fanfold.text.tables.entries import Entries, read_entries
-from fanfold.text.trees.tree import Scalar, plain
+from fanfold.text.tables.entries import Entries, Meant, read_entries
+from fanfold.text.tables.forms import IDENTIFIER
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar, plain
+
+_PLAIN = regex(r"[A-Za-z0-9][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
+"""A value that needs no quotes."""
 
 
 def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[str, Scalar], bool]:
@@ -32,8 +38,12 @@ def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[
     named: dict[str, Scalar] = {}
     words: dict[str, str] = {}
     complete = not entries.has("inputs") or "inputs" in entries.nodes
+    by_name = not isinstance(entries.nodes.get("inputs"), tree.Sequence)
     for node in entries.items("inputs"):
-        item = read_entries(node, INPUT, notes)
+        if not by_name and _is_named_by_its_key(node, notes):
+            complete = False
+            continue
+        item = read_entries(node, INPUT, notes, meant=_meant(node, by_name=by_name))
         name = item.nodes.get("name") if item is not None else None
         if item is None or not isinstance(name, Scalar):
             complete = False
@@ -50,6 +60,41 @@ def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[
         declared[name.text] = _read_input(name.text, item, notes)
         named[name.text] = name
     return declared, named, complete
+
+
+def _meant(node: Node, *, by_name: bool) -> Meant | None:
+    """What somebody means who writes `topic: str`, `topic: batteries` or `- topic` for an input."""
+    if isinstance(node, tree.Sequence):
+        if node.items and all(isinstance(item, Scalar) and _type_word(item.text) for item in node.items):
+            return Meant("{type: array}")
+        return Meant("{default: […]} for a value, or {enum: […]} for one of several")
+    if not isinstance(node, Scalar) or node.value is None:
+        return None
+    if not by_name:
+        return Meant(f"{{name: {node.text}}}", certain=True) if IDENTIFIER.fullmatch(node.text) else None
+    if kind := _type_word(node.text):
+        return Meant(f"{{type: {kind}}}", certain=True)
+    value = node.text if _PLAIN.fullmatch(node.text) else json.dumps(node.text, ensure_ascii=False)
+    return Meant(f"{{default: {shorten(value, MAX_SHOWN_CHARS)}}}")
+
+
+def _is_named_by_its_key(node: Node, notes: Notes) -> bool:
+    """Whether an item of the list is `- topic: …`, which is reported; its one key resembles none of ours."""
+    if not isinstance(node, tree.Mapping) or len(node.entries) != 1:
+        return False
+    (word, value), *_ = node.entries
+    if word.text in INPUT.keys or notes.nearest(word.text, INPUT.keys) or not IDENTIFIER.fullmatch(word.text):
+        return False
+    kind = _type_word(value.text) if isinstance(value, Scalar) else ""
+    hint = f"write {{name: {word.text}, {f'type: {kind}' if kind else '…'}}}"
+    notes.error("recipe.unknown_key", f"an input has no key {quoted(word.text)}", word, hint)
+    return True
+
+
+def _type_word(text: str) -> str:
+    """The type that a word means; empty where it means none."""
+    key = INPUT.keys["type"]
+    return text if text in key.words else dict(key.meant).get(text.lower(), "")
 
 
 def _read_input(name: str, entries: Entries, notes: Notes) -> Input:

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
@@ -21,6 +22,13 @@ from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar
 
 MIN_ALIKE = 4
+
+
+class Meant(NamedTuple):
+    """What to write in the place of something else; where that is certain, a machine may write it."""
+
+    text: str
+    certain: bool = False
 
 
 class Entries:
@@ -103,19 +111,27 @@ def _named(word: Scalar, value: Node) -> Node:
 
 
 def read_entries(
-    node: Node, shape: Shape, notes: Notes, highs: Mapping[str, int] | None = None
+    node: Node,
+    shape: Shape,
+    notes: Notes,
+    highs: Mapping[str, int] | None = None,
+    *,
+    meant: Meant | None = None,
 ) -> Entries | None:
     """The entries of one object; None when the node is not a mapping at all.
 
-    `highs` raises the upper end of a range (the user's configuration may raise ceilings).
+    `highs` raises the upper end of a range (the user's configuration may raise ceilings). `meant` says what
+    somebody means who writes something else in its place.
     """
     if not isinstance(node, tree.Mapping):
         message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
         if not notes.is_alias(node):
             fix, hint = None, shape.hint
             if shape.short and isinstance(node, Scalar) and node.value is not None:
-                meant = f"{{{shape.short}: {node.text}}}"
-                fix, hint = notes.fix(node.start, node.end, meant), f"write {meant}"
+                meant = Meant(f"{{{shape.short}: {node.text}}}", certain=True)
+            if meant is not None:
+                hint = f"write {meant.text}"
+                fix = notes.fix(node.start, node.end, meant.text) if meant.certain else None
             notes.error(".bad_type", message, node, hint, fix)
         return None
     entries = Entries(node, shape)

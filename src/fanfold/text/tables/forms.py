@@ -45,11 +45,16 @@ def _text(node: Node, key: Key, notes: Notes) -> bool:
     return _is_text(node, key, notes, "text")
 
 
-def _is_text(node: Node, key: Key, notes: Notes, wanted: str) -> bool:
+def _is_text(
+    node: Node, key: Key, notes: Notes, wanted: str, form: re.Pattern[str] | None = None, allowed: str = ""
+) -> bool:
+    """Whether it is text. Where it must have a form too, quotes are proposed only if they make it right."""
     if isinstance(node, Scalar):
         if isinstance(node.value, str):
             return True
         if node.value is not None:
+            if form is not None and not form.fullmatch(node.text):
+                return _refuse(node, key, notes, wanted, allowed)
             in_quotes = json.dumps(node.text)
             fix = notes.fix(node.start, node.end, in_quotes)
             return _refuse(node, key, notes, wanted, f"write it in quotes: {in_quotes}", fix)
@@ -60,7 +65,7 @@ def _id(node: Node, key: Key, notes: Notes) -> bool:
     """Digits alone are a number to YAML and an id to people."""
     if isinstance(node, Scalar) and type(node.value) is int:
         pass
-    elif not _is_text(node, key, notes, "an id"):
+    elif not _is_text(node, key, notes, "an id", ID, ID_ALLOWED):
         return False
     assert isinstance(node, Scalar)
     if ID.fullmatch(node.text):
@@ -70,7 +75,7 @@ def _id(node: Node, key: Key, notes: Notes) -> bool:
 
 
 def _matches(node: Node, key: Key, notes: Notes, form: re.Pattern[str], allowed: str) -> bool:
-    if not _is_text(node, key, notes, "text"):
+    if not _is_text(node, key, notes, "text", form, allowed):
         return False
     assert isinstance(node, Scalar)
     if form.fullmatch(node.text):
@@ -83,7 +88,9 @@ def _slug(node: Node, key: Key, notes: Notes) -> bool:
     allowed = "use lower-case letters, digits, - and _, beginning with a letter or digit, at most 64 of them"
     if isinstance(node, Scalar) and not SLUG.fullmatch(node.text):
         meant = _meant_slug(node.text)
-        allowed = f"write {meant}" if SLUG.fullmatch(meant) else allowed
+        if SLUG.fullmatch(meant):
+            # Of a number another one may be left.
+            allowed = f"write {meant if isinstance(node.value, str) else json.dumps(meant)}"
     return _matches(node, key, notes, SLUG, allowed)
 
 
