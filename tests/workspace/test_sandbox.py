@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace.sandbox import cgroups, policy
+from fanfold.workspace.sandbox import bubblewrap, cgroups, policy
 from fanfold.workspace.sandbox.levels import Level, Levels, detect
 from fanfold.workspace.sandbox.start import Launch, LevelName, choose_level, plan_sandbox
 from fanfold.workspace.snapshots import children
@@ -332,6 +332,29 @@ def test_bubblewrap_shows_the_workspace_at_the_projects_path(world: World, space
     assert lines[:2] == [str(world.project), "the child's M a.txt"], ended.stderr
     assert lines[2] == "m"
     assert (world.project / "a.txt").read_text() == "a"
+
+
+@pytest.mark.parametrize("doing", ["--help", "--proc"])
+def test_bubblewrap_that_was_killed_while_it_was_tried_is_not_taken_for_one_that_cannot(
+    doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    usual = detect(ROOT).bubblewrap
+    real = shutil.which("bwrap")
+    if not usual.available or real is None:
+        pytest.skip("no bubblewrap")
+    killed, here = tmp_path / "killed", tmp_path / "bin"
+    here.mkdir()
+    (here / "bwrap").write_text(
+        f'#!/bin/sh\ncase "$*" in *{doing}*) [ -e {killed} ] || {{ : > {killed}; kill -9 $$; }};; esac\n'
+        f'exec {real} "$@"\n'
+    )
+    (here / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}:{os.environ['PATH']}")
+    project = tmp_path / "project"
+    project.mkdir()
+    assert detect(project).bubblewrap == usual
+    assert killed.exists()
+    assert bubblewrap.namespaces(project, False) == bubblewrap.namespaces(ROOT, False)
 
 
 @pytest.mark.parametrize("method", METHODS)

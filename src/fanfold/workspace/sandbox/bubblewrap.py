@@ -10,6 +10,7 @@ A word of the command line is text, or a `Bind` that the launcher opens and hand
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from functools import cache
@@ -27,6 +28,12 @@ Word: TypeAlias = str | Bind
 
 _KERNEL = tuple("sys sysrq-trigger irq bus fs acpi scsi mtrr dynamic_debug driver asound".split())
 """Parts of /proc through which the whole machine is set, writable for whoever is root outside."""
+TRIAL_S = 120.0
+"""A busy machine may take long to show what it can do, and must not be taken for one that cannot."""
+TRIALS = 3
+_SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_KILLED = 128
+"""How a program ends that was killed: with this or more, or with less than nothing."""
 _CLOSED_ALREADY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 """Of these, what bubblewrap closes by itself where it could be written to; each mount has its price."""
 
@@ -42,7 +49,25 @@ def _options(project: Path) -> str:
     found = program(project)
     if found is None:
         return ""
-    return subprocess.run([found, "--help"], capture_output=True, text=True, check=False).stdout
+    return tried([found, "--help"]).stdout
+
+
+def tried(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """How a trial ended that shows what there is here; raises what `subprocess` does.
+
+    One that was killed, or got no process or memory, only met a bad moment: it is tried again, since nobody
+    is to be confined less for that.
+    """
+    for left in reversed(range(TRIALS)):
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
+        except OSError as error:
+            if error.errno not in _SCARCE or not left:
+                raise
+            continue
+        if 0 <= ended.returncode < _KILLED or not left:
+            return ended
+    raise AssertionError("the last trial counts")
 
 
 def namespaces(project: Path, network: bool) -> list[str]:
