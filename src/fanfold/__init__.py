@@ -92,12 +92,11 @@ _HOMES = {
 
 def open(path: str | os.PathLike[str] = ".") -> Client:
     """A project, to be used in `async with`; leaving it pauses what still runs."""
-    from pathlib import Path
-
     from fanfold.runtime.operations.client import Client
+    from fanfold.trust.location import project_folder
     from fanfold.wiring import wire
 
-    return Client(wire(Path(path)))
+    return Client(wire(project_folder(path)))
 
 
 def open_sync(path: str | os.PathLike[str] = ".") -> SyncClient:
@@ -185,19 +184,14 @@ def run_sync(  # noqa: F811  # overloads, which only type checkers see
     """`run` for code that is not async. In a notebook, where a loop runs already, it uses a thread."""
     import asyncio
 
-    work = run(recipe, project=project, inputs=inputs, options=options, **named)
-    if not _in_a_loop():  # asked first, so that no error of the run is told as one during another
-        done = asyncio.run(work)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(1, "fanfold") as pool:
-            done = pool.submit(asyncio.run, work).result()
+    if _in_a_loop():  # asked first, so that no error of the run is told as one during another
+        with open_sync(project) as client:  # an interrupt pauses the run, as it does below
+            if output is None:
+                return client.run(recipe, inputs=inputs, options=options, **named)
+            return client.run(recipe, output=output, inputs=inputs, options=options, **named)
     if output is None:
-        return done
-    from fanfold.runtime.views.runs.result import with_type
-
-    return with_type(done, output)
+        return asyncio.run(run(recipe, project=project, inputs=inputs, options=options, **named))
+    return asyncio.run(run(recipe, output=output, project=project, inputs=inputs, options=options, **named))
 
 
 def _in_a_loop() -> bool:

@@ -46,11 +46,25 @@ class FanfoldError(Exception):
         self.hint = hint
         self.details: dict[str, object] = dict(details or {})
         self.exit_status = self.default_exit_status if exit_status is None else exit_status
+        self._notes: list[str] = []
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]  # a hint may still change
         """What a traceback shows below the message."""
-        return [f"hint: {self.hint}"] if self.hint else []
+        return [*([f"hint: {self.hint}"] if self.hint else ()), *self._notes]
+
+    def add_note(self, note: str) -> None:
+        """Have a traceback show this too; the list above is made anew for each look."""
+        self._notes.append(note)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copied and sent to other processes as it is: `args` alone would not make it again."""
+        return _unfilled, (type(self), self.args), self.__dict__
+
+
+def _unfilled(kind: type[FanfoldError], args: tuple[object, ...]) -> FanfoldError:
+    """An error before it is given what it holds."""
+    return kind.__new__(kind, *args)
 
 
 class AuthorError(FanfoldError):

@@ -104,6 +104,9 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         "leave",
         "post",
         "check",
+        "check_loop",
+        "result_now",
+        "when_at_rest",
     }
     assert public(fanfold.RunHandle) - driving <= public(fanfold.SyncRun)
 

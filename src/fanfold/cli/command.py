@@ -13,7 +13,6 @@ import click
 from msgspec import Struct
 
 from fanfold.cli.terminal.output import plain, say, say_json, tell, wants_colour
-from fanfold.errors import AuthorError
 
 if TYPE_CHECKING:
     from fanfold.runtime.operations.project import Project
@@ -110,7 +109,7 @@ def command(
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
             quiet = as_json or not says_where
-            folder = _project_here(quiet) if project is None else _project_folder(project)
+            folder = _project_here(quiet) if project is None else _project_named(project)
             call = Invocation(folder, as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
 
@@ -133,6 +132,12 @@ def command(
     return declare
 
 
+def _project_named(given: str) -> Path:
+    from fanfold.trust.location import project_folder
+
+    return project_folder(given, "--project")
+
+
 def _project_here(quiet: bool) -> Path:
     """The project around the current folder; told, where it is another one."""
     from fanfold.runtime.config import fanfold_home, user_home
@@ -144,15 +149,4 @@ def _project_here(quiet: bool) -> Path:
         return Path()
     if not quiet:
         tell(f"project {plain(str(folder))}\n")
-    return folder
-
-
-def _project_folder(given: str) -> Path:
-    folder = Path(given)
-    if "\0" in given or not folder.is_dir():
-        raise AuthorError(
-            "usage.bad_project",
-            f"--project {given} is not a folder",
-            hint="name the folder that holds, or will hold, .fanfold",
-        )
     return folder

@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from fanfold.errors import NotFoundError, WorldError
+from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
 from fanfold.process_identity import ProcessIdentity
 
@@ -58,6 +58,19 @@ class LeaseHeld(WorldError):
 
 class StoreFault(WorldError):
     """The disk is full or failing. Nothing of the write happened; what was acknowledged is safe."""
+
+
+def closed() -> AuthorError:
+    """What to say to whoever uses a project that was left."""
+    hint = "use it inside of its `with` block, or open it again"
+    return AuthorError("project.closed", "the project was closed", hint=hint)
+
+
+def forked(process: int) -> AuthorError:
+    """What to say to a fork that uses what another process opened."""
+    message = f"the project was opened by process {process}, of which this one is a fork"
+    hint = "open it again in this process; what was opened before the fork stays with the other"
+    return AuthorError("project.forked", message, hint=hint)
 
 
 def no_run(name: str) -> NotFoundError:

@@ -138,6 +138,7 @@ class SqliteStore:
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[apsw.Connection]:
         """A write transaction: all of the block or, when anything raises, nothing of it."""
+        self._connections.check_usable()  # before the lock, which a thread may have held at a fork
         with self._lock, _AS_SET if durable else self._connections.relaxed():
             db = self._db
             try:

@@ -15,6 +15,17 @@ import os
 import stat
 from pathlib import Path
 
+from fanfold.errors import AuthorError
+
+
+def project_folder(given: str | os.PathLike[str], said: str = "project") -> Path:
+    """The folder that somebody names as a project; `said` is how whoever names it calls that."""
+    named: object = given  # programs may say anything
+    if isinstance(named, str | os.PathLike) and "\0" not in str(named) and os.path.isdir(named):
+        return Path(named)
+    hint = "name the folder that holds, or will hold, .fanfold"
+    raise AuthorError("usage.bad_project", f"{said} {given} is not a folder", hint=hint)
+
 
 def find_project(start: Path, *, home: Path, own_folder: Path) -> Path:
     """The project that a command given in `start` is about; `own_folder` holds the user's own files."""

@@ -25,6 +25,7 @@ from fanfold.runtime.operations.runs.again.fork import (
     AtTurn,
     ChosenAgents,
     Fork,
+    at_turn,
     foretell,
     plan_fork,
     start_fork,
@@ -102,7 +103,7 @@ def fork_command(call: Invocation, run: str, **given: object) -> int:
     The agents are those of RUN, unless others are named; an imported run has none that this user chose.
     """
     flags = ForkFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    at = _at_turn(flags.turn, flags.say_next)
+    at = at_turn(flags.turn, flags.say_next, said=("--turn", "--say"))
     with call.open_project() as project:
         source = find_run(project, run)
         agents = chosen_agents(
@@ -139,12 +140,6 @@ def carry_out(
         hand_over(owned)
         return say_detached(call, owned.tree)
     return terminal.drive(owned)
-
-
-def _at_turn(turn: int | None, say_next: str | None) -> AtTurn | None:
-    if turn is None and say_next is not None:
-        raise AuthorError("usage.conflict", "--say goes on with a conversation", hint="add --turn N")
-    return None if turn is None else AtTurn(turn, say_next)
 
 
 def _fork_subagent(call: Invocation, project: Project, step: str, at: AtTurn, yes: bool) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
@@ -91,6 +92,10 @@ class Threads:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without any: a fork of the process has none of its threads."""
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -154,3 +159,4 @@ def _settle(future: asyncio.Future[object], value: object, error: Exception | No
 
 shared = Threads()
 """The threads of this process: a run that ended leaves its threads to the next one."""
+os.register_at_fork(after_in_child=shared.forget)

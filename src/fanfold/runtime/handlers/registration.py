@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from fanfold.errors import AuthorError
+from fanfold.text.excerpts import shorten
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
@@ -36,10 +37,9 @@ def function(target: F | str | None = None, /, *, name: str | None = None) -> F 
     ... def count(text: str) -> int:
     ...     return len(text.split())
     """
-    if callable(target):
-        return _register(target, name or target.__name__)
-    chosen = target or name
-    return lambda handler: _register(handler, chosen or handler.__name__)
+    if target is not None and not isinstance(target, str):
+        return _register(target, name)
+    return lambda handler: _register(handler, target or name)
 
 
 def registered() -> dict[str, Handler]:
@@ -52,7 +52,8 @@ def is_module_name(name: str) -> bool:
     return MODULE_NAME.match(name) is not None
 
 
-def _register(handler: F, name: str) -> F:
+def _register(handler: F, chosen: str | None) -> F:
+    name = _name_of(handler, chosen)
     if not NAME.match(name):
         raise AuthorError(
             "function.bad_name",
@@ -69,6 +70,19 @@ def _register(handler: F, name: str) -> F:
         )
     _registered[name] = handler
     return handler
+
+
+def _name_of(handler: object, chosen: str | None) -> str:
+    """The name that was chosen, or the handler's own; what has none, or cannot be called, is refused."""
+    shown = shorten(repr(handler), 80)
+    if not callable(handler):
+        message = f"{shown} cannot be called: only a function can be registered"
+        raise AuthorError("function.not_callable", message)
+    name = chosen or getattr(handler, "__name__", "")
+    if not name:
+        hint = 'give it one: fanfold.function("name")(…)'
+        raise AuthorError("function.bad_name", f"{shown} has no name of its own", hint=hint)
+    return str(name)
 
 
 def _origin(handler: Handler) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -121,13 +121,18 @@ def to_row(root: str, run: str, request: RunRequest, at: int) -> Request:
     """A request as the store keeps it; `AuthorError` when it holds what no log could."""
     try:
         data = strict(msgspec.to_builtins(request), "what is asked of the run")
-    except ValueError as error:
+        _read(data)  # else every owner of the run would fail at it
+    except (ValueError, TypeError) as error:
         raise AuthorError("request.not_json", str(error)) from None
     return Request(root=root, run_id=run, kind=data.pop("kind"), data=data, at=at)
 
 
 def from_row(row: Request) -> RunRequest:
-    request: RunRequest = msgspec.convert({**row.data, "kind": row.kind}, RunRequest)
+    return _read({**row.data, "kind": row.kind})
+
+
+def _read(data: Mapping[str, JSON]) -> RunRequest:
+    request: RunRequest = msgspec.convert(data, RunRequest)
     return request
 
 

@@ -71,7 +71,7 @@ def find_speaker(found: Addressed, name: str, attempt: int | None) -> Speaker:
     if not is_agent(node) or node.kind != LEAF:
         raise _not_an_agent(found, node)
     wanted = max(1, node.attempt) if attempt is None else attempt
-    if wanted > max(1, node.attempt):
+    if not 1 <= wanted <= max(1, node.attempt):
         message = f"{node.path} has had {node.attempt} attempt{'' if node.attempt == 1 else 's'}"
         raise NotFoundError("step.no_attempt", message, hint="leave --attempt out for the latest")
     return speaker_of(found.tree, node, wanted)

@@ -15,11 +15,13 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents import delegation, subagents
+from fanfold.runtime.operations.arguments import all_checked
 from fanfold.runtime.operations.history import transcripts
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.operations.history.listing import list_runs
@@ -28,7 +30,7 @@ from fanfold.runtime.operations.history.query import query
 from fanfold.runtime.operations.history.runs import inspect, inspect_step
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
-from fanfold.runtime.operations.runs.again.fork import AtTurn, ChosenAgents, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.fork import AtTurn, ChosenAgents, at_turn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.files.changes import apply, diff
 from fanfold.runtime.operations.runs.files.undo import undo
@@ -44,11 +46,12 @@ from fanfold.runtime.views.runs.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument
 from fanfold.runtime.views.runs.result import Result, TypedResult, with_type
 from fanfold.runtime.views.runs.rows import RunRow, run_row
+from fanfold.runtime.views.runs.typed_output import check_type
 from fanfold.runtime.views.sessions.subagents import Subagent
 from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
 from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
+from fanfold.sessions.insist import insist
 from fanfold.store.search.index import NO_FILTERS, Filters, Hit
-from fanfold.text.json_value import as_text
 
 T = TypeVar("T")
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
@@ -76,24 +79,40 @@ class AgentsOptions(TypedDict, total=False):
     script: str | None
 
 
+@all_checked
 class Client:
     """An open project. Use it as an async context manager; leaving it pauses what still runs."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self._runs: list[RunHandle] = []
+        self._runs: set[RunHandle] = set()
+        """Those that it drives, or whose failure nobody may have heard of."""
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<project {self.project.folder}>"
 
     async def __aenter__(self) -> Self:
+        self.project.check_open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.gather(*(run.leave() for run in self._runs), return_exceptions=True)
-        self.project.close()
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave the project: what still runs is paused first, whoever is cancelled meanwhile. An agent may
+        end its turn and a function has ten seconds for it, so this can take a while.
+        """
+        if self._process != os.getpid():
+            return  # a fork has none of it
+        for run in self._runs:
+            run.check_loop()
+        try:
+            await insist(asyncio.gather(*(run.leave() for run in self._runs), return_exceptions=True))
+        finally:
+            self.project.close()
 
     async def start(
         self,
@@ -105,7 +124,7 @@ class Client:
         **named: JSON,
     ) -> RunHandle:
         """Start a recipe: a name, a file, or a `Recipe`. Inputs by name, or as a mapping."""
-        return self._drive(self._record(recipe, {**(inputs or {}), **named}, options))
+        return self._drive(self._record(recipe, inputs or {}, named, options))
 
     @overload
     async def run(
@@ -142,14 +161,26 @@ class Client:
         """Run a recipe until it ends, pauses, or waits for people only; with `output`, a type, its output is
         a value of that type.
         """
-        owned = self._record(recipe, {**(inputs or {}), **named}, options)
+        if output is not None:
+            check_type(output)
+        owned = self._record(recipe, inputs or {}, named, options)
         done = await self._drive(owned, leave_when_waiting=True).result()
         return done if output is None else with_type(done, output)
 
-    def _record(self, recipe: AnyRecipe, inputs: Mapping[str, JSON], options: Options | None) -> Owned:
+    def _record(
+        self,
+        recipe: AnyRecipe,
+        inputs: Mapping[str, JSON],
+        named: Mapping[str, JSON],
+        options: Options | None,
+    ) -> Owned:
         options = options or Options()
+        for name in named:
+            if name in inputs:
+                message = f'input "{name}" is given twice: by its name and in `inputs`'
+                raise AuthorError("usage.conflict", message, hint="leave one of them out")
         plan = self.plan_of(recipe, scripted=options.script is not None)
-        return start(self.project, plan, inputs, options)
+        return start(self.project, plan, {**inputs, **named}, options)
 
     def plan_of(self, recipe: AnyRecipe, *, scripted: bool = False) -> Plan:
         """The plan of a recipe by name, by file or built in code; raises `Refused`."""
@@ -162,7 +193,8 @@ class Client:
 
     def _drive(self, owned: Owned, *, resumed: bool = False, leave_when_waiting: bool = False) -> RunHandle:
         handle = RunHandle(owned, resumed=resumed, leave_when_waiting=leave_when_waiting)
-        self._runs.append(handle)
+        self._runs.add(handle)
+        handle.when_at_rest(self._runs.discard)  # any number of runs may come and go in one project
         return handle
 
     async def fork(
@@ -185,7 +217,7 @@ class Client:
         """
         found = find_run(self.project, run)
         path = None if step is None else found.tree_path(step)
-        at = None if turn is None else AtTurn(turn, say)
+        at = at_turn(turn, say)
         chosen = ChosenAgents(**agents)
         fork = plan_fork(found.tree, path, inputs or {}, prompts or {}, at, chosen)
         return self._drive(start_fork(self.project, fork, yes=yes))
@@ -237,7 +269,7 @@ class Client:
 
     async def answer(self, run: str, step: str, answer: JSON) -> Answered:
         """Answer the question of an `ask` step: in words, or with data that fits its schema."""
-        return await control.reply(self.project, run, step, as_text(answer), by=API)
+        return await control.reply(self.project, run, step, control.as_answer(answer), by=API)
 
     async def pause(self, run: str) -> RunRow:
         """Pause a run and wait until it has paused; `resume` goes on with it."""

@@ -34,7 +34,7 @@ def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> Take
     before = _before(tree, speaker)
     said = [*before, *_recorded(tree, speaker)]
     at = [number for number, recorded in enumerate(said) if isinstance(recorded.entry, Response)]
-    if turn > len(at):
+    if not 1 <= turn <= len(at):
         turns = f"{len(at)} turn{'' if len(at) == 1 else 's'}"
         hint = f"fanfold transcript {tree.root.id} {shlex.quote(speaker.step)}"
         raise NotFoundError("session.no_turn", f"{speaker.step} has had {turns}", hint=hint)

@@ -83,6 +83,7 @@ class Project:
         self._to_read = to_read
         self._kept = kept
         """Trees that were folded for a look, where one thread looks again and again."""
+        self._is_closed = False
 
     @cached_property
     def address(self) -> StoreAddress:
@@ -204,11 +205,13 @@ class Project:
     @property
     def has_runs(self) -> bool:
         """Whether anything was ever recorded in this project."""
+        self.check_open()
         return self.address.exists()
 
     @cached_property
     def store(self) -> Store:
         """What the project remembers; made when it is missing, unless it is only looked at."""
+        self.check_open()
         if self._to_read:
             return self.address.open_to_read()
         claim(self.folder, self.config.home)
@@ -266,7 +269,15 @@ class Project:
         found = self.store.owner(root)
         return found is not None and found[1]
 
+    def check_open(self) -> None:
+        """Refuse a project that was closed."""
+        if self._is_closed:
+            from fanfold.store.protocol import closed
+
+            raise closed()
+
     def close(self) -> None:
+        self._is_closed = True
         if "store" in self.__dict__:  # it was opened
             self.store.close()
 

@@ -14,19 +14,23 @@ have the same parameters by construction.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
+from fanfold.errors import AuthorError, FanfoldError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.client import AnyRecipe, Client
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result, TypedResult, with_type
+from fanfold.runtime.views.runs.result import Result, TypedResult
 from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
+from fanfold.store.protocol import closed, forked
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,18 +41,52 @@ class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fanfold", daemon=True)
+        self._process = os.getpid()
+        self._runner = asyncio.Runner()
+        self._thread = threading.Thread(target=self._run, name="fanfold", daemon=True)
+        begun: Future[asyncio.AbstractEventLoop] = Future()
+        self._begun = begun
         self._thread.start()
+        self._loop = begun.result()
+
+    def _run(self) -> None:
+        with self._runner as runner:  # whose end ends every task, generator and thread of the loop
+            loop = runner.get_loop()
+            self._begun.set_result(loop)
+            loop.run_forever()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or is that of a process of which this one is a fork."""
+        return self._loop.is_closed() or self.is_of_another_process
+
+    @property
+    def is_of_another_process(self) -> bool:
+        return self._process != os.getpid()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Have it done there. An interrupt ends the waiting, and the work with it."""
+        if (refusal := self._refusal()) is not None:
+            work.close()
+            raise refusal
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return done.result()
         except BaseException:
             done.cancel()
             raise
+
+    def _refusal(self) -> FanfoldError | None:
+        """Why nobody would ever answer whoever waits."""
+        if self.is_of_another_process:
+            return forked(self._process)
+        if self._loop.is_closed():
+            return closed()
+        if threading.current_thread() is self._thread:
+            message = "an async function of a run cannot wait for the project that drives the run"
+            hint = "make it a plain `def`, which runs in a thread of its own, or open the project in it"
+            return AuthorError("project.waits_for_itself", message, hint=hint)
+        return None
 
     def walk(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The items of an asynchronous iterator, each waited for."""
@@ -62,9 +100,10 @@ class LoopThread:
             yield found[0]
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """End everything that is still under way there."""
+        if not self.is_closed:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
 
 class _Twin(Protocol[S]):
@@ -134,7 +173,9 @@ class SyncRun:
     @overload
     def result(self, output: type[T]) -> TypedResult[T]: ...
     def result(self, output: type[T] | None = None) -> Result | TypedResult[T]:
-        """What the run gave, or has given so far when it waits for an answer."""
+        """What the run gave; or has given so far, when it waits for an answer or its project was left."""
+        if self.loop.is_closed and not self.loop.is_of_another_process:
+            return self.other.result_now() if output is None else self.other.result_now(output)
         if output is None:
             return self.loop.wait(self.other.result())
         return self.loop.wait(self.other.result(output))
@@ -166,13 +207,22 @@ class SyncClient:
         return repr(self.other)
 
     def __enter__(self) -> Self:
+        self.other.project.check_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.loop.wait(self.other.__aexit__(kind, error, trace))
-        self.loop.close()
+        self.close()
+
+    def close(self) -> None:
+        """Leave the project: what still runs is paused first. An interrupt meanwhile ends it as it is."""
+        if self.loop.is_closed:
+            return
+        try:
+            self.loop.wait(self.other.close())
+        finally:
+            self.loop.close()
 
     start = _driving(Client.start)
     resume = _driving(Client.resume)
@@ -235,9 +285,9 @@ class SyncClient:
         **named: JSON,
     ) -> Result | TypedResult[T]:
         """Run a recipe until it ends, pauses, or waits for people only."""
-        work = self.other.run(recipe, inputs=inputs, options=options, **named)
-        done = self.loop.wait(work)
-        return done if output is None else with_type(done, output)
+        if output is None:
+            return self.loop.wait(self.other.run(recipe, inputs=inputs, options=options, **named))
+        return self.loop.wait(self.other.run(recipe, output=output, inputs=inputs, options=options, **named))
 
     def follow_transcript(
         self, run: str, step: str, *, attempt: int | None = None

@@ -17,9 +17,9 @@ from fanfold.runtime.operations.overview.recipes import find_named
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.again.fork import (
-    AtTurn,
     ChosenAgents,
     Fork,
+    at_turn,
     foretell,
     plan_fork,
     start_fork,
@@ -253,7 +253,7 @@ def fork_run(desk: Desk, asked: RunAsked, body: ForkBody) -> ForkedRun:
     project = desk.fresh()
     found = find_run(project, asked.run)
     step = None if body.step is None else found.tree_path(body.step)
-    at = None if body.turn is None else AtTurn(body.turn, body.say)
+    at = at_turn(body.turn, body.say)
     fork = plan_fork(found.tree, step, body.inputs, body.prompt, at, body.chosen())
     return _fork(project, fork, dry_run=body.dry_run, yes=body.yes)
 

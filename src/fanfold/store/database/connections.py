@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import apsw
 from fanfold.store import sealing
 from fanfold.store.database import faults
 from fanfold.store.database.presence import refuse_special
+from fanfold.store.protocol import closed, forked
 from fanfold.store.tables import schema
 
 WAL_KEPT_BYTES = 16 * 1024 * 1024
@@ -31,6 +33,8 @@ class DatabaseConnections:
         self._local = threading.local()
         self._opened: list[apsw.Connection] = []
         self._writer: apsw.Connection
+        self._process = os.getpid()
+        self._is_closed = False
 
     def open_writer(self, on_commit: Callable[[apsw.Connection, str, int], int]) -> apsw.Connection:
         """The one connection that writes; the tables are made when they are missing."""
@@ -44,8 +48,16 @@ class DatabaseConnections:
         self._opened.append(db)
         return db
 
+    def check_usable(self) -> None:
+        """Refuse what was closed, and what another process opened: SQLite does not survive a fork."""
+        if self._is_closed:
+            raise closed()
+        if self._process != os.getpid():
+            raise forked(self._process)
+
     def reader(self) -> apsw.Connection:
         """This thread's connection for reading."""
+        self.check_usable()
         db: apsw.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = self._connect()
@@ -65,6 +77,7 @@ class DatabaseConnections:
 
     def close(self) -> None:
         """Close them all, the one that writes last."""
+        self._is_closed = True
         while self._opened:
             self._opened.pop().close()
 

@@ -88,7 +88,7 @@ def resolve(db: apsw.Connection, prefix: str) -> str:
     found: Iterator[tuple[str]]
     if prefix == "last":
         found = db.execute("SELECT run_id FROM runs WHERE run_id = root_run_id ORDER BY id DESC LIMIT 1")
-    elif not prefix.isascii():  # no id is anything else, and what came from a shell may not even be text
+    elif not prefix or not prefix.isascii():  # a variable that is not set; what came from a shell as bytes
         found = iter(())
     else:
         found = db.execute(

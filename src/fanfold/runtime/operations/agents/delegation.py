@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import Struct, ValidationError, convert, structs
 
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
@@ -44,6 +44,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
 def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     """The step of a task; `parent` is the tree in which another subagent asks for it."""
+    _check_types(task)
     above = turns_of(parent, task.parent)[-1] if parent is not None else None
     read_only = role.read_only or (above is not None and above.step.posture == "read_only")
     require_words(task.task, "there is no task")
@@ -70,6 +71,16 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
         output_schema=task.output_schema,
         timeout_ms=task.timeout_ms,
     )
+
+
+def _check_types(task: Task) -> None:
+    """Programs may say anything; what is no task is told before anybody works on it."""
+    try:
+        convert(structs.asdict(task), Task)
+    except ValidationError as error:
+        raise AuthorError("usage.bad_value", f"this is no task: {error}") from None
+    if task.timeout_ms < 1:
+        raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
 
 
 def _step_name(role: str) -> str:

@@ -31,6 +31,7 @@ from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.approvals import Answered, open_approvals, pending_question
 from fanfold.store.protocol import LeaseHeld, RunHead
+from fanfold.text.json_value import as_text, strict
 from fanfold.trust.adopted import is_adopted, require_permitted
 
 MAX_NAMED = 5
@@ -99,6 +100,14 @@ async def reply(
     given = AnswerRequest(path, "", by or this_person(), text=text)
     detached = await _give(project, head, tree, given, seen)
     return Answered(head.run_id, step, text, detached)
+
+
+def as_answer(given: JSON) -> str:
+    """What a program answers, as a person would have written it."""
+    try:
+        return as_text(strict(given, "the answer"))
+    except ValueError as error:
+        raise AuthorError("usage.bad_value", str(error)) from None
 
 
 async def _give(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from fanfold.errors import AuthorError
@@ -15,9 +15,10 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.arguments import checked
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.views.sessions.transcripts import Transcript, transcript_of
-from fanfold.text.json_value import as_text
+from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
     from fanfold.runtime.hosting.requests import AnswerRequest
@@ -43,6 +44,7 @@ class RunHandle:
         self.id = owned.tree.root.id
         self.tree: RunTree = owned.tree
         self._owned = owned
+        self._loop = asyncio.get_running_loop()
         self._followers: list[_Follower] = []
         self._host = owned.host(
             leave_when_waiting=leave_when_waiting, on_commit=self._committed, on_progress=on_progress
@@ -63,6 +65,15 @@ class RunHandle:
         for follower in self._followers:
             follower.hear(written)
 
+    def when_at_rest(self, tell: Callable[[RunHandle], object]) -> None:
+        """Have somebody told when the run was driven to where it rests; of one that failed nobody is."""
+
+        def over(work: asyncio.Task[None]) -> None:
+            if not work.cancelled() and work.exception() is None:
+                tell(self)
+
+        self._work.add_done_callback(over)
+
     @property
     def status(self) -> str:
         return run_status(self.tree.state, self.tree.root)
@@ -82,6 +93,7 @@ class RunHandle:
         As `follow` of a run that another process drives, but without reading from the store what was just
         written to it.
         """
+        self.check_loop()
         follower = _Follower()
         self._followers.append(follower)
         try:
@@ -107,6 +119,7 @@ class RunHandle:
         state = self.tree.state
         return self.status == WAITING and (state.approvals > 0 or needs_people(state))
 
+    @checked
     async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
         """Every event of the tree in order, then live until the run stops or waits for an answer.
 
@@ -141,17 +154,30 @@ class RunHandle:
 
         Giving up waiting (`asyncio.wait_for`) does not touch the run.
         """
-        from fanfold.runtime.views.runs.result import to_result, with_type
+        if output is not None:
+            from fanfold.runtime.views.runs.typed_output import check_type
 
+            check_type(output)
         async for _ in self.follow(until_asked=True):
             pass
+        return self.result_now() if output is None else self.result_now(output)
+
+    @overload
+    def result_now(self) -> Result: ...
+    @overload
+    def result_now(self, output: type[T]) -> TypedResult[T]: ...
+    def result_now(self, output: type[T] | None = None) -> Result | TypedResult[T]:
+        """What the run has given so far, without waiting; raises what kept it from going on."""
+        from fanfold.runtime.views.runs.result import to_result, with_type
+
         if self._work.cancelled():  # here, or with the event loop that it was driven in
             self._check_driven()
-        if self._work.done():
-            await self._over()
+        elif self._work.done():
+            self._work.result()
         done = to_result(self.tree)
         return done if output is None else with_type(done, output)
 
+    @checked
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """What the agent of a step was told, said and did so far."""
         from fanfold.runtime.operations.addresses import find_run, find_speaker
@@ -159,11 +185,13 @@ class RunHandle:
         found = find_run(self._owned.project, self.id)
         return transcript_of(found.tree, find_speaker(found, step, attempt), owned=not self._work.done())
 
+    @checked
     async def approve(
         self, step: str, *, choice: str | None = None, comment: str | None = None, edited: JSON = None
     ) -> None:
         await self._answer(step, choice or "approve", comment, edited)
 
+    @checked
     async def reject(self, step: str, *, comment: str | None = None) -> None:
         await self._answer(step, "reject", comment)
 
@@ -173,12 +201,13 @@ class RunHandle:
         await self._has_begun()
         await control.answer(self._owned.project, self.id, step, decision, comment, edited, by=API)
 
+    @checked
     async def answer(self, step: str, answer: JSON) -> None:
         """Answer the question of an `ask` step: in words, or with data that fits its schema."""
         from fanfold.runtime.operations.runs import control
 
         await self._has_begun()
-        await control.reply(self._owned.project, self.id, step, as_text(answer), by=API)
+        await control.reply(self._owned.project, self.id, step, control.as_answer(answer), by=API)
 
     async def _has_begun(self) -> None:
         """Right after `start` nothing is asked yet, only because nobody has looked what there is to do."""
@@ -201,12 +230,20 @@ class RunHandle:
         self._host.look_for_requests()
 
     def _check_driven(self) -> None:
-        if self._work.done():
-            raise AuthorError(
-                "run.not_driven",
-                f"run {self.id} is {self.status} and nobody drives it here",
-                hint=f'take it over first: await client.resume("{self.id}")',
-            )
+        if not self._work.done():
+            return
+        if self.status in RUN_TERMINAL:
+            raise AuthorError("run.ended", f"run {self.id} is {self.status} already")
+        message = f"run {self.id} is {self.status} and nobody drives it here"
+        hint = f'take it over first: ff.resume("{self.id}") of its project'
+        raise AuthorError("run.not_driven", message, hint=hint)
+
+    def check_loop(self) -> None:
+        """Refuse to wait, or ask for anything, where the loop that drives the run would never be heard."""
+        if self._loop is not asyncio.get_running_loop() and not self._work.done():
+            hint = "use one loop for a project and its runs; threads share one with fanfold.open_sync"
+            message = f"run {self.id} is driven in another event loop than this one"
+            raise AuthorError("run.other_loop", message, hint=hint)
 
     def interrupt(self) -> None:
         """Ask for a pause and return: whoever drives the run in the foreground wants to leave."""
@@ -224,21 +261,27 @@ class RunHandle:
         if self.status in RUN_TERMINAL:
             return
         self._check_driven()
+        self.check_loop()
         self._host.cancel()
         await self._over()
 
     async def pause(self) -> None:
+        self.check_loop()
         self._host.pause()
         await self._over()
 
     async def leave(self) -> None:
-        """Let go of the run: what still runs is paused and can be resumed by anybody."""
+        """Let go of the run: what still runs is paused and can be resumed by anybody. Whoever is cancelled
+        meanwhile hears of it afterwards: a run that were left in between would have an owner for ever.
+        """
+        self.check_loop()
         if self.status not in RUN_TERMINAL and not self._work.done():
             self._host.pause()
-        await self._over()
+        await insist(self._work)
 
     async def _over(self) -> None:
         """Wait until nobody drives the run here. Who stops waiting stops nothing else."""
+        self.check_loop()
         await asyncio.shield(self._work)
 
 

@@ -6,6 +6,7 @@ fault, when memory may be ahead of the log.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,8 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
     except LeaseHeld as held:
         pid = held.details.get("pid")
         held.hint = f"fanfold watch {root} follows it; fanfold pause {root} stops process {pid} safely"
+        if pid == os.getpid():
+            held.hint = "that is this very process: use the handle that it has, or pause the run first"
         raise
 
 

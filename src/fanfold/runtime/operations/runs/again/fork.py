@@ -108,6 +108,13 @@ class AtTurn(Struct, frozen=True):
     say: str | None = None
 
 
+def at_turn(turn: int | None, say: str | None, *, said: tuple[str, str] = ("turn", "say")) -> AtTurn | None:
+    """Where to go on, if anywhere; `said` is how whoever asks calls the two."""
+    if turn is None and say is not None:
+        raise AuthorError("usage.conflict", f"{said[1]} goes on with a conversation", hint=f"add {said[0]} N")
+    return None if turn is None else AtTurn(turn, say)
+
+
 class Fork(Struct, frozen=True, kw_only=True):
     """What a fork would do."""
 

@@ -1,0 +1,249 @@
+"""Fanfold inside of somebody else's program: its tasks are cancelled, its loops and threads come and go, it
+forks, and what it has closed it uses again.
+"""
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+import fanfold
+from tests.work import PATIENCE_S
+
+TWO = fanfold.Recipe(
+    name="two",
+    steps=[
+        {"id": "think", "agent": "explorer", "prompt": "x"},
+        {"id": "say", "agent": "explorer", "prompt": "y {{steps.think.output}}"},
+    ],
+)
+QUICK = fanfold.Options(script="default: OK from {{step}}")
+SLOW = fanfold.Options(script="default: {output: ok, delay_ms: 400}")
+ALLOWED = fanfold.Options(permission="auto")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def calling(handler: str) -> fanfold.Recipe:
+    return fanfold.Recipe(name="calls", steps=[{"id": "call", "handler": handler}])
+
+
+def statuses() -> list[str]:
+    with fanfold.open_sync(".") as ff:
+        return [run.status for run in ff.runs()]
+
+
+def leases() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "fanfold leases"]
+
+
+async def until_running(task: "asyncio.Task[fanfold.Result]") -> None:
+    async with fanfold.open(".") as ff:
+        while not ff.runs() or ff.runs()[0].status != "running":
+            assert not task.done()
+            await asyncio.sleep(0.01)
+
+
+def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_and_free() -> None:
+    async def work() -> None:
+        task = asyncio.create_task(fanfold.run(TWO, options=SLOW))
+        await until_running(task)
+        while not task.done():  # as a server does whose client has gone
+            task.cancel()
+            await asyncio.sleep(0.02)
+        with pytest.raises(asyncio.CancelledError):
+            task.result()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(work())
+    assert statuses() == ["paused"]
+    assert leases() == []
+    with fanfold.open_sync(".") as ff:
+        assert ff.resume("last").result().ok
+
+
+def test_a_service_that_drives_many_runs_keeps_none_that_is_over() -> None:
+    async def work() -> None:
+        async with fanfold.open(".") as ff:
+            run = await ff.start(TWO, options=QUICK)
+            assert (await run.result()).ok
+            gone = weakref.ref(run)
+            del run
+            await asyncio.sleep(0)
+            gc.collect()
+            assert gone() is None
+
+    asyncio.run(work())
+
+
+def test_an_interrupt_in_a_notebook_pauses_the_run_as_it_does_in_a_script(project: Path) -> None:
+    (project / "cell.py").write_text(
+        "import asyncio, fanfold\n"
+        "STEPS = [{'id': 'a', 'agent': 'explorer', 'prompt': 'x'},\n"
+        "    {'id': 'b', 'agent': 'explorer', 'prompt': '{{steps.a.output}}'}]\n"
+        "RECIPE = fanfold.Recipe(name='r', steps=STEPS)\n"
+        "async def cell():\n"
+        "    options = fanfold.Options(script='default: {output: ok, delay_ms: 1500}')\n"
+        "    fanfold.run_sync(RECIPE, options=options)\n"
+        "loop = asyncio.new_event_loop()\n"  # asyncio.run would have a handler of its own
+        "try:\n"
+        "    loop.run_until_complete(cell())\n"
+        "except KeyboardInterrupt:\n"
+        "    with fanfold.open_sync('.') as ff:\n"
+        "        print(ff.runs()[0].status)\n"
+        "finally:\n"
+        "    loop.close()\n"
+    )
+    process = subprocess.Popen([sys.executable, "cell.py"], stdout=subprocess.PIPE, text=True)
+    with fanfold.open_sync(".") as ff:
+        while not ff.runs() or ff.runs()[0].status != "running":
+            assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert told == "paused\n"
+
+
+def test_an_async_function_that_waits_for_its_own_project_is_refused_and_hangs_nobody() -> None:
+    with fanfold.open_sync(".") as ff:
+
+        @fanfold.function
+        async def looks_around() -> int:
+            return len(ff.runs())
+
+        @fanfold.function
+        def looks_around_in_a_thread() -> int:
+            return len(ff.runs())
+
+        error = ff.run(calling("looks_around"), options=ALLOWED).error
+        assert error is not None
+        assert error.code == "project.waits_for_itself"
+        assert ff.run(calling("looks_around_in_a_thread"), options=ALLOWED).output == 2
+
+
+def test_a_run_is_not_waited_for_in_another_loop_than_the_one_that_drives_it() -> None:
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    ff = fanfold.open(".")
+    try:
+        run = first.run_until_complete(ff.start(TWO, options=QUICK))
+        for wish in (run.result, run.wait, run.pause, run.cancel, ff.close):
+            with pytest.raises(fanfold.AuthorError) as refused:
+                second.run_until_complete(wish())
+            assert refused.value.code == "run.other_loop"
+        first.run_until_complete(run.result())
+        assert second.run_until_complete(run.result()).ok  # nothing is left to wait for
+    finally:
+        first.run_until_complete(ff.close())
+        first.close()
+        second.close()
+
+
+def in_a_fork(work, *args) -> object:
+    """What a call says in a fork of this process."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def child() -> None:
+        try:
+            sender.send(work(*args))
+        except fanfold.FanfoldError as error:
+            sender.send(error)
+
+    process = context.Process(target=child)
+    process.start()
+    try:
+        assert receiver.poll(PATIENCE_S), "it hangs"
+        return receiver.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_functions_run_in_a_fork_of_a_program_that_has_run_some() -> None:
+    @fanfold.function
+    def here() -> int:
+        return os.getpid()
+
+    def work() -> tuple[object, int]:
+        return fanfold.run_sync(calling("here"), options=ALLOWED).output, os.getpid()
+
+    assert len(set(work())) == 1
+    told = in_a_fork(work)
+    assert isinstance(told, tuple)
+    assert len(set(told)) == 1
+    assert told != work()
+
+
+def test_a_project_that_was_open_at_a_fork_stays_with_the_process_that_opened_it() -> None:
+    async def in_a_loop(ff: fanfold.Client) -> object:
+        try:
+            return await ff.run(TWO, options=QUICK)
+        finally:
+            await ff.close()
+
+    with fanfold.open_sync(".") as ff:
+        assert ff.run(TWO, options=QUICK).ok
+
+        def leave() -> str:
+            ff.close()
+            return "left"
+
+        for work in (ff.runs, ff.other.runs, lambda: asyncio.run(in_a_loop(ff.other))):
+            told = in_a_fork(work)
+            assert isinstance(told, fanfold.AuthorError), told
+            assert told.code == "project.forked"
+        assert in_a_fork(leave) == "left"
+        assert ff.run(TWO, options=QUICK).ok
+
+
+def test_results_are_there_after_the_project_was_left_and_nothing_else_is() -> None:
+    with fanfold.open_sync(".") as ff:
+        run, asleep = ff.start(TWO, options=QUICK), ff.start(TWO, options=SLOW)
+        run.result()
+    assert run.result().output == "OK from say"
+    assert asleep.result().status == asleep.status == "paused"
+    for wish in (ff.runs, ff.__enter__, run.cancel, lambda: ff.run(TWO), lambda: list(run.events())):
+        with pytest.raises(fanfold.AuthorError) as refused:
+            wish()
+        assert refused.value.code == "project.closed"
+    ff.close()  # once more does no harm
+
+
+def test_a_loop_finds_a_closed_project_closed_whether_it_was_used_or_not() -> None:
+    async def work(*, used: bool) -> None:
+        async with fanfold.open(".") as ff:
+            if used:
+                await ff.run(TWO, options=QUICK)
+        with pytest.raises(fanfold.AuthorError) as refused:
+            await ff.run(TWO, options=QUICK)
+        assert refused.value.code == "project.closed"
+        with pytest.raises(fanfold.AuthorError):
+            ff.runs()
+        with pytest.raises(fanfold.AuthorError):
+            await ff.__aenter__()
+
+    asyncio.run(work(used=False))
+    asyncio.run(work(used=True))
+    assert statuses() == ["completed"]
+
+
+def test_a_client_without_a_with_block_is_closed_by_name() -> None:
+    before = threading.active_count()
+    ff = fanfold.open_sync(".")
+    run = ff.start(TWO, options=SLOW)
+    next(run.events())
+    ff.close()
+    assert run.status == "paused"
+    assert threading.active_count() == before
