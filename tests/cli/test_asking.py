@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from fanfold.cli.terminal.statuses import clock
+
 
 def write(project, text, name="a.yaml"):
     (project / name).write_text(text)
@@ -118,6 +120,42 @@ def test_permission_is_asked_for_what_is_carried_out_where_a_template_is_text(pr
     recipe += """  - {id: a, run: [echo, '\\{{inputs.folder}}', "{{inputs.folder}}"]}\n"""
     refused = fanfold("run", write(project, recipe))
     assert "x needs permission: a runs: echo '\\{{inputs.folder}}' 'src'\n" in refused.err
+
+
+def test_a_default_that_answers_on_another_day_is_told_with_its_date(project, fanfold):
+    asks = "name: x\nsteps: [{id: ok, approve: Go?, timeout: %s, default: approve}]\n"
+    (line,) = [
+        line
+        for line in fanfold("run", write(project, asks % "50h")).err.splitlines()
+        if "its default answers" in line
+    ]
+    assert re.match(r" +from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d on its", line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", clock("2020-02-03T04:05:06.000Z"))
+
+
+def test_an_answer_in_words_to_an_approval_is_told_with_what_it_offers(project, fanfold):
+    fanfold("run", write(project, "name: x\nsteps: [{id: ok, approve: Go?, choices: [ship it, drop]}]\n"))
+    refused = fanfold("answer", "last", "ok", "ship it")
+    assert refused.status == 2
+    assert "choose one of ship it, drop: fanfold approve " in refused.err
+    assert refused.err.endswith(" ok --choice 'ship it'\n")
+
+
+@pytest.mark.parametrize(
+    ("variable", "secret"),
+    [("DEPLOY_TOKEN", "hunter2-hunter2-hunter2"), ("UNNAMED", "ghp_abcdefghijklmnopqrstuvwxyz012345")],
+)
+def test_no_question_shows_a_secret_that_is_an_input(project, fanfold, monkeypatch, variable, secret):
+    monkeypatch.setenv(variable, secret)
+    recipe = "name: x\ninputs: {key: {}, folder: {required: true}}\nsteps:\n"
+    recipe += """  - {id: a, run: [push, "{{inputs.key}}", "{{inputs.folder}}"]}\n"""
+    given = ("run", write(project, recipe), "-i", f"key={secret}")
+    for words, told in (((), "the recipe takes key, folder"), (("-i", "folder=src"), "run it with --yes")):
+        for form in ((), ("--json",)):
+            refused = fanfold(*given, *words, *form)
+            assert secret not in refused.out + refused.err
+            assert told in refused.out + refused.err
+    assert "a runs: push '{{inputs.key}}' 'src'" in fanfold(*given, "-i", "folder=src").err
 
 
 def test_a_person_answers_in_words_by_choice_and_with_data(project, fanfold, until):

@@ -117,6 +117,35 @@ def test_what_a_gate_said_last_is_told_with_the_failure(tmp_path: Path):
     assert "work did not pass its gate in 2 iterations: exit status 3" in explained.stdout
 
 
+TWO = """\
+name: x
+limits: {timeout: %s}
+steps: [{id: a, agent: explorer, prompt: x}, {id: b, agent: explorer, prompt: x}]
+"""
+
+
+def test_a_report_says_what_to_do_about_a_run_in_which_no_step_failed(tmp_path: Path):
+    cases = {
+        "late": ("run.timeout", "## What went wrong", "Raise `timeout` under the recipe's `limits`"),
+        "held": ("run.paused", "## What holds it", "the run is paused: max_agents reached"),
+    }
+    for name, (code, heading, told) in cases.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        late = name == "late"
+        (folder / "r.yaml").write_text(TWO % ("10ms" if late else "30m"))
+        (folder / "s.yaml").write_text(f"default: {{output: x, delay_ms: {3_600_000 if late else 0}}}\n")
+        command = [sys.executable, "-m", "fanfold.cli.main", "run", "r.yaml", "--script", "s.yaml"]
+        flags = [] if late else ["--max-agents", "1"]
+        done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, check=False)
+        report = next(folder.glob(".fanfold/runs/*/report.md")).read_text()
+        wrong = report.partition(heading)[2]
+        assert f"(`{code}`). " in wrong, (done.stderr, report)
+        assert told in wrong
+        assert late == (f"[{code}]" in done.stderr)
+        assert late or "paused (a limit is reached)" in done.stderr
+
+
 def feedback_of(folder: Path, result: Result, step: str) -> str:
     project = wire(folder)
     try:

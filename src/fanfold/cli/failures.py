@@ -79,8 +79,12 @@ def complete_hint(failure: FanfoldError, arguments: list[str]) -> None:
         more = [word for name, value in pairs for word in ("-i", f"{name}={value}")]
     if not more:
         return
+    from fanfold.agents.redaction import Redactor
+
     at = arguments.index("--") if "--" in arguments else len(arguments)
     command = shlex.join(["fanfold", *arguments[:at], *more, *arguments[at:]])
+    if Redactor.of(os.environ).text(command) != command:
+        return  # who typed a secret is not shown it, in a log of a CI server perhaps
     before = f"{failure.hint}; " if failure.hint and more != ["--yes"] else ""
     failure.hint = f"{before}{'to permit it' if more == ['--yes'] else 'for example'}: {command}"
 

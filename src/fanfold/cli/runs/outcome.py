@@ -173,7 +173,10 @@ def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
         lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
     error = tree.root.error
     if not failed and error is not None:
-        lines.append(f"  {one_line(error.message or error.code)}\n")
+        from fanfold.runtime.views.errors import gist
+
+        lines.append(f"  {gist(error, MAX_REASON_CHARS)} [{error.code}]\n")
+        lines += [f"    {one_line(error.hint)}\n"] if error.hint else []
     return lines
 
 

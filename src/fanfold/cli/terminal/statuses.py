@@ -19,7 +19,9 @@ COLOURS = {
 
 
 def clock(at: int | str) -> str:
-    """The local time of day, of milliseconds or of a time as documents have it."""
+    """The local time of milliseconds, or of a time as documents have it; with its date where it is not of the
+    day on which this process first said one.
+    """
     return _clock(at if isinstance(at, str) else at // 1_000)
 
 
@@ -29,4 +31,12 @@ def _clock(at: int | str) -> str:
     from datetime import UTC, datetime
 
     point = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at, UTC)
-    return point.astimezone().strftime("%H:%M:%S")
+    day, time = point.astimezone().strftime("%Y-%m-%d %H:%M:%S").split()
+    return time if day == _today() else f"{day} {time}"
+
+
+@lru_cache(maxsize=1)
+def _today() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).astimezone().strftime("%Y-%m-%d")

@@ -37,8 +37,7 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
         node = step.node
         if reply.text is not None:
             message = f"{node.path} is an approval, which takes a decision"
-            hint = f"fanfold approve {root_of(node)} {typed_path(node)}"
-            raise AuthorError("approval.not_text", message, hint=hint)
+            raise AuthorError("approval.not_text", message, hint=_how(node, said.choices))
         if reply.decision not in (said.choices or YES_OR_NO):
             message = f"{node.path} cannot be answered with {reply.decision!r}"
             raise AuthorError("approval.bad_choice", message, hint=_how(node, said.choices))

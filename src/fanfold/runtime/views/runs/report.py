@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fanfold.kernel.events import NOTHING_SPENT, Usage
-from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.lifecycle import COMPLETED, RUN_TERMINAL
 from fanfold.kernel.nodes import Composite, Map, Node, Run, Scope
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
@@ -38,9 +38,13 @@ ADVICE = {
     "quota": "check the provider's account, then resume the run",
     "invalid_output": "look at the step's output and its `output_schema`",
     "permission": "give the permission it asked for, or narrow the step",
-    "budget": "raise the budget when you resume the run",
+    "budget": "raise it when you resume the run",
     "conflict": "look at the paths it names, then run the step again",
 }
+RUN_ADVICE = {
+    "run.timeout": "raise `timeout` under the recipe's `limits`, or split the recipe",
+}
+"""By the code: what a whole run ended or rests for."""
 
 
 MAX_ROWS = 200
@@ -71,13 +75,12 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
     failures = [node for node in nodes if _failed_first_hand(node)]
     error = run_error(tree, run)
     if failures or error is not None:
-        tolerated = run.status == COMPLETED
-        lines += ["## What went wrong" + (", and was tolerated" if tolerated else ""), ""]
+        lines += [_wrong_heading(status, bool(failures)), ""]
         for node in failures[:MAX_ROWS]:
             lines.append(_failure_line(node))
             lines += [f"  > {shorten_line(said, MAX_SAID_CHARS)}  " for said in last_objections(tree, node)]
         if error is not None and not failures:
-            lines.append(f"- {error.message} ({error.code})")
+            lines.append(_error_line("", error, RUN_ADVICE.get(error.code, "")))
         lines.append("")
         if again := how_to_retry(tree):
             lines += [f"`{again}` runs what failed again and keeps the rest.", ""]
@@ -153,10 +156,20 @@ def _asked(inputs: dict[str, JSON]) -> list[str]:
 
 
 def _failure_line(node: Node) -> str:
-    error = node.error
-    assert error is not None
-    advice = error.hint or ADVICE.get(error.kind, "")
-    text = f"- **{node.path}** {node.status}: {gist(error, FAILURE_CHARS)} (`{error.code}`)"
+    assert node.error is not None
+    return _error_line(f"**{node.path}** {node.status}: ", node.error)
+
+
+def _wrong_heading(status: str, failed: bool) -> str:
+    if status == COMPLETED:
+        return "## What went wrong, and was tolerated"
+    return "## What went wrong" if failed or status in RUN_TERMINAL else "## What holds it"
+
+
+def _error_line(who: str, error: Failure, advice: str = "") -> str:
+    """A failure in a line, with what to do about it; below it what a program said last."""
+    advice = error.hint or advice or ADVICE.get(error.kind, "")
+    text = f"- {who}{gist(error, FAILURE_CHARS)} (`{error.code}`)"
     words = "".join(f"\n      {one_line(line)}" for line in last_words(error, MAX_WORDS))
     return (f"{text}. {advice[:1].upper()}{advice[1:]}." if advice else text) + (
         f"\n{words}\n" if words else ""

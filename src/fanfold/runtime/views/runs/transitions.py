@@ -47,6 +47,9 @@ FindStep: TypeAlias = Callable[[str, str], Step | None]
 """Run id and path to the step there, if known."""
 MAX_NOTE_CHARS = 160
 
+_PAUSED_FOR = {"budget": "a limit is reached"}
+"""What is not the word that the log has for it: a budget is one limit of several."""
+
 
 class Transition(Struct, frozen=True):
     """`path` is a tree path, empty for the run itself; `text` completes the sentence."""
@@ -134,7 +137,9 @@ class Transitions:
             self._started.setdefault(key, envelope.at)
             return Transition(envelope.at, "", data.kind, data.kind)
         if isinstance(data, Paused):
-            return Transition(envelope.at, "", "paused", f"paused ({data.reason})")
+            return Transition(
+                envelope.at, "", "paused", f"paused ({_PAUSED_FOR.get(data.reason, data.reason)})"
+            )
         if isinstance(data, CancelRequested):
             return Transition(envelope.at, "", "cancelled", "was asked to cancel")
         if isinstance(data, Finished):

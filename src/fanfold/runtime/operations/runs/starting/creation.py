@@ -301,7 +301,7 @@ def start(
         attendant=attendant,
         also=also,
         scripted=scripted,
-        inputs=bound,
+        inputs=project.backends.machine.redactor.json(dict(bound)),
     )
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
