@@ -6,6 +6,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,29 @@ def test_a_loop_finds_a_closed_project_closed_whether_it_was_used_or_not() -> No
     asyncio.run(work(used=False))
     asyncio.run(work(used=True))
     assert statuses() == ["completed"]
+
+
+def test_a_run_that_could_not_go_on_is_told_of_where_nobody_asked(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(*, asked: bool) -> None:
+        async with fanfold.open(".") as ff:
+            run = await ff.start(TWO, options=SLOW)
+            await anext(run.events())
+            shutil.rmtree(project / ".fanfold")
+            async for _ in run.events(1_000):
+                pass  # it ends when nobody drives the run any more
+            if asked:
+                with pytest.raises(fanfold.WorldError):
+                    await run.result()
+
+    asyncio.run(work(asked=True))
+    assert not caplog.records
+    asyncio.run(work(asked=False))
+    (record,) = caplog.records
+    assert "could not go on, and nobody waited for it" in record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], fanfold.WorldError)
 
 
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:

@@ -1,5 +1,6 @@
 """What programs get wrong: they are told what it was, at once, and nothing that runs or is stored suffers."""
 
+import asyncio
 import copy
 import functools
 import pickle
@@ -194,6 +195,49 @@ def test_models_fit_inside_of_other_types(ff):
     scripted = fanfold.Options(script="default: {output: [{x: 1}, {x: 2}]}")
     assert ff.run(points, output=list[Point], options=scripted).expect() == [Point(x=1), Point(x=2)]
     assert refusal(ff.run, points, output=dict[str, Point], options=scripted).code == "output.unfit"
+
+
+def test_what_an_output_is_made_of_is_shown_and_what_it_lacks_is_said(ff):
+    class Strict(pydantic.BaseModel):
+        x: int
+
+        @pydantic.field_validator("x")
+        @classmethod
+        def refuse(cls, value: int) -> int:
+            raise RuntimeError(f"not {value}")
+
+    @fanfold.function
+    def point() -> dict[str, int]:
+        return {"x": 1}
+
+    @fanfold.function
+    def nothing() -> None:
+        return None
+
+    def calling(handler: str) -> fanfold.Recipe:
+        return fanfold.Recipe(name="calls", steps=[{"id": "call", "handler": handler}])
+
+    allowed = fanfold.Options(permission="auto")
+    assert "Point(x=1)" in ff.run(calling("point"), output=Point, options=allowed)._repr_html_()
+    unfit = refusal(ff.run, calling("point"), output=Strict, options=allowed)
+    assert (unfit.code, unfit.message.endswith("is no Strict: not 1")) == ("output.unfit", True)
+    empty = ff.run(calling("nothing"), output=Point, options=allowed)
+    assert refusal(empty.expect).message == f"run {empty.run_id} completed, and its output is null"
+
+
+def test_a_group_of_exceptions_says_what_happened(ff):
+    @fanfold.function
+    async def together() -> None:
+        async def fail() -> None:
+            raise ValueError("no such word")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+    recipe = fanfold.Recipe(name="calls", steps=[{"id": "call", "handler": "together"}])
+    error = ff.run(recipe, options=fanfold.Options(permission="auto")).error
+    assert error is not None
+    assert error.message.endswith("(1 sub-exception): ValueError: no such word")
 
 
 def test_errors_are_copied_sent_to_other_processes_and_annotated_as_they_are():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MAX_CHARACTERS = 10_000
+MAX_OF_A_GROUP = 5
 
 
 def said(raised: BaseException) -> str:
@@ -10,8 +11,27 @@ def said(raised: BaseException) -> str:
 
     >>> said(ValueError("no such word"))
     'ValueError: no such word'
+    >>> said(ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no"), KeyError("a")]))
+    "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): ValueError: no; KeyError: 'a'"
     """
-    return f"{type(raised).__name__}: {words_of(raised)}".removesuffix(": ")
+    told = f"{type(raised).__name__}: {words_of(raised)}".removesuffix(": ")
+    if isinstance(raised, BaseExceptionGroup):  # its own words say nothing of what happened
+        inside = "; ".join(map(said, _members(raised)))
+        told = f"{told}: {inside}"[:MAX_CHARACTERS]
+    return told
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The first exceptions of a group that are no groups themselves."""
+    found: list[BaseException] = []
+    rest: list[BaseException] = [group]
+    while rest and len(found) < MAX_OF_A_GROUP:
+        one = rest.pop(0)
+        if isinstance(one, BaseExceptionGroup):
+            rest = [*one.exceptions, *rest]
+        else:
+            found.append(one)
+    return found
 
 
 def words_of(raised: BaseException) -> str:

@@ -109,10 +109,13 @@ class Client:
             return  # a fork has none of it
         for run in self._runs:
             run.check_loop()
+        runs = list(self._runs)
         try:
-            await insist(asyncio.gather(*(run.leave() for run in self._runs), return_exceptions=True))
+            await insist(asyncio.gather(*(run.leave() for run in runs), return_exceptions=True))
         finally:
             self.project.close()
+            for run in runs:
+                run.tell_unheard()
 
     async def start(
         self,

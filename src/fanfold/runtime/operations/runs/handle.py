@@ -52,6 +52,8 @@ class RunHandle:
         driving = self._host.resume(raised) if resumed else self._host.start()
         self._work = asyncio.create_task(self._drive(driving))
         self._work.add_done_callback(lambda _: self._committed([]))
+        self._heard = False
+        """Whether somebody was told how driving it ended."""
 
     async def _drive(self, driving: Coroutine[None, None, None]) -> None:
         try:
@@ -173,6 +175,7 @@ class RunHandle:
         if self._work.cancelled():  # here, or with the event loop that it was driven in
             self._check_driven()
         elif self._work.done():
+            self._heard = True
             self._work.result()
         done = to_result(self.tree)
         return done if output is None else with_type(done, output)
@@ -279,10 +282,21 @@ class RunHandle:
             self._host.pause()
         await insist(self._work)
 
+    def tell_unheard(self) -> None:
+        """Have the loop say why a run could not go on, where nobody has asked for it: as for any task."""
+        if self._heard or not self._work.done() or self._work.cancelled():
+            return
+        if (error := self._work.exception()) is not None:
+            message = f"run {self.id} could not go on, and nobody waited for it"
+            self._loop.call_exception_handler({"message": message, "exception": error})
+
     async def _over(self) -> None:
         """Wait until nobody drives the run here. Who stops waiting stops nothing else."""
         self.check_loop()
-        await asyncio.shield(self._work)
+        try:
+            await asyncio.shield(self._work)
+        finally:
+            self._heard = self._work.done()
 
 
 class _Follower:

@@ -65,13 +65,10 @@ class TypedResult(Result, Generic[T], frozen=True):
 def _no_output(result: Result) -> WorldError:
     error = result.error
     why = f": {gist(error, REASON_CHARS)}" if error is not None else ""
+    how = "completed, and its output is null" if result.ok else f"is {result.status}{why}"
     hint = f"fanfold explain {result.run_id}"
-    return WorldError(
-        "run.no_output",
-        f"run {result.run_id} is {result.status}{why}",
-        hint=hint,
-        details={"run_id": result.run_id},
-    )
+    details = {"run_id": result.run_id}
+    return WorldError("run.no_output", f"run {result.run_id} {how}", hint=hint, details=details)
 
 
 def to_result(tree: RunTree) -> Result:
@@ -90,7 +87,7 @@ def with_type(result: Result, kind: type[T]) -> TypedResult[T]:
 
 def _html(result: Result) -> str:
     """One block of HTML that needs nothing from outside."""
-    answer = indented(result.output) if result.output is not None else ""
+    answer = _answer(result.output) if result.output is not None else ""
     parts = [
         f"<div><b>{escape(result.recipe)}@{result.version}</b> {_status(result.status)}",
         f" <code>{escape(result.run_id)}</code> {_spent(result)}",
@@ -100,6 +97,14 @@ def _html(result: Result) -> str:
         "</div>",
     ]
     return "".join(parts)
+
+
+def _answer(output: object) -> str:
+    """An output, or what was made of one, as a person reads it."""
+    try:
+        return indented(output)
+    except TypeError:  # a value of a type that only the program knows
+        return repr(output)
 
 
 def _graph(result: Result) -> str:

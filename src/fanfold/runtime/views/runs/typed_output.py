@@ -47,7 +47,7 @@ def fit(value: JSON, kind: type[T], run_id: str) -> T:
                 if _is_model(kind)
                 else msgspec.convert(value, kind, dec_hook=_modelled)
             )
-    except (msgspec.ValidationError, ValueError, TypeError) as error:
+    except Exception as error:  # whoever wrote the type may have it raise anything
         message = f"the output of run {run_id} is no {getattr(kind, '__name__', kind)}: {error}"
         hint = f"fanfold inspect {run_id} shows it; `output_schema` makes a step keep to a shape"
         raise AuthorError("output.unfit", message, hint=hint, details={"run_id": run_id}) from error
