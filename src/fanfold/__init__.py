@@ -96,7 +96,7 @@ def open(path: str | os.PathLike[str] = ".") -> Client:
     from fanfold.trust.location import project_folder
     from fanfold.wiring import wire
 
-    return Client(wire(project_folder(path)))
+    return Client(wire(project_folder(path).absolute()))  # wherever the program goes from here
 
 
 def open_sync(path: str | os.PathLike[str] = ".") -> SyncClient:

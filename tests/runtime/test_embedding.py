@@ -263,6 +263,47 @@ def test_a_run_that_could_not_go_on_is_told_of_where_nobody_asked(
     assert isinstance(record.exc_info[1], fanfold.WorldError)
 
 
+def test_what_a_program_does_to_a_result_changes_neither_the_run_nor_the_next_result() -> None:
+    @fanfold.function
+    def listed(items: list[int]) -> list[int]:
+        return items
+
+    recipe = fanfold.Recipe(
+        name="lists",
+        steps=[
+            {"id": "first", "handler": "listed", "inputs": {"items": {"literal": [1, 2]}}},
+            {"id": "ok", "approve": "Go?", "depends_on": ["first"]},
+            {
+                "id": "last",
+                "handler": "listed",
+                "inputs": {"items": "steps.first.output"},
+                "depends_on": ["ok"],
+            },
+        ],
+    )
+    with fanfold.open_sync(".") as ff:
+        run = ff.start(recipe, options=ALLOWED)
+        run.result().steps["first"].output.append(3)
+        run.approve("ok")
+        run.result().output.append(4)
+        assert run.result().output == [1, 2]
+
+
+def test_a_program_may_go_to_another_folder_and_its_project_stays_where_it_is(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = project / "elsewhere"
+    elsewhere.mkdir()
+    workflows = project / ".fanfold" / "workflows"
+    workflows.mkdir(parents=True)
+    (workflows / "two.yaml").write_text(TWO.to_yaml())
+    with fanfold.open_sync(".") as ff:
+        monkeypatch.chdir(elsewhere)
+        assert ff.run("two", options=QUICK).ok
+        assert [run.recipe for run in ff.runs()] == ["two"]
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")

@@ -106,6 +106,7 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         "check",
         "check_loop",
         "result_now",
+        "tell_unheard",
         "when_at_rest",
     }
     assert public(fanfold.RunHandle) - driving <= public(fanfold.SyncRun)

@@ -10,7 +10,7 @@ from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from fanfold.errors import WorldError
 from fanfold.kernel.plan import JSON, Plan
@@ -72,7 +72,23 @@ def _no_output(result: Result) -> WorldError:
 
 
 def to_result(tree: RunTree) -> Result:
-    return Result(**structs.asdict(run_document(tree)), plan=tree.state.plan, report=report_markdown(tree))
+    """What the run has given, the caller's own: the run goes on with values that nobody else can change."""
+    given = structs.asdict(run_document(tree))
+    given["output"] = _copied(given["output"])
+    given["changes"] = list(given["changes"])
+    given["steps"] = {
+        path: structs.replace(step, output=_copied(step.output)) if _is_mutable(step.output) else step
+        for path, step in given["steps"].items()
+    }
+    return Result(**given, plan=tree.state.plan, report=report_markdown(tree))
+
+
+def _is_mutable(value: JSON) -> bool:
+    return isinstance(value, list | dict)
+
+
+def _copied(value: JSON) -> JSON:
+    return to_builtins(value) if _is_mutable(value) else value
 
 
 def with_type(result: Result, kind: type[T]) -> TypedResult[T]:
