@@ -347,6 +347,37 @@ def test_nothing_but_the_protocol_is_on_stdout(project):
     assert [one["name"] for one in heard[-2]["result"]["prompts"] if one["name"] == "broken"] == []
 
 
+def request(number: Any, **more: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": "ping", **more}
+
+
+@pytest.mark.parametrize(
+    ("line", "answered", "code"),
+    [
+        ("this is not JSON", [None], -32700),
+        (json.dumps(request(5, params={"half": "\ud83d"})), [5], -32700),
+        (json.dumps([request(6), request("seven"), {"jsonrpc": "2.0", "method": "x"}]), [6, "seven"], -32600),
+        (json.dumps(request(8, jsonrpc="1.0")), [8], -32600),
+        (json.dumps(request(True, params=[])), [None], -32600),
+        ('{"jsonrpc":"2.0","id":9,"params":' + "[" * 100_000, [None], -32700),
+        ("  ", [], 0),
+    ],
+)
+def test_what_is_no_message_is_answered_as_such_and_the_next_one_is_heard(project, line, answered, code):
+    server = stdio(project)
+    process = subprocess.Popen(
+        [server.command, *server.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{line}\n{json.dumps(request(99))}\n")
+    process.stdin.flush()
+    heard = [json.loads(process.stdout.readline()) for _ in [*answered, "the ping"]]
+    process.communicate(timeout=PATIENCE_S)
+    assert {(one["id"], one["error"]["code"]) for one in heard[:-1]} == {(one, code) for one in answered}
+    assert (heard[-1]["id"], heard[-1]["result"]) == (99, {})
+
+
 @pytest.mark.parametrize("then", ["", '{"jsonrpc": "2.0", "id": 2, "meth'])
 def test_a_client_that_is_gone_before_it_is_answered_is_no_error(project, then):
     server = stdio(project)
