@@ -13,10 +13,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from fanfold.kernel.events import StepEvent
 from fanfold.server.streams import LISTED
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.stores.trees import head
+from fanfold.testing.stores.trees import Tree, head
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 
 MANY = """
@@ -164,20 +165,35 @@ def test_a_client_that_takes_nothing_costs_no_memory_and_holds_nobody_up(serve: 
     script = {"default": {"output": "x" * 2_000}}
     run = server.post("/api/runs", {"recipe": "many", "script": script}, 201)["run_id"]
     assert follow(server, run, 0, 100_000)
-    host, port = re.fullmatch(r"http://([\d.]+):(\d+)/", server.url).groups()  # type: ignore[union-attr] # it is one
-    lazy = []
-    for _ in range(20):
-        client = socket.create_connection((host, int(port)))
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        head = f"GET /api/runs/{run}/stream HTTP/1.1\r\nHost: {host}:{port}\r\n"
-        client.sendall(f"{head}Authorization: Bearer {server.token}\r\n\r\n".encode())
-        lazy.append(client)
+    lazy = [_that_takes_nothing(server, run) for _ in range(20)]
     before = _memory(server)
     for _ in range(3):
         assert len(follow(server, run, 0, 100_000)) > 300
     assert _memory(server) - before < 20_000_000
     for client in lazy:
         client.close()
+
+
+def test_one_that_is_far_behind_keeps_what_is_new_from_nobody(serve: Serve) -> None:
+    server, tree = serve(), Tree("big")
+    with closing(SqliteStore(server.folder / ".fanfold")) as store:
+
+        def record(count: int, status: str) -> None:
+            envelopes = [
+                tree.event(StepEvent("a", "completed", 1, 1, summary="x" * 4_000)) for _ in range(count)
+            ]
+            store.write([Batch(root="big", epoch=0, envelopes=envelopes, heads=[head("big", status=status)])])
+
+        record(5_000, "running")
+        lazy = _that_takes_nothing(server, "big")
+        assert lazy.recv(15) == b"HTTP/1.1 200 OK"  # it was told how far the log reached, and no further
+        record(10, "running")
+        with server.client.stream("GET", "/api/runs/big/stream", headers={"Last-Event-ID": "5010"}) as reply:
+            heard = events(reply.iter_lines())
+            assert next(heard)[2]["seq"] == 5_010
+            record(5, "completed")
+            assert [number for _, number, _ in heard] == [5_011, 5_012, 5_013, 5_014, 5_015, None]
+        lazy.close()
 
 
 def test_too_many_streams_are_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +207,16 @@ def test_too_many_streams_are_refused(serve: Serve, monkeypatch: pytest.MonkeyPa
     assert refused.json()["error"]["code"] == "server.busy"
     for one in held:
         one.__exit__(None, None, None)
+
+
+def _that_takes_nothing(server: Server, run: str) -> socket.socket:
+    """The connection of a client that asked for a stream and does not read it."""
+    host, port = re.fullmatch(r"http://([\d.]+):(\d+)/", server.url).groups()  # type: ignore[union-attr] # it is one
+    client = socket.create_connection((host, int(port)))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    asked = f"GET /api/runs/{run}/stream HTTP/1.1\r\nHost: {host}:{port}\r\n"
+    client.sendall(f"{asked}Authorization: Bearer {server.token}\r\n\r\n".encode())
+    return client
 
 
 def _memory(server: Server) -> int:

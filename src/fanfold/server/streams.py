@@ -219,6 +219,9 @@ class _SharedLog:
         """The number before the first that is held."""
         if number < first:
             return self._read(number)
+        if number > self._last:  # nobody who reads on from here has got this far: what is held begins anew
+            self._frames.clear()
+            self._last = number
         if number == self._last:
             fresh = self._read(self._last)
             self._frames.extend(fresh)
