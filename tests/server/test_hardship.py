@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from fanfold.errors import WorldError
 from fanfold.server.connections import MAX_CONNECTIONS
-from fanfold.server.idempotency import Idempotency, KeptReply
+from fanfold.server.idempotency import MAX_KEYS, Idempotency, KeptReply
 from tests.server.conftest import Serve, Server, serving
 from tests.work import PATIENCE_S
 
@@ -114,6 +115,21 @@ def test_keys_that_failed_are_free_and_a_torn_file_is_read_as_far_as_it_goes(tmp
     assert again.begin("me", "b", b"x") is None
     assert again.begin("me", "c", b"x") is None
     assert file.stat().st_mode & 0o077 == 0
+
+
+def test_however_many_keys_there_are_none_is_forgotten_while_its_request_is_answered(tmp_path: Path) -> None:
+    keys = Idempotency(tmp_path / "keys.jsonl")
+    assert keys.begin("me", "first", b"x") is None
+    assert keys.begin("me", "second", b"x") is None
+    for number in range(MAX_KEYS + 5):
+        assert keys.begin("other", str(number), b"x") is None
+        keys.done("other", str(number), KeptReply(200, "{}"))
+    with pytest.raises(WorldError, match="still being answered"):
+        keys.begin("me", "first", b"x")
+    keys.done("me", "first", KeptReply(201, "[]"))
+    keys.failed("me", "second")
+    assert keys.begin("me", "first", b"x") == KeptReply(201, "[]")
+    assert keys.begin("me", "second", b"x") is None
 
 
 def test_who_connects_and_says_nothing_keeps_nobody_out(serve: Serve) -> None:

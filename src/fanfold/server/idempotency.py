@@ -7,7 +7,7 @@ Rules
 * What is remembered is written down before anything is done, so a key means the same to the next server. If
   this one dies or is stopped in between, nobody knows whether it was done: who asks again is told so, and
   nothing is done twice.
-* Keys are forgotten after a day, and when there are too many.
+* Keys are forgotten after a day, and when there are too many, but none whose request is being answered.
 """
 
 from __future__ import annotations
@@ -67,8 +67,15 @@ class Idempotency:
         digest = sha256(b"\0".join(request)).hexdigest()
         known = self._known.get((who, key))
         if known is None or known.until < time.time():
-            self._note(KeptRequest(who, key, digest, time.time() + KEPT_S))
             self._under_way.add((who, key))
+            try:
+                self._note(KeptRequest(who, key, digest, time.time() + KEPT_S))
+            except BaseException:
+                self._under_way.discard((who, key))
+                self._known.pop(
+                    (who, key), None
+                )  # it is not written down: nothing is done, and it may be tried again
+                raise
             return None
         if known.request != digest:
             message = "this Idempotency-Key came with another request before"
@@ -110,8 +117,10 @@ class Idempotency:
         self._known.pop((one.who, one.key), None)
         if not one.is_forgotten and one.until > time.time():
             self._known[one.who, one.key] = one
-        while len(self._known) > MAX_KEYS:
-            self._known.popitem(last=False)
+        if len(self._known) > MAX_KEYS:
+            oldest = next((one for one in self._known if one not in self._under_way), None)
+            if oldest is not None:
+                del self._known[oldest]
 
     def _write_anew(self) -> None:
         """As a whole or not at all, for this user's eyes only. Half of the room, so that it lasts a while."""
