@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Request, Route, expect
+from playwright.sync_api import Browser, Request, Route, expect
 
-from tests.browser.conftest import SLOW_SCRIPT, Console
+from tests.browser.conftest import SLOW_SCRIPT, Console, lay_out_console
+from tests.server.conftest import serving
 
 PRESSED_WHEN_DRAWN = """
 new MutationObserver((_, watch) => {
@@ -182,3 +185,46 @@ def test_a_theme_can_be_chosen_on_a_phone_too(console: Console) -> None:
     page.wait_for_function("getComputedStyle(document.documentElement).colorScheme === 'dark'")
     page = console.go("/runs")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_run_whose_process_died_is_seen_to_be_stuck_and_goes_on(console: Console) -> None:
+    run = console.start("slow", SLOW_SCRIPT)
+    page = console.go("/")
+    row = page.locator("li", has=page.locator(f'a[href="/runs/{run}"]'))
+    expect(row.locator(".heartbeat")).to_contain_text("heartbeat")
+    os.kill(console.server.get(f"/api/runs/{run}/pulse")["owner"]["pid"], signal.SIGKILL)
+    needs = page.get_by_role("region", name="Needs you")
+    expect(needs.locator("li", has=page.locator(f'a[href="/runs/{run}"]')).first).to_contain_text("is stuck")
+    expect(page.get_by_role("region", name="Running now")).to_contain_text("nobody drives it")
+    page = console.go(f"/runs/{run}")
+    expect(page.locator(".run-facts .heartbeat")).to_have_text("nobody drives it")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.locator(".run-facts .heartbeat")).to_contain_text("heartbeat")
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+    console.server.post(f"/api/runs/{run}/cancel", {})
+
+
+def test_a_browser_that_is_not_let_in_any_more_is_told_so(browser: Browser, tmp_path: Path) -> None:
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    lay_out_console(folder)
+    with serving(folder, home) as serve:
+        first = serve()
+        console = Console(browser, first)
+        console.watch.expected = ("401", "ERR_")
+        page = console.go("/runs")
+        expect(page.locator(".pulse")).to_have_text("Live")
+        cookies = console.context.cookies()
+        console.context.clear_cookies()
+        first.stop()
+        serve("--port", first.url.rstrip("/").rpartition(":")[2])
+        expect(page.get_by_role("alert").first).to_contain_text("This browser is not let in any more.")
+        page.get_by_role("link", name="Recipes").click()
+        page.get_by_role("link", name="Runs", exact=True).click()
+        expect(page.locator("main .notice")).to_contain_text("Open the link that")
+        expect(page.get_by_text("There are no runs yet")).to_have_count(0)
+        console.context.add_cookies(cookies)  # type: ignore[arg-type]  # as the browser gave them
+        expect(page.locator(".pulse")).to_have_text("Live")
+        expect(page.get_by_text("There are no runs yet")).to_be_visible()
+        console.context.close()
+        assert console.watch.wrong == []

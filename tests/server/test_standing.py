@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -59,3 +61,25 @@ def test_what_runs_has_a_pulse_and_what_is_paused_stands_still(server: Server) -
     assert {side["status"] for step in compared["steps"] for side in (step["a"], step["b"])} == {"waiting"}
     server.post(f"/api/runs/{run}/cancel", {})
     assert server.get(f"/api/runs/{child['run_id']}/head")["status"] == "cancelled"
+
+
+def test_a_run_whose_process_was_killed_is_stuck_though_nothing_was_recorded(server: Server) -> None:
+    run = server.post("/api/runs", {"recipe": "outer", "script": NEVER, "yes": True}, 201)["run_id"]
+    while not server.get("/api/agents")["sessions"]:
+        pass
+    assert server.get(f"/api/runs/{run}/pulse")["is_stuck"] is False
+    owner = server.get(f"/api/runs/{run}/pulse")["owner"]["pid"]
+    os.kill(owner, signal.SIGSTOP)  # from now on nothing is recorded, not even a sign of life
+    assert server.get("/api/home")["needs"] == []
+    os.kill(owner, signal.SIGKILL)
+    while server.get(f"/api/runs/{run}/pulse")["owner"]["alive"]:
+        pass
+    assert server.get(f"/api/runs/{run}/pulse")["is_stuck"] is True
+    while not (needs := server.get("/api/home")["needs"]):
+        pass
+    assert [(need["kind"], need["run_id"]) for need in needs] == [("stuck", run)]
+    server.post(f"/api/runs/{run}/resume", {})
+    while server.get(f"/api/runs/{run}/pulse")["is_stuck"]:
+        pass
+    server.post(f"/api/runs/{run}/cancel", {})
+    assert server.get("/api/home")["needs"] == []

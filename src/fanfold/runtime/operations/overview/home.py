@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import NOTHING_SPENT
-from fanfold.kernel.lifecycle import PAUSED, RUNNING, WAITING
+from fanfold.kernel.lifecycle import PAUSED, PENDING, RUNNING, WAITING
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.history.listing import listed, owner_of
 from fanfold.runtime.operations.project import Project
@@ -107,12 +107,15 @@ def _questions(project: Project) -> Iterator[Need]:
 
 
 def _stuck(project: Project) -> Iterator[Need]:
-    lately = wall_clock_ms() - STARTING_MS
     for root in abandoned(project):
         head = project.resolve(root)
-        if head.created_at > lately:
-            continue  # its process is on the way
-        yield Need("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
+        if _is_stuck(head, owner_of(project, root)):
+            yield Need("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
+
+
+def _is_stuck(head: RunHead, owner: OwnerDocument | None) -> bool:
+    """Of a run that is to go on. Where nobody ever drove it, its process may still be on the way."""
+    return not owner.alive if owner is not None else head.created_at <= wall_clock_ms() - STARTING_MS
 
 
 def _paused(project: Project) -> Iterator[Need]:
@@ -167,7 +170,8 @@ def all_questions(project: Project) -> PendingQuestions:
 
 
 class Pulse(Struct, frozen=True):
-    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody does.
+    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody ever did, or
+    let go of it. `is_stuck` when somebody would have to, and does not.
 
     Signs of life are no events, so nothing that is kept until the next event may hold one.
     """
@@ -175,6 +179,7 @@ class Pulse(Struct, frozen=True):
     run_id: str
     owner: OwnerDocument | None
     heartbeat_age_ms: int | None
+    is_stuck: bool
 
 
 class Pulses(Struct, frozen=True):
@@ -183,14 +188,16 @@ class Pulses(Struct, frozen=True):
 
 def pulse_of(project: Project, run: str) -> Pulse:
     """That of the tree a run belongs to, by the id of its root."""
-    return _pulse(project, project.resolve(run).root_run_id)
+    return _pulse(project, project.resolve(project.resolve(run).root_run_id))
 
 
 def live_pulses(project: Project) -> Pulses:
-    """Those of every root run that runs, or waits for somebody; the newest first."""
-    heads = project.heads(RUNNING, WAITING, limit=MAX_PULSES)
-    return Pulses([_pulse(project, head.run_id) for head in heads])
+    """Those of every root run that is to run, runs, or waits for somebody; the newest of each first."""
+    heads = project.heads(RUNNING, WAITING, PENDING, limit=MAX_PULSES)
+    return Pulses([_pulse(project, head) for head in heads])
 
 
-def _pulse(project: Project, root: str) -> Pulse:
-    return Pulse(root, owner_of(project, root), project.store.heartbeat_age_ms(root))
+def _pulse(project: Project, head: RunHead) -> Pulse:
+    owner = owner_of(project, head.run_id)
+    is_stuck = head.status in (PENDING, RUNNING) and _is_stuck(head, owner)
+    return Pulse(head.run_id, owner, project.store.heartbeat_age_ms(head.run_id), is_stuck)

@@ -12,11 +12,12 @@ import { Runs } from "./pages/runs.js";
 import { Search } from "./pages/search.js";
 import { Step } from "./pages/step.js";
 import { System } from "./pages/system.js";
-import { Empty } from "./parts/states.js";
+import { Boundary, Empty } from "./parts/states.js";
 import { Frame, PageHead } from "./shell/frame.js";
 import { startKeys } from "./shell/keys.js";
 import { place, startRoutes } from "./shell/route.js";
 import { announce } from "./shell/said.js";
+import { startSigns } from "./text/visible.js";
 
 /** @type {[RegExp, any][]} */
 const PAGES = [
@@ -47,7 +48,7 @@ function Console() {
     const parts = found && decoded(found.slice(1));
     if (parts) {
       const [first = "", second = ""] = parts;
-      return html`<${Frame}><${Page} key=${path} first=${first} second=${second} /></${Frame}>`;
+      return html`<${Frame}><${Boundary} of=${path + place.value.search}><${Page} key=${path} first=${first} second=${second} /></${Boundary}></${Frame}>`;
     }
   }
   return html`<${Frame}><div class="page"><${PageHead} title="No such page" /><${Empty} title="There is nothing at this address"><p>The menu has everything there is.</p><a class="button primary" href="/">Home</a></${Empty}></div></${Frame}>`;
@@ -62,6 +63,7 @@ function decoded(parts) {
   }
 }
 
+startSigns();
 startStream();
 startKeys();
 startRoutes();

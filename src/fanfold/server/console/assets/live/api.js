@@ -1,4 +1,5 @@
 /** Calls of the API: one way to ask, one shape of error, never anywhere but this server. */
+import { readJson, writeJson } from "../text/json.js";
 
 /** What the server said went wrong, or that it could not be reached (`code` is then `unreachable`). */
 export class ApiError extends Error {
@@ -12,6 +13,9 @@ export class ApiError extends Error {
   }
 }
 
+/** What somebody in front of a browser can do about it; the server's words are for programs. */
+export const SHUT = { code: "request.unauthorized", message: "This browser is not let in any more.", hint: "Open the link that `fanfold serve` printed when it was started; every start prints one." };
+
 /** @param {string} method @param {string} path @param {unknown} [body] @param {AbortSignal} [signal] */
 async function ask(method, path, body, signal) {
   /** @type {Record<string, string>} */
@@ -22,7 +26,7 @@ async function ask(method, path, body, signal) {
   try {
     answer = await fetch(`/api${path}`, {
       method, headers, signal, credentials: "same-origin",
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? undefined : writeJson(body),
     });
   } catch (error) {
     if (signal?.aborted) throw error;
@@ -32,7 +36,8 @@ async function ask(method, path, body, signal) {
     });
   }
   const text = await answer.text();
-  const found = text && (answer.headers.get("content-type") || "").includes("json") ? JSON.parse(text) : text;
+  const found = text && (answer.headers.get("content-type") || "").includes("json") ? readJson(text) : text;
+  if (answer.status === 401) throw new ApiError(401, SHUT);
   if (!answer.ok) throw new ApiError(answer.status, found?.error || { message: String(found || answer.statusText) });
   return found;
 }

@@ -1,12 +1,15 @@
 /** Signs of life of what runs. They are no events: they are asked for now and then, once for the whole page. */
 import { signal, useEffect } from "../vendor/preact.js";
 import { get } from "./api.js";
-import { onRun } from "./stream.js";
+import { onRun, tellRun } from "./stream.js";
 
 const EVERY_MS = 5000;
 
-/** When it was asked, and the age of each by the id of its root run; null before the first answer. */
-const pulses = signal(/** @type {{asked: number, ages: Map<string, number | null> | null}} */ ({ asked: 0, ages: null }));
+/** @typedef {{run_id: string, owner: {alive: boolean} | null, heartbeat_age_ms: number | null, is_stuck: boolean}} Pulse */
+/** When it was asked, and what was told by the id of each root run; null before the first answer. */
+const pulses = signal(/** @type {{asked: number, told: Map<string, Pulse> | null}} */ ({ asked: 0, told: null }));
+/** What goes on by a process, or will. */
+export const LIVE = ["pending", "running", "waiting"];
 let lookers = 0;
 let timer = 0;
 let busy = false;
@@ -17,7 +20,10 @@ async function look() {
   busy = true;
   try {
     const found = await get("/pulses");
-    pulses.value = { asked: Date.now(), ages: new Map(found.items.map((/** @type {any} */ one) => [one.run_id, one.heartbeat_age_ms])) };
+    const before = pulses.peek().told;
+    pulses.value = { asked: Date.now(), told: new Map(found.items.map((/** @type {Pulse} */ one) => [one.run_id, one])) };
+    // That a process died is no event: whoever shows its run hears of it from here.
+    for (const one of found.items) if (one.is_stuck && !before?.get(one.run_id)?.is_stuck) tellRun(one.run_id);
   } catch {
     // That the server is away is said at the top of the page.
   }
@@ -28,8 +34,9 @@ function begin() {
   look();
   timer = setInterval(look, EVERY_MS);
   stop = onRun((event) => {
-    const is = pulses.peek().ages?.has(event.run_id);
-    if (is !== undefined && is !== ["running", "waiting"].includes(event.status)) look();
+    const known = pulses.peek().told?.get(event.run_id);
+    // One that was stuck and moves is driven again.
+    if (pulses.peek().told && event.status && (Boolean(known) !== LIVE.includes(event.status) || known?.is_stuck)) look();
   });
 }
 
@@ -44,5 +51,11 @@ export function usePulses(wanted) {
       stop();
     };
   }, [wanted]);
-  return wanted ? pulses.value : { asked: 0, ages: null };
+  return wanted ? pulses.value : { asked: 0, told: null };
+}
+
+/** Whether a run would go on if somebody drove it. @param {{root_run_id: string, status: string}} run */
+export function useStuck(run) {
+  const { told } = usePulses(LIVE.includes(run.status));
+  return Boolean(told?.get(run.root_run_id)?.is_stuck);
 }

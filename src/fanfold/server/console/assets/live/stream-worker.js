@@ -16,9 +16,9 @@ function tell(message) {
 
 /** @param {string} next */
 function become(next) {
-  if (state === next) return;
+  if (state === next && next !== "refused") return; // why it is may have changed
+  if (state === "opening" || state === "live" || next === "live") since = Date.now();
   state = next;
-  since = Date.now();
   tell({ type: "state", state, since });
 }
 
@@ -26,8 +26,8 @@ function openStream() {
   source = new EventSource(last ? `/api/stream?after=${encodeURIComponent(last)}` : "/api/stream");
   source.onopen = () => become("live");
   source.onerror = () => {
-    become("lost");
     // A stream that was refused stays closed; one that broke off is taken up again by the browser.
+    become(source?.readyState === 2 ? "refused" : "lost");
     if (source && source.readyState === 2) {
       source.close();
       source = null;

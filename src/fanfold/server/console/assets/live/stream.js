@@ -1,7 +1,11 @@
 /** What happens in all runs, as it happens. Pages are told that something changed, and ask for what they show. */
 import { signal } from "../vendor/preact.js";
+import { get } from "./api.js";
 
-/** `opening`, `live`, or `lost` since a time. */
+/**
+ * `opening`, `live`, or not live since a time: `lost` when the server is away, `shut` when it does not let this browser in any
+ * more, `full` when it lets nobody else follow along.
+ */
 export const connection = signal({ state: "opening", since: Date.now() });
 /** How often the stream came back: whoever shows something asks again then. */
 export const returns = signal(0);
@@ -17,18 +21,35 @@ export function onRun(fn) {
   return () => listeners.delete(fn);
 }
 
+/** A run is not as it was, though nothing was recorded: it has no status here. @param {string} run_id */
+export function tellRun(run_id) {
+  for (const fn of listeners) fn({ run_id, seq: 0, status: "" });
+}
+
 /** @param {any} message */
 function receive(message) {
   if (message.type === "state") {
+    if (message.state === "refused") return void learnWhy(message.since);
     const before = connection.peek().state;
     connection.value = { state: message.state, since: message.since };
-    if (message.state === "live" && before === "lost") returns.value += 1;
+    if (message.state === "live" && !["opening", "live"].includes(before)) returns.value += 1;
   } else if (message.type === "run") {
     for (const fn of listeners) fn(message.data);
   } else if (message.type === "activity") {
     const { run_id, path } = message.data;
     activity.value = { ...activity.peek(), [`${run_id}:${path}`]: message.data };
   }
+}
+
+/** A browser does not say why a stream was refused; the answer to any other question does. @param {number} since */
+async function learnWhy(since) {
+  let state = "full";
+  try {
+    await get("/pulses");
+  } catch (error) {
+    state = /** @type {any} */ (error).status === 401 ? "shut" : "lost";
+  }
+  if (connection.peek().state !== "live" || connection.peek().since < since) connection.value = { state, since };
 }
 
 export function startStream() {
@@ -55,9 +76,11 @@ function openHere() {
       source = new EventSource("/api/stream");
       source.onopen = () => receive({ type: "state", state: "live", since: Date.now() });
       source.onerror = () => {
-        receive({ type: "state", state: "lost", since: Date.now() });
         // One that was refused stays closed; one that broke off is taken up again by the browser.
-        if (source?.readyState !== 2) return;
+        const refused = source?.readyState === 2;
+        const { state, since } = connection.peek();
+        receive({ type: "state", state: refused ? "refused" : "lost", since: ["opening", "live"].includes(state) ? Date.now() : since });
+        if (!refused) return;
         source = null;
         setTimeout(look, 1500);
       };

@@ -147,7 +147,7 @@ function Head({ run, id, at, step, reload }) {
       <span><b>${cost(run.usage)}</b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
       <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>
       <span>${counted(run.usage.agents, "agent")}</span>
-      ${!at && html`<${Heartbeat} root=${run.root_run_id} status=${run.status} since=${run.created_at} />`}
+      ${!at && html`<${Heartbeat} root=${run.root_run_id} status=${run.status} />`}
       <span class="quiet">started <${Ago} at=${run.created_at} /></span>
       <span class="quiet mono">${run.run_id}</span>
       ${run.forked_from && html`<span>fork of <a href=${`/runs/${run.forked_from}`} class="mono">${run.forked_from}</a> · <a href=${`/compare/${run.forked_from}/${run.run_id}`}>compare</a></span>`}

@@ -61,12 +61,12 @@ export function Runs() {
       </select>
     </form>
     <${Trouble} error=${list.error} />
-    ${list.loading && !list.rows.length ? html`<${Loading} />` : !list.rows.length ? html`<${None} filtered=${status || recipe || words} />` : html`<${VirtualTable}
+    ${list.loading && !list.rows.length ? html`<${Loading} />` : !list.rows.length && list.error ? null : !list.rows.length ? html`<${None} filtered=${status || recipe || words} />` : html`<${VirtualTable}
       label="Runs" rows=${list.rows} keyOf=${(/** @type {any} */ row) => row.run_id} onEnd=${list.more} columns=${COLUMNS}
       render=${(/** @type {any} */ row) => [
         html`<input type="checkbox" aria-label=${`Pick ${row.recipe} ${row.run_id}`} checked=${picked.has(row.run_id)} onChange=${() => pick(row.run_id)} />`,
         html`<a class="row-link" href=${`/runs/${row.run_id}`} title=${row.recipe}>${row.recipe}</a>${row.forked_from ? html` <span class="chip">fork</span>` : ""}`,
-        html`<${Status} status=${row.status} /> <${Heartbeat} root=${row.root_run_id} status=${row.status} since=${row.created_at} />`,
+        html`<${Status} status=${row.status} /> <${Heartbeat} root=${row.root_run_id} status=${row.status} />`,
         html`<${Ago} at=${row.created_at} />`,
         html`<${Took} from=${row.started_at} to=${endOf(row)} />`,
         amount(row.usage.agents), amount(row.usage.input_tokens + row.usage.output_tokens), cost(row.usage),

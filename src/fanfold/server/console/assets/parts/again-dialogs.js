@@ -4,6 +4,7 @@ import { post } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { go } from "../shell/route.js";
 import { cost, counted } from "../text/format.js";
+import { writeJson } from "../text/json.js";
 import { CopyAs } from "./copy-as.js";
 import { Dialog } from "./dialog.js";
 import { Loading, Trouble } from "./states.js";
@@ -35,7 +36,7 @@ function Again({ title, verb, run, action, asked, copied, onClose, children }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
   const path = `/runs/${run.run_id}/${action}`;
-  const words = JSON.stringify(asked);
+  const words = writeJson(asked);
   useEffect(() => {
     if (asked === null) return;
     let over = false;

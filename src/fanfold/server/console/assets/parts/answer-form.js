@@ -4,6 +4,7 @@ import { post, quoted } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { say, sayError } from "../shell/said.js";
 import { asText } from "../text/format.js";
+import { readJson } from "../text/json.js";
 import { Markdown } from "../text/markdown.js";
 import { CopyAs } from "./copy-as.js";
 
@@ -26,7 +27,7 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
   const isText = typeof shown === "string";
   const hasShown = shown !== undefined && shown !== null && shown !== "";
   const problem = edited !== null && !isText && !isJson(edited) ? "This is no JSON." : "";
-  const given = edited === null || edited === asText(shown) || problem ? {} : { edit: isText ? edited : JSON.parse(edited) };
+  const given = edited === null || edited === asText(shown) || problem ? {} : { edit: isText ? edited : readJson(edited) };
   const send = async (/** @type {string} */ word, /** @type {any} */ body) => {
     setBusy(word);
     try {
@@ -73,7 +74,7 @@ function copied(isQuestion, choices, words) {
 /** @param {string} text */
 function isJson(text) {
   try {
-    JSON.parse(text);
+    readJson(text);
     return true;
   } catch {
     return false;

@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { post } from "../live/api.js";
 import { say } from "../shell/said.js";
+import { readJson, writeJson } from "../text/json.js";
 import { Dialog } from "./dialog.js";
 import { Loading, Trouble } from "./states.js";
 
@@ -33,12 +34,12 @@ export function CopyDialog({ action, words, others, onClose }) {
   const [data, setData] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const meant = all.find((one) => one.name === chosen) || all[0];
-  const asked = JSON.stringify(given({ action: meant.action, ...meant.words }));
+  const asked = writeJson(given({ action: meant.action, ...meant.words }));
   useEffect(() => {
     let over = false;
     setData(null);
     setError(null);
-    post("/copy", JSON.parse(asked)).then(
+    post("/copy", readJson(asked)).then(
       (found) => !over && setData(found),
       (failure) => !over && setError(failure),
     );

@@ -3,6 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js"
 import { post, put } from "../live/api.js";
 import { go } from "../shell/route.js";
 import { say, sayError } from "../shell/said.js";
+import { writeJson } from "../text/json.js";
 import { paintLine } from "../text/yaml.js";
 import { Graph } from "./graph.js";
 import { Trouble } from "./states.js";
@@ -94,7 +95,7 @@ export function samples(recipe) {
 export function DryRun({ name, inputs, options, scripted = false }) {
   const [found, setFound] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
-  const asked = JSON.stringify([name, inputs, options || {}, scripted]);
+  const asked = writeJson([name, inputs, options || {}, scripted]);
   useEffect(() => {
     const ask = () => post(`/recipes/${encodeURIComponent(name)}/dry-run`, { inputs, options: options || {}, scripted });
     return afterAWhile(ask, (data) => { setFound(data); setError(null); }, (failure) => { setFound(null); setError(failure); });

@@ -1,6 +1,7 @@
 /** What can be done to a run. Each button says what happened; what cannot be taken back is asked about. */
 import { html, useState } from "../vendor/preact.js";
 import { post } from "../live/api.js";
+import { useStuck } from "../live/pulses.js";
 import { go } from "../shell/route.js";
 import { say, sayError } from "../shell/said.js";
 import { ForkDialog, RetryDialog } from "./again-dialogs.js";
@@ -29,6 +30,7 @@ export function RunActions({ run, step, at, reload }) {
   const [asking, setAsking] = useState("");
   const [busy, setBusy] = useState("");
   const over = isOver(run.status) || at !== null; // what was is not steered
+  const stuck = useStuck(run) && !over; // its process died: nothing comes of a pause
   const act = async (/** @type {string} */ what, /** @type {any} */ body = {}) => {
     setBusy(what);
     try {
@@ -45,8 +47,8 @@ export function RunActions({ run, step, at, reload }) {
   const button = (/** @type {string} */ what, /** @type {string} */ name, kind = "") =>
     html`<button class=${`button ${kind}`} disabled=${busy !== ""} onClick=${() => act(what)}>${busy === what ? "…" : name}</button>`;
   return html`
-    ${!over && run.status === "running" && button("pause", "Pause")}
-    ${!over && run.status === "paused" && html`<button class="button primary" disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
+    ${!over && run.status === "running" && !stuck && button("pause", "Pause")}
+    ${!over && (run.status === "paused" || stuck) && html`<button class="button primary" disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
     ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && html`<button class="button primary" onClick=${() => setAsking("retry")}>Retry what failed …</button>`}
     <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>

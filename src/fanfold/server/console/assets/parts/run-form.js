@@ -4,6 +4,7 @@ import { DEMOS } from "../demos.js";
 import { post } from "../live/api.js";
 import { go } from "../shell/route.js";
 import { asText } from "../text/format.js";
+import { readJson, wholeNumber } from "../text/json.js";
 import { CopyAs } from "./copy-as.js";
 import { DryRun } from "./recipe-source.js";
 import { Empty, Trouble } from "./states.js";
@@ -105,11 +106,11 @@ function valueOf(input, text) {
   if (kind === "boolean") return text === "true";
   if (kind === "integer" || kind === "number") {
     const n = Number(text);
-    if (Number.isNaN(n) || (kind === "integer" && !Number.isInteger(n))) throw new Error("no number");
-    return n;
+    if (!Number.isFinite(n) || (kind === "integer" && !Number.isInteger(n))) throw new Error("no number");
+    return wholeNumber(n, text.trim());
   }
   if (kind === "array" && !text.trim().startsWith("[")) return text.split("\n").map((line) => line.trim()).filter(Boolean);
-  const value = JSON.parse(text);
+  const value = readJson(text);
   if (kind === "array" ? !Array.isArray(value) : typeof value !== "object" || value === null) throw new Error("not the type");
   return value;
 }

@@ -11,7 +11,7 @@ export function RunList({ runs }) {
   return html`<ul class="card list runs-list">${runs.map((run) => html`<li key=${run.run_id}>
     <${Status} status=${run.status} />
     <div class="grow beside"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> <span class="quiet mono small">${run.run_id}</span>
-      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} since=${run.created_at} />${doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
+      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} />${doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
     <span class="cell wide quiet small number">${counted(run.usage.agents, "agent")} · ${cost(run.usage)}</span>
     <span class="cell quiet small">${isOver(run.status) ? html`<${Ago} at=${run.ended_at} />` : html`<${Took} from=${run.started_at || run.created_at} to=${endOf(run)} />`}</span>
   </li>`)}</ul>`;

@@ -1,5 +1,5 @@
 /** What stands where there is nothing: still coming, went wrong, not there yet. */
-import { html } from "../vendor/preact.js";
+import { Component, html } from "../vendor/preact.js";
 
 /** @param {{error: any, what?: string}} props */
 export function Trouble({ error, what }) {
@@ -23,4 +23,24 @@ export const Loading = ({ label = "Loading" }) => html`<div class="skeleton" rol
 export function Loaded({ of, children }) {
   if (of.data !== null && of.data !== undefined) return html`<${Trouble} error=${of.error} />${children(of.data)}`;
   return of.error ? html`<${Trouble} error=${of.error} />` : html`<${Loading} />`;
+}
+
+/**
+ * When something cannot be drawn, that is said in its place, and everything around it goes on. Another `of` is another try.
+ * @extends {Component<{of: unknown, children?: any}>}
+ */
+export class Boundary extends Component {
+  state = { error: null };
+  /** @param {any} error */
+  static getDerivedStateFromError(error) {
+    return { error };
+  }
+  /** @param {{of: unknown}} next */
+  componentWillReceiveProps(next) {
+    if (next.of !== this.props.of) this.setState({ error: null });
+  }
+  render() {
+    if (!this.state.error) return this.props.children;
+    return html`<div class="page"><${Trouble} what="This page cannot be shown" error=${this.state.error} /></div>`;
+  }
 }

@@ -36,7 +36,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
       ${step && html`<div class="run-facts">
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
-        ${!at && step.status === "running" && html`<${Heartbeat} root=${step.root_run_id} status="running" since=${step.started_at} />`}
+        ${!at && step.status === "running" && html`<${Heartbeat} root=${step.root_run_id} status="running" />`}
         ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
         ${step.usage && html`<span><b>${cost(step.usage)}</b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}

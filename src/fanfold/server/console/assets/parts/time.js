@@ -1,6 +1,6 @@
 /** Times: relative, with the exact one for who points at it. */
 import { html } from "../vendor/preact.js";
-import { usePulses } from "../live/pulses.js";
+import { LIVE, usePulses } from "../live/pulses.js";
 import { ago, duration, exact, msOf, now } from "../text/format.js";
 
 /** @param {{at: string | number | null | undefined}} props */
@@ -21,23 +21,22 @@ export function Took({ from, to }) {
   return html`<span class="number" title=${exact(start)}>${duration((end ?? now.value) - start)}</span>`;
 }
 
-const STARTING_MS = 15000;
 const STALE_MS = 45000;
 
 /**
  * The age of the last sign of life of whoever drives a run; nothing for one that does not run. `root` is the run whose process it is.
- * @param {{root: string, status: string, since?: string | null}} props
+ * @param {{root: string, status: string}} props
  */
-export function Heartbeat({ root, status, since }) {
-  const runs = status === "running" || status === "waiting";
-  const { asked, ages } = usePulses(runs);
-  if (!runs || !ages?.has(root)) return null;
-  const told = ages.get(root) ?? null;
-  if (told === null) {
+export function Heartbeat({ root, status }) {
+  const runs = LIVE.includes(status);
+  const { asked, told } = usePulses(runs);
+  const pulse = told?.get(root);
+  if (!runs || !pulse) return null;
+  if (pulse.is_stuck) return html`<span class="heartbeat stale" title="No process drives this run. Resume it to go on.">nobody drives it</span>`;
+  if (pulse.heartbeat_age_ms === null || !pulse.owner?.alive) {
     if (status === "waiting") return html`<span class="heartbeat" title="No process is needed until somebody answers.">goes on when answered</span>`;
-    if (now.value - (msOf(since) ?? 0) < STARTING_MS) return html`<span class="heartbeat">starting</span>`;
-    return html`<span class="heartbeat stale" title="No process drives this run. Resume it to go on.">nobody drives it</span>`;
+    return html`<span class="heartbeat">starting</span>`;
   }
-  const age = told + Math.max(0, now.value - asked);
+  const age = pulse.heartbeat_age_ms + Math.max(0, now.value - asked);
   return html`<span class=${`heartbeat number ${age > STALE_MS ? "stale" : ""}`} title="How long ago the process that drives this run gave a sign of life">heartbeat ${age < 1500 ? "now" : age < 60000 ? `${Math.floor(age / 1000)} s ago` : `${duration(age)} ago`}</span>`;
 }

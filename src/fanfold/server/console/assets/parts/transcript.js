@@ -4,6 +4,7 @@ import { quoted, withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { activity } from "../live/stream.js";
 import { amount, asText, cost } from "../text/format.js";
+import { writeJson } from "../text/json.js";
 import { Markdown } from "../text/markdown.js";
 import { Loaded } from "./states.js";
 import { Ago } from "./time.js";
@@ -37,7 +38,7 @@ function Entry({ entry }) {
     ${entry.result !== undefined && html`<${Long} text=${asText(entry.result)} />`}
     ${entry.error && html`<div class="notice tone-failed">${entry.error.message || asText(entry.error)}</div>`}
     ${!entry.text && entry.output !== undefined && html`<${Long} text=${asText(entry.output)} />`}
-    ${(entry.tool_calls || []).map((/** @type {any} */ call, /** @type {number} */ i) => html`<p key=${i} class="small clip">→ <code>${call.tool || call.name}</code> ${call.args !== undefined && html`<code class="quiet">${JSON.stringify(call.args).slice(0, 300)}</code>`}</p>`)}
+    ${(entry.tool_calls || []).map((/** @type {any} */ call, /** @type {number} */ i) => html`<p key=${i} class="small clip">→ <code>${call.tool || call.name}</code> ${call.args !== undefined && html`<code class="quiet">${writeJson(call.args).slice(0, 300)}</code>`}</p>`)}
   </li>`;
 }
 

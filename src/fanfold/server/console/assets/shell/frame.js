@@ -1,5 +1,6 @@
 /** What is around every page: where one can go, whether the page is live, and what is said. */
 import { html, useEffect, useState } from "../vendor/preact.js";
+import { SHUT } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { connection } from "../live/stream.js";
 import { duration, now } from "../text/format.js";
@@ -30,6 +31,7 @@ export function Frame({ children }) {
   const asked = waiting.data?.items?.length || 0;
   const current = place.value.path;
   const state = connection.value;
+  const away = ["live", "opening"].includes(state.state) ? "" : reason(state);
   return html`<div class="frame">
     <header class="side">
       <a class="brand" href="/"><img src=${MARK} alt="" width="24" height="24" />Fanfold</a>
@@ -40,15 +42,13 @@ export function Frame({ children }) {
         </a></li>`)}
       </ul></nav>
       <div class="side-foot">
-        <div class="row"><span class=${`pulse ${state.state}`}>${{ live: "Live", lost: "Not connected", opening: "Connecting" }[state.state] || state.state}</span>
+        <div class="row"><span class=${`pulse ${away ? "lost" : state.state}`}>${away ? "Not connected" : state.state === "live" ? "Live" : "Connecting"}</span>
           <button class="button plain small" onClick=${() => setHelp(true)} aria-label="Keys" title="Keys (?)">?</button></div>
         <${ThemeChoice} />
       </div>
     </header>
     <div>
-      ${state.state === "lost" && html`<div class="lost-banner" role="alert">
-        <span>The server went away ${duration(Math.max(0, now.value - state.since))} ago. What you see is from then; the page goes on by itself when it is back.</span>
-      </div>`}
+      ${away && html`<div class="lost-banner" role="alert"><span>${away}</span></div>`}
       <main id="main" tabindex="-1">${children}</main>
     </div>
     <${Notes} />
@@ -56,6 +56,14 @@ export function Frame({ children }) {
       <dl class="pairs">${spoken(knownKeys()).map((one) => html`<dt key=${one.key}><kbd>${one.key}</kbd></dt><dd>${one.what}</dd>`)}</dl>
     </${Dialog}>`}
   </div>`;
+}
+
+/** Why the page does not move any more. @param {{state: string, since: number}} connected */
+function reason({ state, since }) {
+  const past = duration(Math.max(0, now.value - since));
+  if (state === "shut") return `${SHUT.message} ${SHUT.hint} What you see is from ${past} ago.`;
+  if (state === "full") return `The server lets no more pages follow along. What you see is from ${past} ago; close some, and the page goes on by itself.`;
+  return `The server went away ${past} ago. What you see is from then; the page goes on by itself when it is back.`;
 }
 
 /** Keys by their names, and what the browser does with Esc on every page. @param {import("./keys.js").Key[]} keys */

@@ -1,5 +1,6 @@
 /** Times, amounts and names as people read them. */
 import { signal } from "../vendor/preact.js";
+import { writeJson } from "./json.js";
 
 /** The time by which ages are shown; moves once a second while somebody looks. */
 export const now = signal(Date.now());
@@ -64,7 +65,7 @@ export function amount(n) {
 export const counted = (n, one, many) => `${amount(n)} ${n === 1 ? one : many || `${one}s`}`;
 
 /** @param {unknown} value text as it is, anything else as JSON that can be read */
-export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
+export const asText = (value) => (typeof value === "string" ? value : writeJson(value, 2));
 
 /** @param {string} path */
 export const lastOf = (path) => path.slice(path.lastIndexOf("/") + 1);

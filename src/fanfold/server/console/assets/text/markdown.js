@@ -3,18 +3,35 @@
  *
  * Nothing is loaded from anywhere (a picture is shown as its words), a link leads out only when somebody presses it and
  * only to http or https, and HTML is text like any other.
+ *
+ * What it costs grows with the text and no faster, whoever wrote it: texts that are too long, too deep or without any
+ * line break are shown as they are, and always to their end.
  */
 import { html } from "../vendor/preact.js";
 
 const MAX_CHARS = 200_000;
+const MAX_DEPTH = 12;
+const MAX_PARAGRAPH = 10_000;
+
+/** Whether marks are looked for in it. @param {string} text */
+export const isFormatted = (text) => text.length <= MAX_CHARS;
 
 /** @param {{text: string}} props */
 export function Markdown({ text }) {
-  return html`<div class="prose">${blocks(text.slice(0, MAX_CHARS).split(/\r?\n/))}</div>`;
+  if (!isFormatted(text)) return html`<pre class="block" tabindex="0">${text}</pre>`;
+  return html`<div class="prose">${blocks(text.split(/\r?\n/), 0)}</div>`;
 }
 
-/** @param {string[]} lines @returns {any[]} */
-function blocks(lines) {
+/** Where the first line that is like that stands. @param {string[]} lines @param {number} from @param {(line: string) => boolean} test */
+function where(lines, from, test) {
+  let i = from;
+  while (i < lines.length && !test(lines[i])) i += 1;
+  return i;
+}
+
+/** @param {string[]} lines @param {number} depth @returns {any[]} */
+function blocks(lines, depth) {
+  if (depth > MAX_DEPTH) return [html`<p>${lines.join("\n")}</p>`];
   const found = [];
   let i = 0;
   while (i < lines.length) {
@@ -24,29 +41,26 @@ function blocks(lines) {
       i += 1;
     } else if ((match = /^\s{0,3}(`{3,}|~{3,})/.exec(line))) {
       const fence = match[1];
-      const end = lines.findIndex((one, at) => at > i && one.trim().startsWith(fence));
-      const stop = end < 0 ? lines.length : end;
+      const stop = where(lines, i + 1, (one) => one.trim().startsWith(fence));
       found.push(html`<pre class="block">${lines.slice(i + 1, stop).join("\n")}</pre>`);
       i = stop + 1;
-    } else if ((match = /^\s{0,3}(#{1,6})\s+(.*?)#*$/.exec(line))) {
-      const size = match[1].length;
-      found.push(size < 3 ? html`<h2>${inline(match[2])}</h2>` : html`<h3>${inline(match[2])}</h3>`);
+    } else if ((match = /^\s{0,3}(#{1,6})\s+(.*)$/.exec(line))) {
+      const words = inline(withoutEnd(match[2], "#"));
+      found.push(match[1].length < 3 ? html`<h2>${words}</h2>` : html`<h3>${words}</h3>`);
       i += 1;
     } else if (/^\s{0,3}([-*_])\s*(\1\s*){2,}$/.test(line)) {
       found.push(html`<hr />`);
       i += 1;
     } else if (/^\s{0,3}>/.test(line)) {
-      const end = lines.findIndex((one, at) => at >= i && !/^\s{0,3}>/.test(one));
-      const stop = end < 0 ? lines.length : end;
-      found.push(html`<blockquote>${blocks(lines.slice(i, stop).map((one) => one.replace(/^\s{0,3}> ?/, "")))}</blockquote>`);
+      const stop = where(lines, i, (one) => !/^\s{0,3}>/.test(one));
+      found.push(html`<blockquote>${blocks(lines.slice(i, stop).map((one) => one.replace(/^\s{0,3}> ?/, "")), depth + 1)}</blockquote>`);
       i = stop;
     } else if (isItem(line)) {
       const stop = endOfList(lines, i);
-      found.push(list(lines.slice(i, stop)));
+      found.push(list(lines.slice(i, stop), depth));
       i = stop;
-    } else if (line.includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[i + 1] || "")) {
-      const end = lines.findIndex((one, at) => at > i + 1 && !one.includes("|"));
-      const stop = end < 0 ? lines.length : end;
+    } else if (line.includes("|") && /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/.test((lines[i + 1] || "").trim())) {
+      const stop = where(lines, i + 2, (one) => !one.includes("|"));
       found.push(table(lines.slice(i, stop)));
       i = stop;
     } else {
@@ -76,20 +90,27 @@ function endOfList(lines, from) {
   return i;
 }
 
-/** @param {string[]} lines */
-function list(lines) {
-  const depth = indentOf(lines[0]);
+/** @param {string} text @param {string} char */
+function withoutEnd(text, char) {
+  let end = text.length;
+  while (text[end - 1] === char) end -= 1;
+  return text.slice(0, end);
+}
+
+/** @param {string[]} lines @param {number} depth */
+function list(lines, depth) {
+  const outermost = indentOf(lines[0]);
   /** @type {string[][]} */
   const items = [];
   for (const line of lines) {
-    if (isItem(line) && indentOf(line) <= depth) items.push([line.replace(/^\s*([-*+]|\d{1,9}[.)])\s+/, "")]);
+    if (isItem(line) && indentOf(line) <= outermost) items.push([line.replace(/^\s*([-*+]|\d{1,9}[.)])\s+/, "")]);
     else items[items.length - 1]?.push(line);
   }
   const made = items.map((item) => {
     const inner = item.slice(1);
-    const least = Math.min(...inner.filter((one) => one.trim()).map(indentOf), 99);
+    const least = inner.filter((one) => one.trim()).reduce((most, one) => Math.min(most, indentOf(one)), 99);
     const below = inner.map((one) => one.slice(Math.min(least, indentOf(one))));
-    return html`<li>${inline(item[0])}${below.some((one) => one.trim()) ? blocks(below) : null}</li>`;
+    return html`<li>${inline(item[0])}${below.some((one) => one.trim()) ? blocks(below, depth + 1) : null}</li>`;
   });
   return /^\s*\d/.test(lines[0]) ? html`<ol>${made}</ol>` : html`<ul>${made}</ul>`;
 }
@@ -125,7 +146,7 @@ function inline(text, depth = 0) {
   const found = [];
   let rest = text;
   while (rest) {
-    const match = depth < 6 ? INLINE.exec(rest) : null;
+    const match = depth < 6 && rest.length <= MAX_PARAGRAPH ? INLINE.exec(rest) : null;
     if (!match) {
       found.push(rest);
       break;

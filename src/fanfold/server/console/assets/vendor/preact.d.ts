@@ -5,6 +5,13 @@ export function html(strings: TemplateStringsArray, ...values: unknown[]): Vnode
 export function h(type: any, props?: any, ...children: any[]): Vnode;
 export function render(node: Vnode, into: Element): void;
 export const Fragment: any;
+export const options: any;
+export class Component<P> {
+  constructor(props: P);
+  props: P;
+  state: any;
+  setState(next: any): void;
+}
 export function createRef<T>(): { current: T | null };
 export function signal<T>(value: T): Signal<T>;
 export function computed<T>(fn: () => T): Signal<T>;
