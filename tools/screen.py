@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pyte
 
+PATIENCE_S = 300
+"""No bound on how fast anything is: a machine may have much else to do."""
+
 
 class Screen:
     """A command at a terminal of a given size, and what stands on it."""
@@ -56,7 +59,7 @@ class Screen:
         """Press keys: `\r` is Enter, `\x03` Ctrl-C, `\x04` Ctrl-D, `\x1b\r` Alt-Enter."""
         os.write(self._here, text.encode())
 
-    def until(self, *words: str, timeout_s: float = 60) -> list[str]:
+    def until(self, *words: str, timeout_s: float = PATIENCE_S) -> list[str]:
         """The screen as soon as all the words stand on it."""
         deadline = time.monotonic() + timeout_s
         self._read()
@@ -65,14 +68,14 @@ class Screen:
             self._read()
         return self.rows
 
-    def until_prompt(self, timeout_s: float = 60) -> None:
+    def until_prompt(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a chat waits for something to be said: in between, keys are nobody's."""
         deadline = time.monotonic() + timeout_s
         while [row for row in self.rows if row][-1:] != [">"]:
             assert time.monotonic() < deadline, "no prompt in\n" + "\n".join(self.rows)
             self._read()
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait until the command has ended; its exit status. What it said last stands on the screen."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:

@@ -31,6 +31,7 @@ def talked(project: Path, words: list[str], *said: str) -> str:
         for line in said:
             screen.until_prompt()
             screen.type(f"{line}\r")
+            screen.until(f"> {line}")  # the prompt that stands there still is not the next one
         screen.until_prompt()
         screen.type("\x04")
         assert screen.end() == 0
