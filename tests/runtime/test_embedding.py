@@ -27,7 +27,9 @@ TWO = fanfold.Recipe(
     ],
 )
 QUICK = fanfold.Options(script="default: OK from {{step}}")
-SLOW = fanfold.Options(script="default: {output: ok, delay_ms: 400}")
+ENDLESS = fanfold.Options(
+    script="steps: {think: {output: ok, delay_ms: 1000}, say: {output: ok, delay_ms: 3600000}}"
+)
 ALLOWED = fanfold.Options(permission="auto")
 
 
@@ -60,7 +62,7 @@ async def until_running(task: "asyncio.Task[fanfold.Result]") -> None:
 
 def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_and_free() -> None:
     async def work() -> None:
-        task = asyncio.create_task(fanfold.run(TWO, options=SLOW))
+        task = asyncio.create_task(fanfold.run(TWO, options=ENDLESS))
         await until_running(task)
         while not task.done():  # as a server does whose client has gone
             task.cancel()
@@ -73,7 +75,7 @@ def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_an
     assert statuses() == ["paused"]
     assert leases() == []
     with fanfold.open_sync(".") as ff:
-        assert ff.resume("last").result().ok
+        assert ff.cancel("last").status == "cancelled"  # so somebody could take it over
 
 
 def test_a_service_that_drives_many_runs_keeps_none_that_is_over() -> None:
@@ -97,7 +99,8 @@ def test_an_interrupt_in_a_notebook_pauses_the_run_as_it_does_in_a_script(projec
         "    {'id': 'b', 'agent': 'explorer', 'prompt': '{{steps.a.output}}'}]\n"
         "RECIPE = fanfold.Recipe(name='r', steps=STEPS)\n"
         "async def cell():\n"
-        "    options = fanfold.Options(script='default: {output: ok, delay_ms: 1500}')\n"
+        "    script = 'steps: {a: {output: ok, delay_ms: 1000}, b: {output: ok, delay_ms: 3600000}}'\n"
+        "    options = fanfold.Options(script=script)\n"
         "    fanfold.run_sync(RECIPE, options=options)\n"
         "loop = asyncio.new_event_loop()\n"  # asyncio.run would have a handler of its own
         "try:\n"
@@ -211,7 +214,7 @@ def test_a_project_that_was_open_at_a_fork_stays_with_the_process_that_opened_it
 
 def test_results_are_there_after_the_project_was_left_and_nothing_else_is() -> None:
     with fanfold.open_sync(".") as ff:
-        run, asleep = ff.start(TWO, options=QUICK), ff.start(TWO, options=SLOW)
+        run, asleep = ff.start(TWO, options=QUICK), ff.start(TWO, options=ENDLESS)
         run.result()
     assert run.result().output == "OK from say"
     assert asleep.result().status == asleep.status == "paused"
@@ -245,7 +248,7 @@ def test_a_run_that_could_not_go_on_is_told_of_where_nobody_asked(
 ) -> None:
     async def work(*, asked: bool) -> None:
         async with fanfold.open(".") as ff:
-            run = await ff.start(TWO, options=SLOW)
+            run = await ff.start(TWO, options=ENDLESS)
             await anext(run.events())
             shutil.rmtree(project / ".fanfold")
             async for _ in run.events(1_000):
@@ -307,7 +310,7 @@ def test_a_program_may_go_to_another_folder_and_its_project_stays_where_it_is(
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")
-    run = ff.start(TWO, options=SLOW)
+    run = ff.start(TWO, options=ENDLESS)
     next(run.events())
     ff.close()
     assert run.status == "paused"
