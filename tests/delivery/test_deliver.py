@@ -228,6 +228,21 @@ def test_what_is_in_the_way_is_said_and_the_run_goes_on_once_it_is_gone(world: W
     world.check_delivered_once()
 
 
+def test_nobody_is_asked_for_a_branch_that_is_there_already(world: World) -> None:
+    world.git("branch", "fix/owls")
+    paused = world.run()
+    assert paused.returncode == 3, paused.stderr
+    assert "[deliver.branch_exists]" in paused.stderr
+    assert "Deliver " not in paused.stderr
+    world.git("branch", "-D", "fix/owls")
+    asked = world.fanfold("resume", "last")
+    assert asked.returncode == 3, asked.stderr
+    assert "branch fix/owls, new, from main" in asked.stderr
+    world.git("branch", "fix/owls")  # since it was shown
+    assert world.fanfold("approve", "last").returncode == 0
+    assert "[deliver.branch_exists]" in world.fanfold("watch", "last").stderr
+
+
 @pytest.mark.parametrize("branch", ["main", "a..b"])
 def test_a_name_is_judged_after_its_template_was_filled_in(world: World, branch: str) -> None:
     world.allow()

@@ -107,6 +107,8 @@ class Deliveries:
             raise WorldError(
                 "deliver.nothing", message, hint="a deliver step takes what steps before it merged"
             )
+        if self._refs.find(f"refs/heads/{wish.branch}") not in ("", commit):
+            raise _branch_exists(wish.branch)  # nobody is to agree to what cannot be done
         made = Delivery(
             wish=wish,
             base=base,
@@ -208,10 +210,7 @@ class Deliveries:
             except FileExistsError:
                 pass
         if self._refs.find(f"refs/heads/{made.wish.branch}") != made.commit:
-            message = (
-                f"there is a branch {made.wish.branch} already, or one that its name stands in the way of"
-            )
-            raise WorldError("deliver.branch_exists", message, hint="rename or remove it, then resume")
+            raise _branch_exists(made.wish.branch)
 
     def push(self, made: Delivery) -> None:
         """See that the remote has the branch, at the commit."""
@@ -238,6 +237,12 @@ class Deliveries:
         address = self._remote().address
         requests = PullRequests(self._project, self._layout.store, address, self._calls(made))
         return requests.find(made.wish.branch, made.commit) or requests.make(made.wish.branch, text)
+
+
+def _branch_exists(branch: str) -> WorldError:
+    message = f"there is a branch {branch} already, or one that its name stands in the way of"
+    hint = "rename or remove it, then resume; or cancel the run, name another in the recipe, and retry"
+    return WorldError("deliver.branch_exists", message, hint=hint)
 
 
 def _with_push(wish: Wish) -> Wish:
