@@ -14,8 +14,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from msgspec import Struct
 
+from fanfold.errors import AuthorError
 from fanfold.runtime.operations.system.tokens import digest_of
+from fanfold.server.endpoints.runs import AnswerBody, StartBody
+from fanfold.server.questions import read_body
 from tests.server.conftest import Server, ended, lay_out, run_command, serving
 from tests.work import PATIENCE_S
 
@@ -427,3 +431,23 @@ def test_a_cookie_in_the_hands_of_another_user_of_this_machine_opens_nothing(
     command = [sys.executable, "-I", "-c", AS_ANOTHER, urlsplit(server.url).netloc, cookie]
     other = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert other.stdout.strip() == "401"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "told"),
+    [
+        (
+            AnswerBody,
+            {"decision": "ship it", "seen": "x"},
+            "$.decision: Invalid enum value 'ship it'; there are approve, reject",
+        ),
+        (StartBody, {"recipe": "x", "options": {"permission": "no"}}, "'no'; there are read_only, ask, auto"),
+        (AnswerBody, {"seen": "x"}, 'Object missing required field "decision"'),
+    ],
+)
+def test_a_word_that_is_none_of_those_that_fit_is_told_with_them(
+    kind: type[Struct], body: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(AuthorError) as refused:
+        read_body(kind, json.dumps(body).encode())
+    assert refused.value.message.endswith(told)

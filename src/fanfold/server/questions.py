@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -52,7 +53,7 @@ def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
     try:
         read = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _unfit(error) from None
+        raise _unfit(error, kind) from None
     for field in structs.fields(kind):
         if field.encode_name in given and getattr(read, field.name) is None:
             name = field.encode_name
@@ -89,7 +90,7 @@ def read_body(kind: type[T], data: bytes) -> T:
         value = strict(msgspec.json.decode(data), "the body")
         return msgspec.convert(_with_whole_numbers(kind, value), kind)
     except msgspec.ValidationError as error:
-        raise _unfit(error) from None
+        raise _unfit(error, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(f"the body is not JSON: {error}") from None
     except ValueError as error:
@@ -114,9 +115,34 @@ def _is_whole(kind: Any) -> bool:
     return kind is int or any(_is_whole(inner) for inner in get_args(kind))
 
 
-def _unfit(error: msgspec.ValidationError) -> FanfoldError:
+def _unfit(error: msgspec.ValidationError, kind: type[Struct]) -> FanfoldError:
     words, _, place = str(error).partition(" - at ")
-    return _bad(words.replace("`", '"'), place.strip("`"))
+    place = place.strip("`")
+    offered = _words_at(kind, place) if words.startswith("Invalid enum value") else []
+    more = f"; there are {', '.join(offered)}" if offered else ""
+    return _bad(words.replace("`", '"') + more, place)
+
+
+def _words_at(kind: Any, place: str) -> list[str]:
+    """The words that may stand at a place of a document: `$.options.permission`."""
+    for name in place.removeprefix("$").split(".")[1:]:
+        known = {one.encode_name: one.type for one in structs.fields(kind)} if _is_struct(kind) else {}
+        kind = next(
+            (one for one in _each_of(known.get(name)) if _is_struct(one) or get_origin(one) is Literal), None
+        )
+    return [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+
+
+def _each_of(kind: Any) -> Iterator[Any]:
+    """A type, and what it is made of: `Literal["a"]` of `Annotated[Literal["a"], …] | None`."""
+    yield kind
+    if get_origin(kind) is not Literal:
+        for inner in get_args(kind):
+            yield from _each_of(inner)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _bad(message: str, place: str = "") -> FanfoldError:

@@ -71,6 +71,8 @@ def write_named(top: Path, file: Path, data: bytes, *, replace: bool = True) -> 
     through. Anywhere else, links and pipes are the user's own.
     """
     named, above = os.path.abspath(file), os.path.realpath(top)
+    if os.path.isdir(named):
+        raise IsADirectoryError(0, "it is a folder", str(file))
     if Path(named).is_relative_to(above):
         if not write_beneath(Path(above), os.path.relpath(named, above), data, replace=replace):
             raise FileExistsError(0, "it is there already", str(file))

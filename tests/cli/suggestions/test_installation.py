@@ -45,6 +45,23 @@ def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path)
     assert follow(told[told.index("fanfold agents") :].splitlines()[0]) == ["agents"]
 
 
+@suggested("recipes/convert.py: fanfold list")
+def test_of_what_cannot_be_converted(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    (project / "graph.py").write_text("graph = StateGraph(dict)\n")
+    refused = fanfold("convert", "graph.py")
+    assert (refused.status, "graph.py is a program" in refused.err) == (USAGE, True)
+    assert follow(refused, may=(0,)) == ["list"]
+    (project / "crew").mkdir()
+    assert "hint: name the file of the workflow in it" in fanfold("convert", "crew").err
+    (project / "tasks.yaml").write_text("t: {description: Look., expected_output: words, agent: a}\n")
+    for folder in (".", "crew", str(project.parent)):
+        told = fanfold("convert", "tasks.yaml", "-o", folder)
+        assert (
+            told.err
+            == f"error[usage.bad_file]: {folder} cannot be written: it is a folder\nhint: name a file in it\n"
+        )
+
+
 @suggested("system/doctor.py: fanfold models says")
 def test_of_a_machine_without_a_model(fanfold: Fanfold, follow: Follow) -> None:
     told = fanfold("doctor").out

@@ -27,7 +27,9 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         try:
             made = convert_file(project, Path(file), system)
         except OSError as error:
-            raise AuthorError("convert.unreadable", f"{file} cannot be read: {error.strerror}") from None
+            hint = "name the file of the workflow in it" if Path(file).is_dir() else ""
+            message = f"{file} cannot be read: {error.strerror}"
+            raise AuthorError("convert.unreadable", message, hint=hint) from None
         top = project.folder
     if call.as_json:
         say_json(made)
@@ -37,6 +39,7 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
             write_named(top, Path(output), made.text.encode(), replace=False)
         except OSError as error:
             hint = "say another name, or remove it" if isinstance(error, FileExistsError) else ""
+            hint = "name a file in it" if isinstance(error, IsADirectoryError) else hint
             message = f"{output} cannot be written: {error.strerror}"
             raise AuthorError("usage.bad_file", message, hint=hint) from None
         tell(f"wrote {plain(output)}\n")

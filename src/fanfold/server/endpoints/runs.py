@@ -141,7 +141,9 @@ class UndoBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A person's answer to exactly what they saw (`seen` of the question)."""
+    """A person's answer to exactly what they saw (`seen` of the question). Where it offers choices, `choice`
+    is one of them, and `decision` says `approve`.
+    """
 
     decision: Literal["approve", "reject"]
     choice: Annotated[str, Meta(max_length=1_000)] | None = None

@@ -15,6 +15,9 @@ from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic
 from fanfold.trust.project_files import read_named
 
+PROGRAMS = (".py", ".ipynb")
+"""Files of systems whose workflows are code, of which nobody converts any."""
+
 
 class ConvertedRecipe(Struct, frozen=True):
     """`ok`: it passes `check`. What was not carried over stands in `lost`, by line."""
@@ -37,6 +40,10 @@ def convert_file(project: Project, file: Path, system: str | None) -> ConvertedR
         return data if len(data) <= MAX_BYTES else None
 
     data = read_named(project.folder, file, MAX_BYTES + 1)
+    if file.suffix in PROGRAMS:
+        message = f"{file} is a program: a graph that is built in code cannot be read off it"
+        hint = "write its steps as a recipe; fanfold list shows some to begin with"
+        raise AuthorError("convert.unreadable", message, hint=hint)
     if len(data) > MAX_BYTES:
         raise AuthorError("convert.unreadable", f"{file} is longer than {MAX_BYTES:,} bytes")
     source = ForeignFile(data, str(file), beside, project.roles.names())
