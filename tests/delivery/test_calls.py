@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.store.protocol import LeaseLost
 from fanfold.workspace.delivery import calls as calls_module
 from fanfold.workspace.delivery.calls import ServerCalls
 from tests.delivery.world import World
@@ -24,8 +25,21 @@ exec {real} "$@"
 """
 
 
+def may() -> None:
+    """This process may act."""
+
+
+def test_no_program_begins_for_who_lost_its_run(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise LeaseLost("lease.lost", "another process goes on")
+
+    with pytest.raises(LeaseLost):
+        ServerCalls(tmp_path, "d", lost).run(["/usr/bin/touch", "made"], dict(os.environ), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_program_is_given_its_input_and_heard_on_both_outputs(tmp_path: Path) -> None:
-    said = ServerCalls(tmp_path, "d").run(
+    said = ServerCalls(tmp_path, "d", may).run(
         ["/bin/sh", "-c", 'cat; pwd; echo "$A" >&2; exit 3'], {"A": "b"}, tmp_path, b"x\n"
     )
     assert said == (3, f"x\n{tmp_path}\n".encode(), b"b\n")
@@ -39,7 +53,9 @@ def test_calls_for_one_delivery_follow_each_other_however_many_ask_at_once(tmp_p
 
     def call(number: int) -> tuple[int, bytes, bytes]:
         given = str(number).encode()
-        return ServerCalls(tmp_path, "d").run(["/bin/sh", "-c", script], dict(os.environ), tmp_path, given)
+        return ServerCalls(tmp_path, "d", may).run(
+            ["/bin/sh", "-c", script], dict(os.environ), tmp_path, given
+        )
 
     with ThreadPoolExecutor(8) as threads:
         said = list(threads.map(call, range(24)))
@@ -49,7 +65,7 @@ def test_calls_for_one_delivery_follow_each_other_however_many_ask_at_once(tmp_p
 
 def test_what_a_program_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
     """As ssh does that keeps its connection open for the next one."""
-    said = ServerCalls(tmp_path, "d").run(
+    said = ServerCalls(tmp_path, "d", may).run(
         ["/bin/sh", "-c", "sleep 600 & echo $!"], dict(os.environ), tmp_path
     )
     os.kill(int(said.stdout), signal.SIGKILL)
@@ -64,7 +80,7 @@ def test_a_program_that_never_ends_is_ended_with_what_it_started(
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(TimeoutError):
-        ServerCalls(tmp_path, "d").run(
+        ServerCalls(tmp_path, "d", may).run(
             ["/bin/sh", "-c", f"sleep 600 > {pipe} & wait"], dict(os.environ), tmp_path
         )
     os.set_blocking(reader, True)
@@ -80,7 +96,7 @@ def test_a_program_does_not_begin_that_nobody_knows_of(
     def die(*_: object) -> None:
         raise OSError("no space left")
 
-    calls = ServerCalls(tmp_path, "d")
+    calls = ServerCalls(tmp_path, "d", may)
     monkeypatch.setattr(calls_module, "start_time", die)
     with pytest.raises(OSError, match="no space"):
         calls.run(["/bin/sh", "-c", f"touch {tmp_path}/began"], dict(os.environ), tmp_path)

@@ -275,6 +275,35 @@ def test_a_child_is_found_again_as_it_was(project: Path, method: str):
     assert second.find_child("s1") is None
 
 
+def test_whoever_was_stopped_while_another_took_its_child_over_touches_nothing_of_it(
+    project: Path, method: str
+):
+    repository(project, {"a.txt": "a"})
+    stopped, other = Workspaces(project), Workspaces(project)
+    lost = stopped.open_child("s1", epoch=1)
+    write(lost.path, {"half.txt": "done"})
+    child = other.open_child("s1", epoch=2)
+    write(child.path, {"b.txt": "b"})
+    (child.path / "closed").mkdir(mode=0o500)
+    with pytest.raises(WorldError, match="another process goes on"):
+        stopped.merge(lost)
+    with pytest.raises(WorldError, match="another process goes on"):
+        stopped.merge(lost, mode="propose")
+    with pytest.raises(WorldError, match="another process goes on"):
+        stopped.open_child("s1", epoch=1)
+    with pytest.raises(WorldError, match="another process goes on"):
+        stopped.find_child("s1", epoch=1)
+    stopped.leave(lost)
+    stopped.close(lost, keep=True, why="lost")
+    stopped.close(lost)
+    assert tree(child.path).keys() == {"a.txt", "b.txt", "closed"}
+    assert (child.path / "closed").stat().st_mode & 0o777 == 0o500
+    assert other.merge(child).applied == ("b.txt",)
+    other.close(child)
+    assert os.listdir(project / ".fanfold/subagents") == [".gitignore"]
+    assert sorted(path.name for path in project.glob("*.txt")) == ["a.txt", "b.txt"]
+
+
 def test_recover_unmounts_what_a_killed_process_left(project: Path):
     repository(project, {"a.txt": "a"})
     program = (

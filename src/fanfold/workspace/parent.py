@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -86,10 +86,21 @@ class Parent:
 
     # Putting
 
-    def put(self, arriving: Arriving, note: Path, *, dry_run: bool = False) -> Merged:
-        """Merge what arrives; `note` is where it is written down that it was."""
+    def put(
+        self,
+        arriving: Arriving,
+        note: Path,
+        check: Callable[[], None] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Merged:
+        """Merge what arrives; `note` is where it is written down that it was. `check` raises when it may not
+        be merged any more, once nobody else can.
+        """
         moved = ""
         with self.whole():
+            if check is not None:
+                check()
             for _ in range(MAX_TRIES):
                 outcome = self._decide(arriving)
                 conflicts = outcome.conflicts + _outside(outcome, arriving.write_set)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -98,10 +98,12 @@ class Workspaces:
         read_only: bool = False,
         write_set: Sequence[str] | None = None,
         origin: str = "",
+        epoch: int = 0,
         asked_ns: int | None = None,
     ) -> Child:
         """Snapshot the parent as it is now for one session; an older workspace of it is thrown away.
 
+        Whoever lives and has it with a higher `epoch` keeps it, and this raises `workspace.taken_over`.
         `origin` says what it is for; who cleans up is asked by that name whether it may go. `asked_ns` is the
         moment (`time.monotonic_ns`) since which any state of the parent will do, now unless it is given.
         """
@@ -110,6 +112,7 @@ class Workspaces:
         kept = None if write_set is None else tuple(write_set)
         with self._parent.whole():
             if folder.exists():
+                children.check_turn(folder, epoch)
                 self.remains.throw_away(folder)
             base = self._bases.current(asked_ns)
             try:
@@ -121,6 +124,7 @@ class Workspaces:
                     read_only=read_only,
                     write_set=kept,
                     origin=origin,
+                    epoch=epoch,
                 )
             except BaseException:
                 self.remains.throw_away(folder)
@@ -129,7 +133,7 @@ class Workspaces:
     def open_disputed(self, session_id: str, source: Child) -> tuple[Child, Dispute]:
         """A workspace of the parent as it is now, in which the conflicts of `source` wait to be settled."""
         was = source.record
-        child = self.open_child(session_id, write_set=was.write_set, origin=was.origin)
+        child = self.open_child(session_id, write_set=was.write_set, origin=was.origin, epoch=was.epoch)
         try:
             dispute = disputes.lay_out(source, child, self._objects)
             write_whole(child.folder / disputes.NOTE, msgspec.json.encode(dispute))
@@ -143,18 +147,21 @@ class Workspaces:
         disputes.clear(child, dispute)
         return disputes.unsettled(child, dispute, self._objects)
 
-    def find_child(self, session_id: str) -> Child | None:
-        """The workspace an earlier process left for this session, opened as it was; None without one."""
+    def find_child(self, session_id: str, epoch: int = 0) -> Child | None:
+        """The workspace an earlier process left for this session, opened as it was; None without one. Who has
+        it with a higher `epoch` keeps it, as in `open_child`.
+        """
         folder = self._layout.child(session_id)
         with self._layout.lock():
             found = children.find(folder, self._bases)
             if found is None:
                 return None
             record, base = found
+            children.check_turn(folder, epoch)
             same_boot = record.maker is not None and record.maker.is_of_this_boot()
             if record.method.startswith("overlay") and not same_boot:
                 return None  # what the layer held may never have reached the disk
-            return children.attach(folder, record, base, self._ignoring)
+            return children.attach(folder, record, base, self._ignoring, epoch)
 
     def watch(self) -> WorkspaceWatch:
         """Begin to watch the parent for a shared step; its `changes()` are what changed since."""
@@ -196,6 +203,7 @@ class Workspaces:
 
     def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> Merged:
         """Bring a child's changes home: put them into the parent, keep them as a proposal, or drop them."""
+        child.require_held()
         known = _recall(child.folder / MERGED)
         if known is not None:
             return known
@@ -214,6 +222,7 @@ class Workspaces:
             if mode == "propose":
                 kept = None if write_set is None else tuple(write_set)
                 with self._layout.lock():
+                    child.require_held()
                     proposal = self._proposals.add(
                         child.session_id, child.base.id, kept, changes, revision, child.record.origin
                     )
@@ -223,7 +232,7 @@ class Workspaces:
             arriving = Arriving(
                 changes, revision, content, child.base, write_set, child.record.origin, child.session_id
             )
-            return self._parent.put(arriving, child.folder / MERGED)
+            return self._parent.put(arriving, child.folder / MERGED, child.require_held)
         finally:
             os.close(tree)
 
@@ -269,11 +278,11 @@ class Workspaces:
         """Whether a merge was undone."""
         return self._receipts.is_undone(receipt_id)
 
-    def deliveries(self, project: Path) -> Deliveries:
-        """What deliver steps make of merges, in the repository of a project."""
+    def deliveries(self, project: Path, begin: Callable[[], None]) -> Deliveries:
+        """What deliver steps make of merges, in the repository of a project; `begin` raises when not."""
         from fanfold.workspace.delivery.deliveries import Deliveries
 
-        return Deliveries(project, self._layout, self._objects)
+        return Deliveries(project, self._layout, self._objects, begin)
 
     def diff_merged(self, receipt_id: str) -> str:
         """What one merge did to the parent, as a patch; without files of which nobody has both sides."""
@@ -301,16 +310,30 @@ class Workspaces:
     # ------------------------------------------------------------------------------- the end of it
 
     def close(self, child: Child, *, keep: bool = False, why: str = "") -> None:
-        """End a child: nothing of it is left, or its folder is kept and says why."""
-        child.detach()
-        if keep:
-            record = msgspec.structs.replace(child.record, kept=why or "kept")
-            write_whole(child.folder / "child.json", msgspec.json.encode(record))
-            return
+        """End a child: nothing of it is left, or its folder is kept and says why. One that somebody else has
+        taken over is that one's to end.
+        """
         with self._layout.lock():
+            if not self._detach(child):
+                return
+            if keep:
+                record = msgspec.structs.replace(child.record, kept=why or "kept")
+                write_whole(child.folder / "child.json", msgspec.json.encode(record))
+                return
             self.remains.throw_away(child.folder)
             self.remains.prune_bases()
         trash.empty(self._layout.trash, budget_s=CLOSE_S)
+
+    def leave(self, child: Child) -> None:
+        """Go away from a child: what was written to it stays, for whoever goes on with it or does already."""
+        with self._layout.lock():
+            self._detach(child)
+
+    def _detach(self, child: Child) -> bool:
+        """Take a child's layer away, with the lock held; whether it was still ours."""
+        held = child.is_held()
+        child.detach(held=held)
+        return held
 
     def recover(self) -> Recovered:
         """Finish or undo what dead processes left; called when the project is opened."""

@@ -11,6 +11,8 @@ Rules
 * A merge that has begun is seen to its end, also by a step that is cancelled meanwhile: then the step has
   ended as it would have. No workspace is taken away while a thread works in it.
 * A half-done command begins again in a new snapshot; an agent goes on in the one it had.
+* A process that was stopped for so long that another one took its run over finds, when it wakes, that the
+  snapshots of its steps are the other one's: it merges nothing of them and clears nothing away.
 """
 
 from __future__ import annotations
@@ -83,14 +85,14 @@ class Isolation:
 
     # ---------------------------------------------------------------------------------- beginning
 
-    async def open(self, node: Node, session: str, execution: int, home: str) -> Place:
+    async def open(self, node: Node, session: str, execution: int, home: str, epoch: int) -> Place:
         """The project itself, or a snapshot; a session that goes on after a crash finds its own again.
 
         `home` is the session whose snapshot it is, another one where a step goes on in what a turn before
-        it left.
+        it left. `epoch` is that of the owner of the run: who had it before loses the snapshot, dead or not.
         """
         isolated = _is_isolated(node)
-        place = await self._open_snapshot(node, session, execution, home) if isolated else self._here()
+        place = await self._open_snapshot(node, session, execution, home, epoch) if isolated else self._here()
         self._places[session] = place
         if not node.write_set:
             return place
@@ -126,28 +128,32 @@ class Isolation:
     def _here(self) -> Place:
         return Place(self._path, None)
 
-    async def _open_snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
+    async def _open_snapshot(self, node: Node, session: str, execution: int, home: str, epoch: int) -> Place:
         asked_ns = monotonic_ns()
-        place = await _in_thread(lambda: self._snapshot(node, session, execution, home, asked_ns), _detach)
+        place = await _in_thread(
+            lambda: self._snapshot(node, session, execution, home, epoch, asked_ns), self._detach
+        )
         if place.child is not None:
             what = Snapshot if place.is_new else Reopened
             place.evidence.append(what(method=place.child.method, session_id=session))
         return place
 
-    def _snapshot(self, node: Node, session: str, execution: int, home: str, asked_ns: int) -> Place:
+    def _snapshot(
+        self, node: Node, session: str, execution: int, home: str, epoch: int, asked_ns: int
+    ) -> Place:
         said = SAID if home == session else f"{session}.json"
-        place = self._find(node, home, said) if execution > 1 or home != session else None
+        place = self._find(node, home, said, epoch) if execution > 1 or home != session else None
         if place is None:
             reads = node.step.posture == "read_only" and not _is_scratch(node)
             writes, origin = node.write_set or None, root_of(node)
             child = self.spaces.open_child(
-                home, read_only=reads, write_set=writes, origin=origin, asked_ns=asked_ns
+                home, read_only=reads, write_set=writes, origin=origin, epoch=epoch, asked_ns=asked_ns
             )
             place = Place(str(child.path), child)
         place.said_in = said
         return place
 
-    def _find(self, node: Node, session: str, said_in: str) -> Place | None:
+    def _find(self, node: Node, session: str, said_in: str, epoch: int) -> Place | None:
         """What an earlier execution left, as far as it can be used."""
         import msgspec
 
@@ -158,7 +164,7 @@ class Isolation:
         said, merged = remains.read(session, said_in), remains.read(session, MERGED)
         if said is None and _is_scratch(node):
             return None
-        child = self.spaces.find_child(session)
+        child = self.spaces.find_child(session, epoch)
         if child is not None:
             place = Place(str(child.path), child)
         elif said is not None and merged is not None:  # the snapshot is lost, but nobody needs it any more
@@ -266,7 +272,7 @@ class Isolation:
             child, dispute = self._dispute(session, source, execution)
             return Place(str(child.path), child), dispute
 
-        place, dispute = await _in_thread(work, lambda made: _detach(made[0]))
+        place, dispute = await _in_thread(work, lambda made: self._detach(made[0]))
         place.evidence = source.evidence
         self._places[session] = place
         return place, dispute
@@ -277,10 +283,11 @@ class Isolation:
         from fanfold.workspace.merges.disputes import NOTE, Dispute
 
         note = self.spaces.remains.read(session, NOTE) if execution > 1 else None
-        child = self.spaces.find_child(session) if note is not None else None
+        assert source.child is not None, "only a snapshot has conflicts"
+        epoch = source.child.record.epoch
+        child = self.spaces.find_child(session, epoch) if note is not None else None
         if child is not None and note is not None:
             return child, msgspec.json.decode(note, type=Dispute)
-        assert source.child is not None, "only a snapshot has conflicts"
         return self.spaces.open_disputed(session, source.child)
 
     async def unsettled(self, place: Place, dispute: Dispute) -> list[str]:
@@ -314,7 +321,11 @@ class Isolation:
         """The execution was cut short: its snapshot stays, for the one that goes on, or for `gc`."""
         self._forget(session, place)
         for one in (place, *place.rounds):
-            _detach(one)
+            self._detach(one)
+
+    def _detach(self, place: Place) -> None:
+        if place.child is not None:
+            self.spaces.leave(place.child)
 
     def rests(self, session: str, place: Place) -> bool:
         """The step has done its work. Whether something of it stays until its end is written down."""
@@ -374,8 +385,3 @@ async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None =
             undo(done[0])
         raise
     return done[0]
-
-
-def _detach(place: Place) -> None:
-    if place.child is not None:
-        place.child.detach()

@@ -29,6 +29,7 @@ from fanfold.runtime.steps.step_type import (
     failure,
     text_of,
 )
+from fanfold.store.protocol import LeaseLost, StoreFault
 
 if TYPE_CHECKING:
     from fanfold.kernel.nodes import Run
@@ -73,6 +74,8 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
             return Outcome(error=denied)
         try:
             return await _deliver(services, execution)
+        except (StoreFault, LeaseLost):
+            raise  # nothing that is in the way of this delivery: its host must stop
         except (WorldError, OSError) as raised:
             error = raised
             if isinstance(error, OSError):  # a full disk, a folder that may not be written
@@ -112,8 +115,8 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
     from fanfold.workspace.delivery.pull_requests import PullRequestText
 
     node, job = execution.node, execution.job
-    spaces = services.isolation.spaces
-    deliveries: Deliveries = await _in_thread(lambda: spaces.deliveries(Path(execution.place.path)))
+    spaces, begin = services.isolation.spaces, services.journal.confirm
+    deliveries: Deliveries = await _in_thread(lambda: spaces.deliveries(Path(execution.place.path), begin))
     name = session_id(node.run.id, node.path, 1)
     made = await _in_thread(lambda: deliveries.find(name))
     if made is None and node.agreed:

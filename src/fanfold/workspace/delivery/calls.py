@@ -5,6 +5,8 @@ Rules
   delivery over would look, find nothing yet, and do the same again. So a call is written down before its
   program begins, and whoever comes next waits for that program to end before anything is looked up.
   Two runs may deliver the very same commit at once: one begins after the other.
+* Whoever was stopped between looking and calling may have lost its run meanwhile: each program begins only
+  when its process may still act (`begin` raises otherwise).
 * What a program says goes into files. What it leaves behind (a connection that ssh keeps open) may hold its
   end of a pipe for hours, and is nothing to wait for.
 * A program that takes too long is ended with all that it started.
@@ -44,8 +46,9 @@ class EndedServerCall(NamedTuple):
 class ServerCalls:
     """The calls for one delivery; `folder` is ours."""
 
-    def __init__(self, folder: Path, delivery: str) -> None:
+    def __init__(self, folder: Path, delivery: str, begin: Callable[[], None]) -> None:
         self._folder = folder
+        self._may_begin = begin
         self._note = folder / f"{delivery}.call"
 
     def run(
@@ -90,6 +93,7 @@ class ServerCalls:
             with self._lock():
                 known = self._known()
                 if known is None or known == earlier:
+                    self._may_begin()
                     process = waiting()
                     try:
                         own = _identity(process)

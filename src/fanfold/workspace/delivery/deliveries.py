@@ -68,7 +68,7 @@ class Delivery(Struct, frozen=True):
 class Deliveries:
     """The deliveries of one project."""
 
-    def __init__(self, project: Path, layout: Layout, objects: Objects) -> None:
+    def __init__(self, project: Path, layout: Layout, objects: Objects, begin: Callable[[], None]) -> None:
         repository = find_repository(project)
         if repository is None:
             message = f"{project} is in no git repository of yours"
@@ -76,6 +76,8 @@ class Deliveries:
         self._project = project
         self._repository: Repository = repository
         self._layout = layout
+        self._begin = begin
+        """Raises when this process may not act any more; right before each effect."""
         self._refs = Refs(repository)
         self._commits = Commits(project, repository, objects, layout.store)
 
@@ -178,7 +180,7 @@ class Deliveries:
         return Remote(self._project, self._repository, self._layout.store)
 
     def _calls(self, made: Delivery) -> ServerCalls:
-        return ServerCalls(self._folder, made.commit)
+        return ServerCalls(self._folder, made.commit, self._begin)
 
     @property
     def _folder(self) -> Path:
@@ -203,6 +205,7 @@ class Deliveries:
                 raise WorldError(
                     "deliver.changed", "what was shown cannot be made again", hint="run the step anew"
                 )
+            self._begin()
             self._commits.publish(made.base, made.commit)
             try:
                 self._refs.make(made.wish.branch, made.commit)

@@ -4,6 +4,8 @@ Rules
 * The method is the fastest that works here: an overlay in the open (root), an overlay in a user namespace,
   cloned files, copied files. What did not work once is not tried again by this process. It is reported.
 * A child's folder tells everything needed to find it again: base, method, posture, write-set, owner.
+* Whoever goes on with a session has its child from then on, also when the one before it lives: it was stopped
+  for so long that it lost its run. When that one wakes, it touches nothing of the child any more.
 * `path` is where its files are for us. In a user namespace that is a handle of this process; programs are
   started through the sandbox, which knows how to enter.
 """
@@ -47,6 +49,8 @@ class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was kept after its end."""
     origin: str = ""
     """What it was made for, in words of whoever made it."""
+    epoch: int = 0
+    """Whose turn it is: who opens it later has a higher one."""
 
     @property
     def maker(self) -> ProcessIdentity | None:
@@ -124,11 +128,28 @@ class Child:
         assert self._found is not None, "looking at the changes finds them"
         return self._found
 
-    def detach(self) -> None:
-        """Take the layer away; what was written to it stays in the folder."""
+    def is_held(self) -> bool:
+        """Whether nobody opened it since. Holds as long as the workspace lock is held."""
+        try:
+            now = read_record(self.folder)
+        except WorldError:
+            return False
+        return (now.owner, now.epoch) == (self.record.owner, self.record.epoch)
+
+    def require_held(self) -> None:
+        """Raise when somebody else goes on with it."""
+        if not self.is_held():
+            raise taken_over(self.session_id)
+
+    def detach(self, *, held: bool = True) -> None:
+        """Take the layer away; what was written to it stays in the folder. Of a child that is not `held` any
+        more, only what is in our own hands is let go.
+        """
         if self.entrance is not None:
             self.entrance.close()
-        elif self.method == "overlay":
+        if not held:
+            return
+        if self.entrance is None and self.method == "overlay":
             overlay.lift(self.place)
         trash.let_be_removed(self.folder / "upper" if self.method.startswith("overlay") else self.place)
 
@@ -142,6 +163,7 @@ def make(
     read_only: bool,
     write_set: tuple[str, ...] | None,
     origin: str = "",
+    epoch: int = 0,
 ) -> Child:
     """Make a child in a new folder."""
     folder.mkdir(mode=0o700)
@@ -156,6 +178,7 @@ def make(
         write_set=write_set,
         owner=str(this_process()),
         origin=origin,
+        epoch=epoch,
     )
     write_whole(folder / "child.json", msgspec.json.encode(record))
     return Child(folder, record, base, ignoring, entrance)
@@ -233,10 +256,24 @@ def find(folder: Path, bases: Bases) -> tuple[SnapshotRecord, Base] | None:
         return None
 
 
-def attach(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -> Child:
+def check_turn(folder: Path, epoch: int) -> None:
+    """Raise when a process that lives has opened the child in a folder later than we may."""
+    try:
+        record = read_record(folder)
+    except WorldError:
+        return  # nobody can go on with it
+    if record.epoch > epoch and record.has_live_owner:
+        raise taken_over(record.session)
+
+
+def taken_over(session: str) -> WorldError:
+    return WorldError("workspace.taken_over", f"another process goes on with the workspace of {session}")
+
+
+def attach(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring, epoch: int) -> Child:
     """Take up a child that another process left behind."""
     child = lay_again(folder, record, base, ignoring)
-    child.record = msgspec.structs.replace(record, owner=str(this_process()), kept="")
+    child.record = msgspec.structs.replace(record, owner=str(this_process()), kept="", epoch=epoch)
     write_whole(folder / "child.json", msgspec.json.encode(child.record))
     return child
 

@@ -142,13 +142,16 @@ class Performer:
         takes_time = self._isolation.takes_time(node)
         if takes_time:
             progress(Preparing("opens its workspace"))
-        place = await self._isolation.open(node, session, start.execution, home_of(node, start.attempt))
+        journal, home = self._services.journal, home_of(node, start.attempt)
+        journal.confirm()  # what another process works in by now is not ours to replace
+        place = await self._isolation.open(node, session, start.execution, home, journal.epoch)
         if takes_time:
             progress(Preparing())
         room = place.artifacts = self._room(start, node, job, place, session)
         try:
             outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
             if outcome.error is not None:
+                journal.confirm()  # nor to clear away
                 room.drop()
                 await self._isolation.close(session, place, outcome.error)
         except BaseException:
@@ -176,6 +179,7 @@ class Performer:
                 execution.progress(Preparing("brings its changes home"))
                 outcome = await self._bring_home(execution, session, outcome)
             if outcome.error is None and made:
+                self._services.journal.confirm()
                 await self._publish(place, made)
         except (StoreFault, LeaseLost, BugError):
             raise  # not the step's failure: its host must stop
@@ -227,6 +231,7 @@ class Performer:
 
         start, node, place = execution.start, execution.node, execution.place
         if place.said is None and node.step.merge != "discard":
+            self._services.journal.confirm()
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None
         if start.execution == 1 or not await self._isolation.is_disputed(settling_ids(session)[0]):
