@@ -30,13 +30,14 @@ def here(tmp_path: Path):
 
 
 def test_a_signal_is_heard_by_all_who_listen_and_by_nobody_else(here: Signals, tmp_path: Path):
-    waiting = [here.listen("commits", "r1"), Signals(tmp_path).listen("commits", "r1")]
+    there = Signals(tmp_path)
+    waiting = [here.listen("commits", "r1"), there.listen("commits", "r1")]
     others = [here.listen("requests", "r1"), here.listen("commits", "another")]
     here.give("commits", "r1")
     here.give("commits", "r1")
     assert [one.wait_blocking(PATIENCE_S) for one in waiting] == [True, True]
     assert [one.wait_blocking(0) for one in (*waiting, *others)] == [False] * 4, "once, whatever came before"
-    for one in (*waiting, *others):
+    for one in (*waiting, *others, there):
         one.close()
 
 
@@ -45,6 +46,34 @@ def test_a_listener_hears_what_was_signalled_before_it_waited(here: Signals):
         here.give("commits", "r1")
         assert asyncio.run(listener.wait(0))
         assert not asyncio.run(listener.wait(0.01))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there inotify takes long to close")
+def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_it(here: Signals):
+    for round_number in range(signals.MAX_IDLE + 2):
+        first, second = f"r{round_number}", f"s{round_number}"
+        listeners = [here.listen("commits", name) for name in (first, second)]
+        here.give("commits", first)
+        assert [one.wait_blocking(0) for one in reversed(listeners)] == [False, True]
+        here.give("commits", first)
+        here.give("commits", second)
+        for one in listeners:
+            one.close()
+    assert _open_watches() == 2
+    many = [here.listen("commits", f"r{number}") for number in range(2 * signals.MAX_IDLE)]
+    for one in many:
+        one.close()
+    assert _open_watches() == signals.MAX_IDLE
+    late = here.listen("commits", "r1")
+    here.close()
+    late.close()
+    assert _open_watches() == 0
+
+
+def _open_watches() -> int:
+    """How many this process has."""
+    files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sum(os.path.lexists(file) and "inotify" in os.readlink(file) for file in files)
 
 
 def test_a_cancelled_wait_can_be_waited_for_again(here: Signals):

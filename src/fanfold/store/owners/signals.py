@@ -21,6 +21,7 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     import asyncio
 
 FILES = 64
+MAX_IDLE = 4
+"""How many watches that nobody uses are kept open; a user has few of them."""
 
 Topic: TypeAlias = Literal["commits", "requests"]
 """`commits`: a tree's log grew or its owner changed. `requests`: somebody asks its owner for something."""
@@ -55,6 +58,9 @@ class Signals:
         self._make = make
         self._files: dict[tuple[Topic, int], int] = {}
         self._lock = threading.Lock()
+        self._idle: list[_Watch] = []
+        """Those that nobody listens with any more."""
+        self._closed = False
 
     def give(self, topic: Topic, root: str) -> None:
         """Have everybody who listens look. Never blocks and never fails; any thread may."""
@@ -74,15 +80,40 @@ class Signals:
         try:
             for name in names:
                 os.close(self._open(name))
-            return FileSignal(_Watch([str(self._folder / name) for name in names]))
+            watch = self._take_watch()
+            try:
+                watch.begin([str(self._folder / name) for name in names])
+            except OSError:
+                watch.close()
+                raise
+            return FileSignal(watch, self._keep_watch)
         except OSError:  # it cannot be made, or the user has no watches left
             return FileSignal(None)
+
+    def _take_watch(self) -> _Watch:
+        with self._lock:
+            return self._idle.pop() if self._idle else _Watch()
+
+    def _keep_watch(self, watch: _Watch) -> None:
+        """For whoever listens next: to close one takes the kernel about ten milliseconds, and an event loop
+        that drives other runs would stand still meanwhile.
+        """
+        watch.end()
+        with self._lock:
+            if not self._closed and len(self._idle) < MAX_IDLE:
+                self._idle.append(watch)
+                return
+        watch.close()
 
     def close(self) -> None:
         with self._lock:
             for file in self._files.values():
                 os.close(file)
             self._files.clear()
+            for watch in self._idle:
+                watch.close()
+            self._idle.clear()
+            self._closed = True
 
     def _open(self, name: str) -> int:
         path, flags = self._folder / name, os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -106,10 +137,13 @@ def _regular(file: int) -> int:
 
 
 class FileSignal:
-    """What one waiter has heard; see `Signal`. `watch` is None where only time can tell."""
+    """What one waiter has heard; see `Signal`. `watch` is None where only time can tell; `give_back` takes it
+    when nobody waits any more.
+    """
 
-    def __init__(self, watch: _Watch | None) -> None:
+    def __init__(self, watch: _Watch | None, give_back: Callable[[_Watch], None] | None = None) -> None:
         self._watch = watch
+        self._give_back = give_back
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """For a task of an event loop."""
@@ -144,9 +178,9 @@ class FileSignal:
         return self._watch.drain() or answer
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        watch, self._watch = self._watch, None
+        if watch is not None and self._give_back is not None:
+            self._give_back(watch)
 
     def __enter__(self) -> Self:
         return self
@@ -187,17 +221,29 @@ if sys.platform == "linux":
     class _Watch:
         """Hears of every reading of one of some files."""
 
-        def __init__(self, paths: list[str]) -> None:
+        def __init__(self) -> None:
             import ctypes
 
-            libc = ctypes.CDLL(None, use_errno=True)
-            self._file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._file: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._file < 0:
                 raise OSError(ctypes.get_errno(), "inotify_init1")
+            self._watched: list[int] = []
+
+        def begin(self, paths: list[str]) -> None:
+            import ctypes
+
             for path in paths:
-                if libc.inotify_add_watch(self._file, os.fsencode(path), IN_ACCESS) < 0:
-                    os.close(self._file)
+                number = self._libc.inotify_add_watch(self._file, os.fsencode(path), IN_ACCESS)
+                if number < 0:
                     raise OSError(ctypes.get_errno(), "inotify_add_watch")
+                self._watched.append(number)
+
+        def end(self) -> None:
+            for number in self._watched:
+                self._libc.inotify_rm_watch(self._file, number)  # fails where the file went, and its watch
+            self._watched.clear()
+            self.drain()
 
         def fileno(self) -> int:
             return self._file
@@ -223,11 +269,15 @@ else:
     class _Watch:
         """Hears of every change of the times of one of some files."""
 
-        def __init__(self, paths: list[str]) -> None:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            self._files = [os.open(path, flags) for path in paths]
+        def __init__(self) -> None:
+            self._files: list[int] = []
             self._queue = select.kqueue()
-            for file in self._files:
+
+        def begin(self, paths: list[str]) -> None:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            for path in paths:
+                file = os.open(path, flags)
+                self._files.append(file)
                 event = select.kevent(
                     file,
                     filter=select.KQ_FILTER_VNODE,
@@ -235,6 +285,12 @@ else:
                     fflags=select.KQ_NOTE_ATTRIB,
                 )
                 self._queue.control([event], 0)
+
+        def end(self) -> None:
+            self.drain()
+            for file in self._files:
+                os.close(file)  # and with it what was to be heard of it
+            self._files.clear()
 
         def fileno(self) -> int:
             return self._queue.fileno()
@@ -244,6 +300,5 @@ else:
             return bool(self._queue.control(None, len(self._files), 0))
 
         def close(self) -> None:
+            self.end()
             self._queue.close()
-            for file in self._files:
-                os.close(file)
