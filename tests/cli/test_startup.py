@@ -114,6 +114,25 @@ assert [early(each) for each in asked] == [inspect.iscoroutinefunction(each) for
 assert "dis" in sys.modules and inspect.iscoroutinefunction.__module__ == "inspect"
 import logging, string
 assert string.Template("$a $$").substitute(a=1) == "1 $" and logging.Formatter("{message:>3}", style="{")
+import base64, gettext, ntpath, pathlib, shlex, traceback, typing, urllib.parse
+later = ("base64", "gettext", "ntpath", "shlex", "traceback", "urllib.parse")
+assert [name for name in later if "__getattr__" not in vars(sys.modules[name])] == []
+assert (ntpath.join("a", "b"), shlex.quote("a b"), base64.b64encode(b"a")) == ("a\\\\b", "'a b'", b"YQ==")
+taken, stack, (one, many) = gettext.gettext, traceback.extract_stack, ("a file", "files")
+assert taken("a file") == one and gettext.gettext is not taken and gettext.ngettext(one, many, 2) == many
+assert gettext.c2py("n != 1")(2) == 1
+noted = [[entry.name for entry in extract()] for extract in (stack, traceback.extract_stack)]
+assert noted[0] == noted[1] and stack is not traceback.extract_stack
+assert pathlib.Path("/a b").as_uri() == "file:///a%20b" and urllib.parse.urlsplit("http://a/b").path == "/b"
+class Told:
+    good: "typing.Literal['a', 'b']"
+    bad: "typing.Literal['a'"
+assert typing.List["Told"] == typing.List[typing.ForwardRef("Told")]
+assert typing.get_type_hints(type("Good", (), {"__annotations__": {"a": Told.__annotations__["good"]}}))
+try:
+    typing.get_type_hints(Told)
+    raise AssertionError("a mistake in an annotation passed")
+except SyntaxError: pass
 assert textwrap.dedent("  a") == "a" and msgspec.json.schema(int) == {"type": "integer"}
 """
 
@@ -126,6 +145,7 @@ def test_what_is_postponed_is_loaded_when_it_is_used_by_however_many_threads():
 
 def test_a_run_of_scripted_agents_loads_no_tls_and_nothing_that_reads_source_code(ran: Path):
     unused = {"_ssl", "fanfold.agents.toolbox.catalogue", "shutil"}
+    unused |= {"fanfold.runtime.records.evidence", "fanfold.runtime.views.runs.changes"}
     if sys.version_info < (3, 14):  # from then on asyncio itself reads source code
         unused |= {"ast", "dis"}
     assert not loaded(ran, "run", "one.yaml", "--script", "answers.yaml") & unused

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -79,6 +78,8 @@ class Provider(Struct, frozen=True, kw_only=True):
         """
         if not url:
             return True
+        from urllib.parse import urlsplit
+
         try:
             host, own = urlsplit(url).hostname or "", urlsplit(self.address).hostname or ""
         except ValueError:  # no address at all: whoever connects will say so

@@ -21,7 +21,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -93,6 +92,8 @@ def without_credentials(url: str) -> str:
     """
     if "://" not in url and "@" not in url:
         return url.partition("?")[0]
+    from urllib.parse import urlsplit
+
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -191,6 +192,8 @@ def _beginning(value: str) -> str:
 
 def _quoted(text: str) -> str:
     """The text as it stands in an address."""
+    from urllib.parse import quote
+
     return quote(text, safe="")
 
 

@@ -6,7 +6,7 @@ what is hardly ever asked of them. Each stands in `sys.modules` as an empty modu
 somebody asks it for anything: `import ssl` costs nothing, `ssl.SSLContext` loads it.
 
 Some that are loaded compile regular expressions while they are, for what a command hardly ever does; these
-are compiled when it does.
+are compiled when it does. So are annotations that are texts, which few are ever asked for.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import typing
 from importlib import import_module
-from importlib.machinery import PathFinder
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, PathFinder, SourceFileLoader
 from threading import RLock
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -26,25 +27,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
 POSTPONED = frozenset(
     {
         "asyncio.sslproto",
+        "asyncio.staggered",
+        "asyncio.trsock",
+        "base64",
+        "gettext",
         "inspect",
         "ipaddress",
         "locale",
         "msgspec.inspect",
+        "msgspec.toml",
+        "msgspec.yaml",
+        "ntpath",
         "platform",
+        "shlex",
         "ssl",
         "textwrap",
         "tokenize",
+        "traceback",
+        "urllib.parse",
     }
 )
 COMPILED_LATER = frozenset(
     {"click._compat", "json.encoder", "json.scanner", "logging", "string", "urllib.parse"}
 )
 """Modules whose regular expressions are."""
+SOURCES = ("fanfold.", "asyncio.", "click.")
+"""Packages that hold nothing but Python, each in one folder: their modules are found there at once. Looking
+for compiled ones first, in the way of each finder in turn, would cost as much as many of them do."""
+_folders: dict[str, FileFinder] = {}
 _CO_COROUTINE = 0x80
 """`inspect.CO_COROUTINE`"""
 _loading = RLock()
@@ -56,6 +71,7 @@ def postpone() -> None:
         return
     sys.meta_path.insert(0, _Finder)
     _compile_later()
+    vars(typing)["compile"] = _as_text
     if not {"typing_extensions", "msgspec"} & set(sys.modules):
         # msgspec takes from it what is in Python's own `typing` by now, and looks there where it is missing.
         sys.modules["typing_extensions"] = None  # type: ignore[assignment] # as Python means it to be missing
@@ -73,6 +89,15 @@ def _compile_later() -> None:
     re.compile = compile_for
 
 
+def _as_text(annotation: str, *_how: object) -> str:
+    """What `typing` evaluates when it is asked for an annotation: code, or a text just as well.
+
+    It compiles each as soon as it meets it, so that a mistake is found there, and for the first one Python
+    makes some hundred classes of syntax trees; click has dozens that nobody asks for.
+    """
+    return annotation
+
+
 class _Finder:
     """Finds the modules that are postponed, and no other."""
 
@@ -81,11 +106,20 @@ class _Finder:
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name not in POSTPONED:
-            return None
+            return _find_source(path[0], name) if path and name.startswith(SOURCES) else None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Later(spec.loader)  # type: ignore[assignment] # it does what is asked of one
         return spec
+
+
+def _find_source(folder: str, name: str) -> ModuleSpec | None:
+    """A module of Python in a folder, if that is what it is: whoever comes next looks for anything else."""
+    finder = _folders.get(folder)
+    if finder is None:
+        finder = _folders[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
+    spec = finder.find_spec(name)
+    return spec if spec is not None and spec.loader is not None else None
 
 
 class _Later:
@@ -106,7 +140,7 @@ class _Later:
 
         def load_for(name: str) -> Any:
             with _loading:
-                if not self._begun:
+                if not self._begun and name != "__path__":  # whoever imports from it asks; packages have one
                     self._begun = True
                     self._loader.exec_module(module)
                     if names.get("__getattr__") is load_for:
@@ -134,8 +168,28 @@ def _system() -> str:
     return os.uname().sysname
 
 
+def _of(module: str, name: str) -> Callable[..., Any]:
+    """Stands for a function that somebody takes from its module early, and that is seldom called."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        found = sys.modules[module]
+        hasattr(found, "")  # loads it, which puts the function itself in the place of this one
+        return getattr(found, name)(*given, **named)
+
+    return call
+
+
+def _extract_stack(frame: FrameType | None = None, limit: int | None = None) -> Any:
+    """What event loops note of every task where somebody looks for mistakes in them."""
+    return _of("traceback", "extract_stack")(frame or sys._getframe(1), limit)  # noqa: SLF001 - as it does
+
+
 _ANSWERED: dict[str, dict[str, Callable[..., Any]]] = {
+    "gettext": {name: _of("gettext", name) for name in ("gettext", "ngettext")},
     "inspect": {"iscoroutinefunction": _is_coroutine_function},
     "platform": {"system": _system},
+    "traceback": {"extract_stack": _extract_stack},
+    "urllib.parse": {"quote_from_bytes": _of("urllib.parse", "quote_from_bytes")},
 }
-"""What is asked of modules in every run, and answered as they do without loading them."""
+"""What is asked of modules in every run, and answered as they do without loading them; and what click,
+asyncio and pathlib take from them while they are imported."""

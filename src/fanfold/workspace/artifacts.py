@@ -36,7 +36,7 @@ MAX_PATH_CHARS = 300
 MAX_DEPTH = 16
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ROUND = re.compile(r"#\d+(?=/|$)")
+_ROUND = r"#\d+(?=/|$)"
 
 
 class Artifact(Struct, frozen=True, omit_defaults=True):
@@ -94,7 +94,7 @@ def family(step: str) -> str:
     >>> family("fix#2/draft[0]")
     'fix/draft[0]'
     """
-    return _ROUND.sub("", step)
+    return re.sub(_ROUND, "", step) if "#" in step else step
 
 
 class ArtifactRoom:

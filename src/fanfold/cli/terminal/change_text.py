@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.runs.changes import came_home
 from fanfold.text.terminal import one_line
 
 MAX_CHANGES = 10
@@ -14,6 +13,10 @@ MAX_CHANGES = 10
 
 def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
     """A line for each file that came home: how it changed, and which step changed it last."""
+    if not tree.memory.changes:
+        return
+    from fanfold.runtime.views.runs.changes import came_home
+
     merged = came_home(tree, run)
     width = max((len(one_line(row.path)) for row in merged[:MAX_CHANGES]), default=0)
     for row in merged[:MAX_CHANGES]:

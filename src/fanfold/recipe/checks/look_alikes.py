@@ -29,11 +29,11 @@ MAX_CHARS = 500
 def warn_of_text(node: Scalar, names: Iterable[str], notes: Notes) -> None:
     """Warn of signs in a template that are no template, and of a text that is an expression as a whole."""
     text = node.text
-    if (found := _TAG.search(text)) is not None and _closes(text, found):
+    if "{" in text and (found := _TAG.search(text)) is not None and _closes(text, found):
         hint = "give the step a `when`, or compute the text in a `set` step"
         message = f"templates have no logic: {quoted(found[0])} stays in the text as it is"
         notes.warning(CODE, message, node.span(*found.span()), hint)
-    if (found := _DOLLAR.search(text)) is not None:
+    if "$" in text and (found := _DOLLAR.search(text)) is not None:
         message = 'the "$" stays in the text: a template is written {{…}}'
         notes.warning(CODE, message, node.span(*found.span()), 'leave the "$" out')
     if "{{" not in text and len(text) <= MAX_CHARS and _ROOTS.search(text) is not None:

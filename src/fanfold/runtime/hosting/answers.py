@@ -49,8 +49,7 @@ from fanfold.runtime.steps.decisions import (
     undecided,
 )
 from fanfold.runtime.steps.registry import Unrenderable, prepare, type_of
-from fanfold.runtime.steps.step_type import Job, NeededAgreement, Question, Settled, Timer, value_of
-from fanfold.runtime.steps.structure import CallJob
+from fanfold.runtime.steps.step_type import CallJob, Job, NeededAgreement, Question, Settled, Timer, value_of
 from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Claim
 from fanfold.text.excerpts import shorten

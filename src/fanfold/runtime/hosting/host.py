@@ -48,7 +48,6 @@ from fanfold.kernel.lifecycle import (
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.answers import asked_event
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.failures import is_provider_refusal
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import child_name, home_of, is_agent, subagent_event
@@ -350,7 +349,7 @@ class Host:
             output = self.tree.blobs.put(outcome.output)
             key = self._performer(node).cache_key(node) if node.step.cache else None
             # What it published is this run's: a step that stood in for it would leave that out.
-            if key is not None and not any(isinstance(fact, Published) for fact in outcome.evidence):
+            if key is not None and not outcome.has_published:
                 self.tree.remember_cached(key, output)
             data = _report(
                 self._task(node), node, COMPLETED, start.attempt, start.execution,

@@ -45,7 +45,6 @@ from fanfold.runtime.hosting.clock import OwnerClock, PastOwner
 from fanfold.runtime.hosting.damage import tells_damage
 from fanfold.runtime.hosting.run_rows import RunRows
 from fanfold.runtime.hosting.stored_data import stored, text_only
-from fanfold.runtime.records.evidence import Published, workspace_fact
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.subagents import child_of
@@ -248,6 +247,8 @@ class RunTree:
         """The rows of what an event records to be found again, after it was folded: an output, artifacts."""
         data = event.data
         if isinstance(data, Evidence):
+            from fanfold.runtime.records.evidence import Published, workspace_fact  # most runs have no facts
+
             fact = workspace_fact(data.data) if data.type == "workspace_event" else None
             if not isinstance(fact, Published):
                 return []

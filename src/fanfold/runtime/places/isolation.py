@@ -32,16 +32,6 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.places.place import SAID, Place
 from fanfold.runtime.places.watching import Watching
-from fanfold.runtime.records.evidence import (
-    ChangedPath,
-    Merge,
-    Reopened,
-    Snapshot,
-    Unwatched,
-    conflict,
-    left_out,
-    violation,
-)
 from fanfold.runtime.records.ids import root_of
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
@@ -102,6 +92,8 @@ class Isolation:
             self.leave(session, place)
             raise
         if unwatched:
+            from fanfold.runtime.records.evidence import Unwatched
+
             place.evidence.append(Unwatched(why=unwatched))
         return place
 
@@ -134,6 +126,8 @@ class Isolation:
             lambda: self._snapshot(node, session, execution, home, epoch, asked_ns), self._detach
         )
         if place.child is not None:
+            from fanfold.runtime.records.evidence import Reopened, Snapshot
+
             what = Snapshot if place.is_new else Reopened
             place.evidence.append(what(method=place.child.method, session_id=session))
         return place
@@ -218,6 +212,7 @@ class Isolation:
     def tell(self, node: Node, place: Place, merged: Merged) -> Failure | None:
         """Put down what became of the changes; the failure when they were not merged."""
         from fanfold.runtime.places.refusals import ignored_hint, refusal, violated
+        from fanfold.runtime.records.evidence import ChangedPath, Merge, conflict, left_out, violation
 
         if merged.violations:
             place.evidence.append(violation(merged.violations))
@@ -248,6 +243,7 @@ class Isolation:
         `others` are the sets of writers of other runs that shared the project meanwhile.
         """
         from fanfold.runtime.places.refusals import violated
+        from fanfold.runtime.records.evidence import violation
 
         seen = await self._watching.end(session, others)
         if seen is None or not seen.strays:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from fanfold.runtime.records.evidence import Sandboxed, WorkspaceFact
-
 if TYPE_CHECKING:
+    from fanfold.runtime.records.evidence import WorkspaceFact
     from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.merges.merge import Merged
     from fanfold.workspace.sandbox.start import Launch
@@ -50,6 +49,8 @@ class Place:
 
     def note_sandbox(self, launch: Launch) -> None:
         """A program runs here, at this level of the sandbox and seeing this; the log says so once."""
+        from fanfold.runtime.records.evidence import Sandboxed
+
         fact = Sandboxed(level=launch.level, **structs.asdict(launch.sight))
         if fact not in self.evidence:
             self.evidence.append(fact)

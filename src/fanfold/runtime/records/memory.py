@@ -7,6 +7,7 @@ each run, the items of each map, what sessions said and spent. Folding the log a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -29,22 +30,10 @@ from fanfold.kernel.events import (
     WorkflowEvent,
 )
 from fanfold.kernel.lifecycle import ASKED
-from fanfold.runtime.records.evidence import (
-    Apply,
-    Conflict,
-    ConflictPath,
-    Digest,
-    LeftOut,
-    Merge,
-    Published,
-    Resolve,
-    Undo,
-    ViolatedPath,
-    Violation,
-    WorkspaceFact,
-    workspace_fact,
-)
-from fanfold.workspace.artifacts import Artifact
+
+if TYPE_CHECKING:
+    from fanfold.runtime.records.evidence import ConflictPath, LeftOut, ViolatedPath
+    from fanfold.workspace.artifacts import Artifact
 
 Address = tuple[str, str]
 
@@ -111,7 +100,7 @@ class Memory:
             self._observe_run(event, data)
         elif isinstance(data, Evidence):
             if data.type == "workspace_event":
-                self._observe_workspace(event.run, workspace_fact(data.data))
+                self._observe_workspace(event.run, data.data)
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
             if data.status in ("waiting", ASKED) and isinstance(data, StepEvent):
@@ -127,7 +116,21 @@ class Memory:
             if data.usage is not None:
                 self.usage[address] = self.usage.get(address, NOTHING_SPENT) + data.usage
 
-    def _observe_workspace(self, run: str, fact: WorkspaceFact) -> None:
+    def _observe_workspace(self, run: str, data: Any) -> None:
+        from fanfold.runtime.records.evidence import (  # most runs have no facts
+            Apply,
+            Conflict,
+            Digest,
+            LeftOut,
+            Merge,
+            Published,
+            Resolve,
+            Undo,
+            Violation,
+            workspace_fact,
+        )
+
+        fact = workspace_fact(data)
         address = (run, fact.step)
         if isinstance(fact, Merge | Apply) and fact.receipt:
             self.receipts.setdefault(address, []).append(fact.receipt)

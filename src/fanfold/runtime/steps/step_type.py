@@ -27,7 +27,6 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Constant, Fields, Output, Ref, Step, Template
 from fanfold.kernel.sets.globs import escape
 from fanfold.recipe.types.body import Body, read_body
-from fanfold.runtime.records.evidence import WorkspaceFact
 from fanfold.runtime.records.values import Values
 from fanfold.store.protocol import Store
 from fanfold.text.template import parse_path, parse_template, render, resolve
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.handlers.pool import FunctionProcesses
     from fanfold.runtime.places.isolation import Isolation
     from fanfold.runtime.places.place import Place
+    from fanfold.runtime.records.evidence import WorkspaceFact
     from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.steps.programs.sandboxed import Programs
     from fanfold.sessions.supervisor import Supervisor
@@ -74,6 +74,13 @@ class Timer(Job, frozen=True):
 
     performed: ClassVar[bool] = False
     due_at: int
+
+
+class CallJob(Job, frozen=True):
+    """Nothing to do but to open a child run, which will see these inputs and no more."""
+
+    performed: ClassVar[bool] = False
+    inputs: dict[str, JSON]
 
 
 class Settled(Job, frozen=True):
@@ -150,6 +157,13 @@ class Outcome(Struct, frozen=True):
     """Neither: a person has to agree first; then another execution goes on."""
     unsettled: str = ""
     """The session whose workspace stays until the log has this outcome; then it must be settled."""
+
+    @property
+    def has_published(self) -> bool:
+        """Whether there are files of it beside the project."""
+        from fanfold.runtime.records.evidence import Published  # most runs have no facts
+
+        return any(isinstance(fact, Published) for fact in self.evidence)
 
 
 class Granted(Struct, frozen=True):

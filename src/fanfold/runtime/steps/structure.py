@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanfold.kernel.plan import JSON, GroupAction, Step, WorkflowAction
-from fanfold.runtime.steps.step_type import Job, Preparation, StepLabel, StepType
+from fanfold.kernel.plan import GroupAction, Step, WorkflowAction
+from fanfold.runtime.steps.step_type import CallJob, Job, Preparation, StepLabel, StepType
 
 
 class GroupJob(Job, frozen=True):
@@ -27,13 +27,6 @@ class GroupSteps(StepType[GroupAction, GroupJob]):
     def prepare(self, step: Preparation, said: GroupAction) -> GroupJob:
         del step, said
         return GroupJob()
-
-
-class CallJob(Job, frozen=True):
-    """All that the child run will see."""
-
-    performed: ClassVar[bool] = False
-    inputs: dict[str, JSON]
 
 
 class WorkflowSteps(StepType[WorkflowAction, CallJob]):

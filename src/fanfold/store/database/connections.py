@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import apsw
 
@@ -108,6 +107,8 @@ class DatabaseConnections:
 
     def _connect_protected(self) -> apsw.Connection:
         """Without a write-ahead log SQLite would have to make one, unless told that nothing changes."""
+        from urllib.parse import quote
+
         log = Path(f"{self._file}-wal")
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI

@@ -16,6 +16,7 @@ from fanfold.recipe.library import require_name, said_by_file
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
+from fanfold.text.patterns import regex
 from fanfold.text.refusal import FileRefused
 from fanfold.text.trees.yaml import MAX_BYTES
 from fanfold.trust.project_files import read_beneath
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 MISSING = "missing"
 """Where a recipe was found that is not there."""
-_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
+_NAME_LINE = regex(r"^name:.*$", re.MULTILINE)
 Picture: TypeAlias = Literal["mermaid", "svg"]
 
 

@@ -21,7 +21,6 @@ from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.attempt_sessions import sessions_of
-from fanfold.runtime.records.evidence import Merge, Sandboxed
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import functions_id
 from fanfold.runtime.steps.performing.performer import Performer
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from fanfold.agents.permissions import Ask
     from fanfold.runtime.handlers.pool import FunctionProcesses
     from fanfold.runtime.places.direct_changes import DirectChanges
+    from fanfold.runtime.records.evidence import Merge, Sandboxed
 
 
 class Owned:

@@ -26,7 +26,6 @@ from fanfold.kernel.nodes import Node, State, is_shared_writer
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.places.place import Place
 from fanfold.runtime.records.attempt_sessions import sessions_of
-from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.outputs import check_output, unfit
 from fanfold.runtime.records.subagents import home_of
@@ -210,6 +209,8 @@ class Performer:
         return made
 
     async def _publish(self, place: Place, made: dict[str, Artifact]) -> None:
+        from fanfold.runtime.records.evidence import Published
+
         assert place.artifacts is not None, "it was made there"
         await asyncio.to_thread(place.artifacts.publish, made)
         blobs = self._services.journal.blobs

@@ -20,13 +20,13 @@ from msgspec import structs
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import WorldError
-from fanfold.runtime.places.isolation import Isolation
 from fanfold.runtime.places.place import Place
 from fanfold.sessions.processes import Ended, Process, end_tree, run_process, see_out, start_process
 from fanfold.text.json_value import MAX_VALUE_BYTES
 from fanfold.text.patterns import regex
 
 if TYPE_CHECKING:
+    from fanfold.runtime.places.isolation import Isolation
     from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.sandbox.policy import Policy, Rooms
     from fanfold.workspace.sandbox.start import Launch, LevelName

@@ -39,7 +39,6 @@ from fanfold.runtime.operations.runs.starting.permission import (
     foresee_spending,
     permit,
 )
-from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.frozen import (
     Frozen,
     TakenUp,
@@ -113,6 +112,8 @@ def create(
 
 def _keep_artifacts(project: Project, tree: RunTree, fork: Lineage) -> None:
     """What kept steps had published is this run's too."""
+    from fanfold.runtime.records.evidence import Published
+
     for step, files in fork.artifacts.items():
         carry_over(project.runs_folder, fork.run_id, tree.root.id, [one.path for one in files])
         fact = Published(step=step, files=tuple(files))

@@ -25,6 +25,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.starting.options import Options, settings_of
 from fanfold.runtime.records.frozen import all_steps, all_steps_below, freeze_roles, with_stages
 from fanfold.runtime.steps.registry import declare
+from fanfold.text.patterns import regex
 from fanfold.text.terminal import visible
 from fanfold.trust.adopted import is_adopted, permitted
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from fanfold.agents.permissions import Action
 
 MAX_NAMED = 5
-_INPUT = re.compile(r"(?<!\\)\{\{\s*inputs\.(\w+)\s*\}\}")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,199}")
+_INPUT = regex(r"(?<!\\)\{\{\s*inputs\.(\w+)\s*\}\}")
+_PLAIN_WORD = regex(r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,199}")
 KEPT_FROM_LOG = "goes on from results and answers in its log, which may be somebody else's"
 AGENTS, CENTS = "permission.ask_above_agents", "permission.ask_above_cents"
 
