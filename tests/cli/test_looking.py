@@ -436,3 +436,28 @@ def test_a_store_whose_making_was_cut_short_is_one_in_which_nothing_has_run(fanf
     assert "nothing has run in" in fanfold("explain", "last").err
     assert fanfold("run", "r.yaml").status == 0
     assert fanfold("verify", "--all").status == 0
+
+
+EACH = """\
+name: each
+steps:
+  - {id: a, for_each: lists.range(9), agent: explorer, prompt: "{{item}}", retry: {attempts: 1}}
+  - {id: b, agent: explorer, prompt: "{{steps.a.output}}"}
+"""
+
+
+def test_instances_that_are_where_they_are_for_one_reason_are_explained_together(fanfold, project):
+    (project / "each.yaml").write_text(EACH)
+    failed = "{fail: {class: agent, message: no}}"
+    (project / "s.yaml").write_text(
+        f'default: ok\nsteps: {{"a[0]": {failed}, "a[1]": {failed}, "a[2]": {failed}}}\n'
+    )
+    assert fanfold("run", "each.yaml", "--script", "s.yaml", "--max-agents", "4").status == 5
+    said = fanfold("explain", "last").out.splitlines()[3:]
+    assert said == [
+        *(f"  a[{n}] {n} failed: no" for n in range(3)),
+        "  a[4] … a[8] (5 steps): each is held back: no agents are left under the limit",
+    ]
+    assert len(fanfold("explain", "last", "--json").json()["steps"]) == 10
+    assert fanfold("cancel", "last").status == 0
+    assert "  a[4] … a[8] (5 steps): each was cancelled\n" in fanfold("explain", "last").out

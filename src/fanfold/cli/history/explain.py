@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import first_lines, paint, plain, to_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
-from fanfold.runtime.operations.history.explain import explain_run, explain_step
+from fanfold.kernel.explain import SENTENCES
+from fanfold.kernel.lifecycle import FAILED, TIMED_OUT
+from fanfold.runtime.operations.history.explain import MAX_STEPS, explain_run, explain_step
 from fanfold.runtime.views.recipes.documents import SuggestedSet
-from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep, UsedSets
+from fanfold.runtime.views.steps.explanations import Explained, ExplainedRun, ExplainedStep, UsedSets
+from fanfold.text.patterns import regex
 from fanfold.text.terminal import one_line
 
 MAX_SHOWN = 40
 MAX_PATHS = 8
+MIN_ALIKE = 3
+_NUMBER = regex(r"(?<=\[)\d+(?=\])|(?<=#)\d+")
+"""Of an item or a round, in a path."""
 
 
 @command("explain", summary="Why a run or step waits, was skipped, retried, or ran then")
@@ -32,10 +38,30 @@ def _text(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator[str]:
     status = paint(found.status, COLOURS.get(found.status, "blue"), colour)
     yield f"{status}  {one_line(found.message)}\n"
     if isinstance(found, ExplainedRun):
-        steps = (f"  {one_line(one.message)}\n" for one in found.steps)
+        steps = (f"  {one_line(line)}\n" for line in _alike_together(found.steps))
         yield from first_lines(steps, MAX_SHOWN, "  … {} more\n")
+        if len(found.steps) == MAX_STEPS:
+            yield f"  of the first {MAX_STEPS:,} steps that did not simply complete\n"
     else:
         yield from _step(found, colour)
+
+
+def _alike_together(steps: Sequence[Explained]) -> Iterator[str]:
+    """A line for each step; one for all instances of a step that are where they are for the same reason.
+
+    What failed is told one by one: each may be another thing to mend.
+    """
+    groups: dict[tuple[str, str], list[Explained]] = {}
+    for one in steps:
+        _, sentence, rest = one.message.partition(SENTENCES.get(one.reason, one.message))
+        why = _NUMBER.sub("…", sentence + rest)
+        path = one.path if one.status in (FAILED, TIMED_OUT) else _NUMBER.sub("…", one.path)
+        groups.setdefault((path, why), []).append(one)
+    for (_, why), alike in groups.items():
+        if len(alike) >= MIN_ALIKE:
+            yield f"{alike[0].path} … {alike[-1].path} ({len(alike)} steps): each {why}"
+        else:
+            yield from (one.message for one in alike)
 
 
 def _step(found: ExplainedStep, colour: bool) -> Iterator[str]:
