@@ -65,9 +65,14 @@ def test_a_run_that_does_not_exist_is_not_found_and_nothing_is_made(fanfold, pro
     assert not (project / ".fanfold").exists()
 
 
-def test_an_ambiguous_prefix_names_the_runs_it_could_mean(fanfold, toured):
-    result = fanfold("inspect", "", "--json")  # everything begins with nothing
+def test_an_ambiguous_prefix_names_the_runs_it_could_mean(fanfold, project):
+    (project / "s.yaml").write_text("default: ok\n")
+    chats = [fanfold("chat", "x", "--script", "s.yaml", "--json").json()["run_id"] for _ in range(2)]
+    result = fanfold("inspect", "chat-", "--json")
     assert (result.status, result.json()["error"]["code"]) == (2, "run.ambiguous")
+    assert all(chat in str(result.json()["error"]) for chat in chats)
+    nothing = fanfold("inspect", "", "--json")  # a variable that is not set
+    assert (nothing.status, nothing.json()["error"]["code"]) == (6, "run.not_found")
 
 
 # runs and inspect
