@@ -307,6 +307,37 @@ def test_a_program_may_go_to_another_folder_and_its_project_stays_where_it_is(
     assert list(elsewhere.iterdir()) == []
 
 
+def test_a_run_that_waits_for_people_can_be_gone_on_with_as_soon_as_its_result_is_there() -> None:
+    asks = fanfold.Recipe(name="asks", steps=[{"id": "ok", "approve": "Go?"}])
+
+    async def work() -> fanfold.Result:
+        async with fanfold.open(".") as ff:
+            run = await ff.resume((await ff.run(asks)).run_id)
+            await run.approve("ok")
+            return await run.result()
+
+    assert asyncio.run(work()).ok
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="loops begin tasks at once since Python 3.12")
+def test_a_loop_may_begin_its_tasks_at_once() -> None:
+    @fanfold.function
+    async def at_once() -> int:
+        return 1
+
+    asks = fanfold.Recipe(
+        name="asks",
+        steps=[{"id": "call", "handler": "at_once"}, {"id": "ok", "approve": "Go?", "depends_on": ["call"]}],
+    )
+
+    async def work() -> fanfold.Result:
+        eager = getattr(asyncio, "eager_task_factory")  # noqa: B009  # type checkers take an older Python
+        asyncio.get_running_loop().set_task_factory(eager)
+        return await fanfold.run(asks, options=ALLOWED)
+
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)).status == "waiting"
+
+
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")

@@ -268,9 +268,9 @@ class Host:
         if node.stopping:
             return  # it was to stop before it began; there is nothing to undo
         key = (start.run, start.step)
-        self._tasks[key] = asyncio.create_task(
-            self._execute(start, node, job), name=f"{start.run}:{start.step}"
-        )
+        task = asyncio.create_task(self._execute(start, node, job), name=f"{start.run}:{start.step}")
+        if not task.done():  # a program may have its loop begin tasks at once, and this one is over then
+            self._tasks[key] = task
 
     def _stop(self, stop: Stop) -> None:
         key = (stop.run, stop.step)

@@ -44,7 +44,7 @@ from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.recipes.specs import DraftedSpec, Suitability
 from fanfold.runtime.views.runs.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument
-from fanfold.runtime.views.runs.result import Result, TypedResult, with_type
+from fanfold.runtime.views.runs.result import Result, TypedResult
 from fanfold.runtime.views.runs.rows import RunRow, run_row
 from fanfold.runtime.views.runs.typed_output import check_type
 from fanfold.runtime.views.sessions.subagents import Subagent
@@ -167,8 +167,10 @@ class Client:
         if output is not None:
             check_type(output)
         owned = self._record(recipe, inputs or {}, named, options)
-        done = await self._drive(owned, leave_when_waiting=True).result()
-        return done if output is None else with_type(done, output)
+        run = self._drive(owned, leave_when_waiting=True)
+        async for _ in run.follow():
+            pass  # until nobody drives it: whoever has its result may answer it or go on with it at once
+        return run.result_now() if output is None else run.result_now(output)
 
     def _record(
         self,
