@@ -22,6 +22,23 @@ steps:
   - {id: ok, approve: "Send it?", show: "{{steps.draft.output}}", depends_on: [draft]}
   - {id: send, agent: explorer, prompt: "Send {{steps.ok.output.edited}}", depends_on: [ok]}
 """
+ASKS = """\
+name: asks
+steps:
+  - {id: colour, ask: "Which colour?", choices: [red, green]}
+  - id: words
+    ask: "How many words?"
+    output_schema: {type: integer, minimum: 50}
+    timeout: 24h
+    default: 400
+  - {id: ok, approve: "Go on?", timeout: 24h}
+"""
+SENDS = """\
+name: sends
+steps:
+  - {id: write, agent: worker, write_set: [sent.txt], prompt: x}
+  - {id: send, deliver: {branch: sent, message: Sent, push: false}, depends_on: [write]}
+"""
 
 
 def test_a_retry_says_what_it_would_do_before_it_begins(console: Console, folder: Path) -> None:
@@ -55,3 +72,55 @@ def test_what_an_approval_shows_can_be_changed_with_it(console: Console, folder:
     page = console.go(f"/runs/{run}/steps/send")
     page.get_by_role("tab", name="Prompt").click()
     expect(page.get_by_role("tabpanel")).to_contain_text("Send a better one")
+
+
+def test_a_question_says_what_fits_it_and_what_becomes_of_it_when_nobody_answers(
+    console: Console, folder: Path
+) -> None:
+    (folder / ".fanfold" / "workflows" / "asks.yaml").write_text(ASKS)
+    run = console.start("asks", {"default": "ok"})
+    page = console.go("/approvals")
+    colour, words, ok = (
+        page.get_by_role("article", name=f"asks: {name}") for name in ("colour", "words", "ok")
+    )
+    expect(colour.get_by_role("button", name="green")).to_be_visible()
+    expect(colour.get_by_role("textbox")).to_have_count(0)  # nothing but a choice fits
+    expect(words).to_contain_text('JSON that fits {"type":"integer","minimum":50}')
+    expect(words).to_contain_text("on its default answers: 400")
+    expect(ok).to_contain_text("It fails if nobody has answered it by")
+    expect(colour).not_to_contain_text("answered it by")
+    words.get_by_role("textbox").fill("300")
+    words.get_by_role("button", name="Answer", exact=True).click()
+    expect(words).to_have_count(0)
+    assert console.server.get(f"/api/runs/{run}")["steps"]["words"]["output"] == 300
+    console.server.post(f"/api/runs/{run}/cancel", {})
+
+
+def test_what_a_paused_run_asks_can_be_answered_and_nothing_else_in_it(
+    console: Console, folder: Path
+) -> None:
+    (folder / ".fanfold" / "workflows" / "asks.yaml").write_text(ASKS)
+    run = console.start("asks", {"default": "ok"})
+    while console.status_of(run) != "waiting":
+        pass
+    console.server.post(f"/api/runs/{run}/pause", {})
+    page = console.go(f"/runs/{run}")
+    expect(page.locator(".run-head .status")).to_have_text("paused")
+    expect(page.locator('.node[data-path="ok"]')).to_have_attribute("aria-label", re.compile("waiting"))
+    page.get_by_role("button", name="Answer colour").click()
+    page.get_by_label("Step colour").get_by_role("button", name="red").click()
+    expect(page.get_by_label("Step colour").locator(".status")).to_have_text("completed")
+    assert console.server.get(f"/api/runs/{run}")["steps"]["colour"]["output"] == "red"
+    console.server.post(f"/api/runs/{run}/cancel", {})
+
+
+def test_a_delivery_that_cannot_be_done_is_no_question(console: Console, folder: Path) -> None:
+    (folder / ".fanfold" / "workflows" / "sends.yaml").write_text(SENDS)
+    run = console.start("sends", {"default": {"output": "ok", "writes": {"sent.txt": "x"}}})
+    while console.status_of(run) != "paused":  # it is no repository
+        pass
+    page = console.go(f"/runs/{run}")
+    expect(page.locator('.node[data-path="send"]')).to_have_attribute("aria-label", re.compile("interrupted"))
+    expect(page.get_by_role("button", name="Look at send")).to_be_visible()
+    expect(page.get_by_role("button", name="Answer send")).to_have_count(0)
+    console.server.post(f"/api/runs/{run}/cancel", {})

@@ -31,7 +31,7 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
 
     def prepare(self, step: Preparation, said: ApprovalBody) -> Question:
         show = text_of(said.show, step.names) if said.show is not None else ""
-        return Question(text_of(said.approve, step.names), show, said.choices)
+        return Question(text_of(said.approve, step.names), show, said.choices, default=said.default)
 
     def answer(self, step: Preparation, said: ApprovalBody, reply: StepReply) -> Outcome:
         node = step.node

@@ -35,7 +35,9 @@ class AskSteps(LeafType[AskBody, Question]):
         show = text_of(said.show, step.names) if said.show is not None else ""
         choices = tuple(as_text(one) for one in _offered(said, step))
         schema = step.node.step.output_schema
-        return Question(text_of(said.ask, step.names), show, choices, kind="question", schema=schema)
+        question = text_of(said.ask, step.names)
+        default = None if said.default is None else as_text(said.default)
+        return Question(question, show, choices, kind="question", schema=schema, default=default)
 
     def answer(self, step: Preparation, said: AskBody, reply: StepReply) -> Outcome:
         node = step.node

@@ -67,6 +67,8 @@ class Question(Job, frozen=True):
     choices: tuple[str, ...] = ()
     kind: Literal["approval", "question"] = "approval"
     schema: JSON = None
+    default: str | None = None
+    """What is answered when its time is up, as text; without one it fails then."""
 
 
 class Timer(Job, frozen=True):

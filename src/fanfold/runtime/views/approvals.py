@@ -37,6 +37,7 @@ class OpenApproval(Struct, frozen=True):
     choices: tuple[str, ...]
     kind: str = "approval"
     schema: JSON = None
+    default: str | None = None
 
 
 class ApprovalDocument(Struct, frozen=True, omit_defaults=True):
@@ -84,7 +85,9 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
     except Unrenderable:  # it could be rendered when it was opened, so only a damaged store leads here
         return OpenApproval(path, tree.memory.questions.get((node.run.id, node.path), ""), "", ())
     assert isinstance(asked, Question)
-    return OpenApproval(path, asked.question, asked.show, asked.choices, asked.kind, asked.schema)
+    return OpenApproval(
+        path, asked.question, asked.show, asked.choices, asked.kind, asked.schema, asked.default
+    )
 
 
 def default_due(tree: RunTree, path: str) -> int | None:
@@ -133,8 +136,9 @@ class NextStep(Struct, frozen=True):
 
 class PendingQuestion(Struct, frozen=True, kw_only=True):
     """One question. An `approval` is approved or rejected, or given one of its `choices`; a `question` is
-    answered in words, or by data that fits `schema`; `type` is that of its step. `seen` is a digest of all
-    that one should see before answering: an answer that carries it is an answer to exactly this.
+    answered by one of its `choices`, by data that fits `schema`, or in words where it has neither; `type` is
+    that of its step. `seen` is a digest of all that one should see before answering: an answer that carries
+    it is an answer to exactly this.
     """
 
     run_id: str
@@ -149,6 +153,10 @@ class PendingQuestion(Struct, frozen=True, kw_only=True):
     schema: JSON
     next: list[NextStep]
     since: str | None
+    default: str | None
+    """What is answered when time is up; without one, the step fails then."""
+    due_at: str | None = None
+    """When that is. It is moved by a pause, so `seen` does not depend on it."""
     seen: str = ""
 
 
@@ -187,9 +195,10 @@ def _read(tree: RunTree, node: Node) -> PendingQuestion:
         schema=asked.schema,
         next=[_next_step(one) for one, _ in zip(_following(node), range(MAX_NEXT), strict=False)],
         since=when(node.started_at),
+        default=asked.default,
     )
     digest = blake2b(msgspec.json.encode(question), digest_size=16).hexdigest()
-    return structs.replace(question, seen=digest)
+    return structs.replace(question, seen=digest, due_at=when(due_at(tree, asked.path)))
 
 
 def _following(node: Node) -> Iterator[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from urllib.parse import quote, unquote
 
 from mcp_types import Resource, ResourceTemplate
@@ -32,7 +33,7 @@ TEMPLATES = (
     ResourceTemplate(
         name="output",
         uri_template="fanfold://runs/{run}/outputs/{+step}",
-        description="The whole output of one step",
+        description="The output of one step; of a very long one the beginning, and how to get the rest",
         mime_type="text/plain",
     ),
     ResourceTemplate(
@@ -70,7 +71,18 @@ def read_resource(project: Project, uri: str) -> tuple[str, str]:
         text, kind = transcript_text(transcript(project, run, step)), MARKDOWN
     else:
         raise _unknown(uri)
-    return text[:MAX_CHARS], kind
+    if len(text) > MAX_CHARS:
+        left = f"{len(text) - MAX_CHARS:,} more characters: {_whole(what, run, step)}"
+        text = f"{text[:MAX_CHARS]}\n\n… {left}\n"
+    return text, kind
+
+
+def _whole(what: str, run: str, step: str) -> str:
+    """The command that gives everything."""
+    if what == "report":
+        return f"fanfold inspect {shlex.quote(run)}"
+    command = "inspect" if what == "outputs" else "transcript"
+    return f"fanfold {command} {shlex.quote(run)} {shlex.quote(step)}"
 
 
 def _parts(uri: str) -> tuple[str, str, str]:

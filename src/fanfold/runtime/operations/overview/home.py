@@ -34,7 +34,7 @@ PIECE = 200
 STARTING_MS = 15_000
 """A run that goes on in a process of its own has nobody until that process is there."""
 MAX_RUNS = 200
-"""Looked at of each status: a question is open in runs that wait, and may be in those that run."""
+"""Looked at of each status: a question is open in runs that wait, and may be in those that run or rest."""
 MAX_PULSES = 500
 
 
@@ -163,8 +163,8 @@ def _spend(heads: Iterable[RunHead]) -> Spend:
 
 
 def all_questions(project: Project) -> PendingQuestions:
-    """Every question that somebody may answer now, the oldest first."""
-    heads = project.heads(WAITING, RUNNING, limit=MAX_RUNS)
+    """Every question that somebody may answer now, the oldest first; an answer lets runs go on that rest."""
+    heads = project.heads(WAITING, RUNNING, PAUSED, limit=MAX_RUNS)
     found = [one for head in heads for one in pending_questions(project.view(head.run_id))]
     return PendingQuestions(sorted(found, key=lambda one: one.since or ""))
 

@@ -16,6 +16,7 @@ from fanfold.kernel.lifecycle import ASKED, COMPLETED, PENDING, READY, RUNNING, 
 from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
+from fanfold.runtime.views.approvals import is_open
 from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
@@ -242,6 +243,8 @@ class TableRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     stopped_at: str | None = None
     """When its time stopped, in a run that is paused."""
     note: str = ""
+    asks: bool = False
+    """Whether somebody may answer it now."""
     child_run_id: str | None = None
 
 
@@ -284,6 +287,7 @@ def _table_row(tree: RunTree, node: Node, row: Row) -> TableRow:
         stopped_at=when(stopped_at(tree)),
         attempts=node.attempt,
         note=row.note,
+        asks=is_open(node),
         child_run_id=child.id if isinstance(child, Run) else None,
         **(structs.asdict(step_usage(spent)) if spent is not None else {}),
     )

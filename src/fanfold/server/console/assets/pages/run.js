@@ -44,7 +44,7 @@ export function Run({ first: id }) {
   }, [head.data?.root_run_id]);
   useTitle(head.data ? `${head.data.recipe} · ${wordOf(head.data.status)}` : "Run");
   useStatusNews(head.data, at);
-  const rows = (table.data?.rows || []).map((/** @type {any} */ row) => standing(head.data?.status, row, row.type));
+  const rows = (table.data?.rows || []).map((/** @type {any} */ row) => standing(head.data?.status, row, Boolean(row.asks)));
   const choose = (/** @type {string | null} */ path) => setQuery({ step: path });
   const chosen = () => query.peek().get("step"); // a second key may come before the first is drawn
   useKeys([
@@ -61,7 +61,7 @@ export function Run({ first: id }) {
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${() => { head.reload(); table.reload(); }} />
     ${run.error && html`<${RunTrouble} run=${run} step=${step} choose=${choose} />`}
     <${Trouble} error=${head.error} />
-    ${!at && rows.filter((/** @type {any} */ row) => row.status === "waiting" && row.kind === "step" && row.note && row.path !== step && !isOver(run.status) && ["approval", "ask", "deliver"].includes(row.type)).slice(0, 3).map((/** @type {any} */ row) => html`<div class="notice tone-wants asks" key=${row.path}>
+    ${!at && rows.filter((/** @type {any} */ row) => row.asks && row.path !== step && !isOver(run.status)).slice(0, 3).map((/** @type {any} */ row) => html`<div class="notice tone-wants asks" key=${row.path}>
       <span><strong>${row.name}</strong> ${plain(row.note)}</span><button class="button primary small" onClick=${() => choose(row.path)} aria-label=${`Answer ${row.name}`}>Answer</button></div>`)}
     <${Scrub} run=${run} at=${at} />
     <div class=${`run-body ${step ? "with-drawer" : ""}`}>
@@ -93,11 +93,11 @@ function View({ view, id, at, step, run, table, rows, drawing, concerns, choose 
   if (view === "events") return html`<${EventsView} id=${id} reach=${at ? Number(at) : run.reach} onChoose=${choose} />`;
   if (view === "output") return html`<${OutputView} id=${id} at=${at} run=${run} concerns=${concerns} />`;
   if (view === "cost") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${CostView} rows=${data.rows} run=${run} />`}</${Loaded}>`;
-  return html`<${GraphView} run=${run} step=${step} drawing=${drawing} choose=${choose} />`;
+  return html`<${GraphView} run=${run} rows=${rows} step=${step} drawing=${drawing} choose=${choose} />`;
 }
 
 /** @param {any} props */
-function GraphView({ run, step, drawing, choose }) {
+function GraphView({ run, rows, step, drawing, choose }) {
   const open = query.value.get("open") || "";
   const toggle = (/** @type {any} */ node) => {
     const words = new Set(open.split(",").filter(Boolean));
@@ -107,17 +107,20 @@ function GraphView({ run, step, drawing, choose }) {
     setQuery({ open: [...words].join(",") });
     announce(`${node.title} ${node.open ? "closed" : "opened"}`);
   };
-  const drawn = useMemo(() => (drawing.data && run.status === "paused" ? atRest(drawing.data) : drawing.data), [drawing.data, run.status]);
+  const drawn = useMemo(() => (drawing.data && run.status === "paused" ? atRest(drawing.data, rows) : drawing.data), [drawing.data, run.status, rows.length]);
   return html`<${Loaded} of=${{ ...drawing, data: drawn }}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table says the same in words" layout=${layout} chosen=${step} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
 }
 
-/** @param {any} layout */
-const atRest = (layout) => ({ ...layout, nodes: layout.nodes.map((/** @type {any} */ node) => standing("paused", node, node.look)) });
+/** @param {any} layout @param {any[]} rows */
+function atRest(layout, rows) {
+  const asking = new Set(rows.filter((row) => row.asks).map((row) => row.path));
+  return { ...layout, nodes: layout.nodes.map((/** @type {any} */ node) => standing("paused", node, asking.has(node.path))) };
+}
 
 /** @param {any} props */
 function TimelineView({ id, at, step, run, concerns, choose }) {
   const found = useResource(withQuery(`/runs/${id}/timeline`, { at }), concerns);
-  return html`<${Loaded} of=${found}>${(/** @type {any} */ line) => html`<${Timeline} line=${{ ...line, rows: line.rows.map((/** @type {any} */ row) => standing(run.status, row, row.spans.at(-1)?.status === "interrupted" ? "" : "ask")) }} live=${!at && !isOver(run.status)} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ line) => html`<${Timeline} line=${{ ...line, rows: line.rows.map((/** @type {any} */ row) => standing(run.status, row, row.spans.at(-1)?.status !== "interrupted")) }} live=${!at && !isOver(run.status)} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
 }
 
 /** @param {any} props */

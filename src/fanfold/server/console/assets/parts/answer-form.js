@@ -3,8 +3,8 @@ import { html, useState } from "../vendor/preact.js";
 import { post, quoted } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { say, sayError } from "../shell/said.js";
-import { asText } from "../text/format.js";
-import { readJson } from "../text/json.js";
+import { asText, exact, msOf } from "../text/format.js";
+import { readJson, writeJson } from "../text/json.js";
 import { Markdown } from "../text/markdown.js";
 import { CopyAs } from "./copy-as.js";
 
@@ -51,15 +51,24 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
       <span class="hint">Steps after it are given this text with your approval.${problem && html` <span class="stale">${problem}</span>`}</span></div>`}
     ${hasShown && !isQuestion && html`<div><button type="button" class="as-link small" onClick=${() => setEdited(edited === null ? asText(shown) : null)}>${edited === null ? "Edit it first" : "Leave it as it was"}</button></div>`}
     ${asked.next?.length > 0 && html`<div><h3>What runs next</h3><ul>${asked.next.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code>${one.writes?.length ? html` may write ${one.writes.map((/** @type {string} */ name) => html`<code key=${name}>${name}</code> `)}` : ""}${one.needs && !one.writes?.length ? html` ${one.needs}` : ""}</li>`)}</ul></div>`}
-    <div class="field"><label for=${`comment-${path}`}>${isQuestion ? "Your answer" : "Comment"}</label><textarea id=${`comment-${path}`} rows="2" value=${comment} onInput=${(/** @type {any} */ event) => setComment(event.target.value)} placeholder=${isQuestion ? "" : "Optional; goes into the log"}></textarea></div>
+    <${TimeUp} asked=${asked} />
+    ${!(isQuestion && choices.length) && html`<div class="field"><label for=${`comment-${path}`}>${isQuestion ? "Your answer" : "Comment"}</label><textarea id=${`comment-${path}`} rows="2" value=${comment} onInput=${(/** @type {any} */ event) => setComment(event.target.value)} placeholder=${isQuestion ? "" : "Optional; goes into the log"}></textarea>
+      ${isQuestion && asked.schema !== null && html`<span class="hint">JSON that fits <code>${writeJson(asked.schema)}</code></span>`}</div>`}
     <div class="actions">
-      ${isQuestion ? html`<button class="button primary" disabled=${busy !== "" || !comment.trim()}>Answer</button>${choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button" disabled=${busy !== ""} onClick=${() => send(choice, { text: choice, seen: asked.seen })}>${choice}</button>`)}`
+      ${isQuestion ? choices.length ? choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button" disabled=${busy !== ""} onClick=${() => send(choice, { text: choice, seen: asked.seen })}>${choice}</button>`) : html`<button class="button primary" disabled=${busy !== "" || !comment.trim()}>Answer</button>`
         : choices.length ? choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button primary" disabled=${busy !== "" || problem !== ""} onClick=${() => decide("approve", choice)}>${choice}</button>`)
           : html`<button type="button" class="button primary" disabled=${busy !== "" || problem !== ""} onClick=${() => decide("approve")}>Approve</button>`}
       ${!isQuestion && html`<button type="button" class="button danger" disabled=${busy !== ""} onClick=${() => decide("reject")}>Reject</button>`}
       <${CopyAs} ...${copied(isQuestion, choices, { run, step: path, comment, seen: asked.seen })} />
     </div>
   </form>`;
+}
+
+/** What becomes of a question that nobody answers. @param {{asked: any}} props */
+function TimeUp({ asked }) {
+  const due = msOf(asked.due_at);
+  if (due === null) return null;
+  return html`<p class="quiet small">${asked.default === null ? `It fails if nobody has answered it by ${exact(due)}.` : html`From ${exact(due)} on its default answers: <code>${asked.default}</code>`}</p>`;
 }
 
 /** What can be said to a question, each as something to copy. @param {boolean} isQuestion @param {string[]} choices @param {any} words */

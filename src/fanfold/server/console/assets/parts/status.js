@@ -40,13 +40,11 @@ export const wordOf = (status) => STATUSES[status]?.word || String(status || "")
 /** @param {string} status */
 export const isOver = (status) => ["completed", "partial", "failed", "cancelled", "timed_out", "skipped"].includes(status);
 
-const ASKING = ["approval", "ask", "deliver"];
-
 /**
  * How something of a run is shown: in one that is paused only a question waits for a person, anything else that was
- * under way rests until the run goes on. @template {{status: string}} T @param {string} ofRun @param {T} one @param {string} kind @returns {T}
+ * under way rests until the run goes on. @template {{status: string}} T @param {string} ofRun @param {T} one @param {boolean} asks @returns {T}
  */
-export const standing = (ofRun, one, kind) => (ofRun === "paused" && one.status === "waiting" && !ASKING.includes(kind) ? { ...one, status: "interrupted" } : one);
+export const standing = (ofRun, one, asks) => (ofRun === "paused" && one.status === "waiting" && !asks ? { ...one, status: "interrupted" } : one);
 
 /** @param {{status: string, size?: number}} props */
 export function Sign({ status, size = 16 }) {
