@@ -331,6 +331,19 @@ def test_a_database_that_is_removed_or_replaced_is_noticed_at_the_next_commit(
     store.close()
 
 
+def test_who_moved_the_folder_is_told_that_nothing_of_it_is_lost(folder: Path):
+    store, tree = SqliteStore(folder), Tree("r1")
+    store.write([tree.step()])
+    moved = folder.with_name("moved")
+    folder.rename(moved)
+    with pytest.raises(StoreFault) as gone:
+        store.write([tree.step()])
+    assert (gone.value.code, gone.value.details["now"]) == ("store.gone", str(moved / "fanfold.db"))
+    store.close()
+    with closing(SqliteStore(moved)) as again:
+        assert again.reach("r1") == tree.step().envelopes[0].tree_seq - 1
+
+
 def test_a_project_on_a_network_file_system_is_refused_before_anything_is_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -56,12 +56,41 @@ class Presence:
                 self.log = found
 
     def _gone(self) -> StoreFault:
+        now = self._moved_to()
+        if now:
+            return StoreFault(
+                "store.gone",
+                f"{self._file} was moved to {now} while it was in use",
+                hint="nothing of it is lost: move the folder back, or fanfold state adopt in the new one;"
+                " then fanfold runs lists what can be resumed",
+                details={"file": self._file, "now": now},
+            )
         return StoreFault(
             "store.gone",
             f"{self._file} was removed or replaced while it was in use: what was stored there is lost",
             hint="start the run again; keep .fanfold out of the way of git clean -x and the like",
             details={"file": self._file},
         )
+
+    def _moved_to(self) -> str:
+        """Where the database is now, if its folder was moved: the system knows what we have open by name."""
+        for handle in _listed("/proc/self/fd"):
+            try:
+                name = os.readlink(f"/proc/self/fd/{handle}")
+                found = os.stat(name)
+            except OSError:
+                continue
+            is_it = (found.st_dev, found.st_ino) == self._known.get(self._file)
+            if is_it and name != self._file and os.path.basename(name) == os.path.basename(self._file):
+                return name
+        return ""
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def refuse_special(file: str) -> None:
