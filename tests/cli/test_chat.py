@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fanfold.cli.chat.slash import WORDS
 from fanfold.testing.provider import Asked, Reply, answer_with
 from tests.e2e.world import MODELS, Provider
 from tests.work import PATIENCE_S
@@ -199,7 +200,11 @@ def test_plan_query_and_undo_do_in_a_chat_what_their_commands_do(
     screen.until("the planner works", "many parts", "Nothing was saved")
     screen.type("/plan --save look Audit every package\r")
     screen.until("Run it: fanfold run look")
-    for wrong in ("/plan", "/plan --save look", "/query", "/undo nobody"):
+    screen.until_prompt()
+    screen.resize(100, 40)
+    screen.type("/plan --no-model --save look --replace Audit every package\r")
+    screen.until("From a template", "Run it: fanfold run look")
+    for wrong in ("/plan", "/plan --save look", "/plan --sav x y", "/query", "/undo nobody"):
         screen.until_prompt()
         screen.resize(100, 40)
         screen.type(f"{wrong}\r")
@@ -330,3 +335,17 @@ def test_a_chat_without_a_model_leaves_nothing_behind(shell: Any, project: Path)
     refused = shell("chat", "Hello?")
     assert refused.status != 0
     assert shell("runs", "--json").out == before
+
+
+def test_what_can_be_told_to_a_chat_fits_a_terminal_of_80_columns(talk: Open, project: Path) -> None:
+    (project / "script.yaml").write_text("default: ok\n")
+    screen = talk("--script", "script.yaml")
+    screen.until("leaves\n>")
+    screen.resize(80, 40)
+    screen.type("/help\r")
+    screen.until("another line.")
+    rows = screen.rows
+    (first,) = [number for number, row in enumerate(rows) if row.startswith("  /run ")]
+    (last,) = [number for number, row in enumerate(rows) if row.endswith("another line.")]
+    assert last - first + 1 == len(WORDS) + 2, "a line is broken"
+    leave(screen)

@@ -213,7 +213,7 @@ def _why_unsealed(handle: int, project: Path, home: Path) -> str:
         return ""
     if secret and path != os.path.realpath(project):
         return "it was made for another folder; a project that was moved or copied is adopted"
-    return "its seal is not of this user"
+    return "its seal is not of this user, or was made with another FANFOLD_HOME"
 
 
 def _write_seal(handle: int, project: Path, home: Path) -> None:

@@ -33,9 +33,12 @@ from fanfold.runtime.operations.runs.starting.creation import start
 from fanfold.runtime.views.runs.documents import run_document
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
+from fanfold.text.patterns import regex
 from fanfold.text.spelling import nearest
 
 MAX_OUTPUT_CHARS = 600
+PLAN_OPTIONS = "it has --save NAME, --replace, --no-model and --anyway"
+_PLAN_OPTION = regex(r"--(?:save (?P<name>\S+)|(?P<flag>replace|no-model|anyway))(?:\s+|$)")
 POSTURES: tuple[Posture, ...] = ("read_only", "ask", "auto")
 
 
@@ -73,7 +76,8 @@ class SlashCommands:
         width = max(len(one.usage) for one in WORDS.values())
         for one in WORDS.values():
             say(f"  {paint(one.usage.ljust(width), 'cyan', self._call.colour)}  {one.help}\n")
-        say("  Anything else is said to the lead. Ctrl-C stops a turn; Alt-Enter begins another line.\n")
+        say("  Anything else is said to the lead.\n")
+        say("  Ctrl-C stops a turn; Alt-Enter begins another line.\n")
 
     async def run(self, rest: str) -> None:
         name, *pairs = _words(rest)
@@ -98,11 +102,22 @@ class SlashCommands:
 
     async def plan(self, rest: str) -> None:
         name: str | None = None
-        if rest.startswith("--save "):
-            _, name, rest = f"{rest}  ".split(" ", 2)
+        given: set[str] = set()
+        while (option := _PLAN_OPTION.match(rest)) is not None:
+            name = option["name"] or name
+            given.add(option["flag"] or "")
+            rest = rest[option.end() :]
         task = _some(rest.strip(), "/plan [--save NAME] TASK")
+        if task.startswith("--"):
+            raise AuthorError("usage.unknown_option", f"/plan has no {task.split()[0]}", hint=PLAN_OPTIONS)
         flags = PlanFlags(
-            save=name, replace=False, refine=None, model=None, no_model=False, anyway=False, script=None
+            save=name,
+            replace="replace" in given,
+            refine=None,
+            model=None,
+            no_model="no-model" in given,
+            anyway="anyway" in given,
+            script=None,
         )
         chat = self._chat
         drafting = asyncio.ensure_future(plan_and_show(self._call, chat.project, task, flags, chat.options))
@@ -181,7 +196,7 @@ def _table() -> Sequence[Slash]:
         Slash("/status [RUN]", "how this chat, or a run, stands", SlashCommands.status),
         Slash("/agents", "the subagents of this chat", SlashCommands.agents),
         Slash("/query WORDS", "search what agents wrote", SlashCommands.query),
-        Slash("/save [NAME]", "what was delegated here as a recipe; saved under NAME", SlashCommands.save),
+        Slash("/save [NAME]", "what was delegated, as a recipe; saved under NAME", SlashCommands.save),
         Slash("/permission [P]", "read_only, ask or auto, from the next turn on", SlashCommands.permission),
         Slash("/cost", "what was spent", SlashCommands.cost),
         Slash("/undo [STEP]", "take back what was merged, by the lead or a subagent", SlashCommands.undo),

@@ -10,8 +10,21 @@ from fanfold.runtime.views.installation import Served
 
 
 @command("serve", summary="Serve the console and the HTTP API of this project")
-@option("--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="0: any free one.")
-@option("--host", default="127.0.0.1", show_default=True, help="An address of this machine.")
+@option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    default=8420,
+    show_default=True,
+    help="0: any free one.",
+)
+@option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="One of this machine.",
+)
 @option("--take-over", is_flag=True, help="Go on with runs whose process has died.")
 @option(
     "--new-token",
