@@ -15,7 +15,6 @@ import asyncio
 import os
 import signal
 import sys
-from functools import cache
 from typing import TYPE_CHECKING
 
 from fanfold.cli.command import Invocation
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.05
 """Nobody reads faster; and a line at a time costs a short step as much as being recorded."""
-_valid_signals = cache(signal.valid_signals)
-"""An event loop asks for them twice a signal, and each time Python looks for the names of all numbers."""
 
 
 class Foreground:
@@ -87,7 +84,6 @@ class Foreground:
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have signals pause and end the run that is driven in this loop next."""
-        signal.valid_signals = _valid_signals
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup: it is to outlive the terminal
