@@ -10,8 +10,8 @@ Rules
 * Entries of a pipeline's stage carry its number. A session without stages has none.
 """
 
-from __future__ import annotations
-
+# Annotations are no texts here: whoever reads a log would compile each of them, which takes longer than
+# reading a short one.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 

@@ -106,9 +106,10 @@ def _role(entries: Entries, unit: Unit) -> NamedRole:
 def _check_isolation(step: Written, role: NamedRole) -> None:
     """A role that says so never writes in the project itself."""
     entries, notes = step.entries, step.notes
-    reads = why_read_only(step.draft, role.facts, role.name)
+    if not role.facts.isolated:
+        return
     mode = entries.text("workspace_mode") or step.unit.defaults.workspace_mode
-    if role.facts.isolated and mode == "shared" and not reads:
+    if mode == "shared" and not why_read_only(step.draft, role.facts, role.name):
         at = entries.nodes.get("workspace_mode") or entries.head()
         message = (
             f"role {quoted(role.name)} (isolation, hooks) works in a tree of its own, not in the shared one"
