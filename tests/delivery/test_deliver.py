@@ -89,6 +89,21 @@ def test_what_the_run_before_merged_is_delivered_by_those_that_go_on_from_it(wor
     world.check_delivered_once()
 
 
+def test_gc_of_the_run_before_leaves_what_those_that_go_on_from_it_deliver(world: World) -> None:
+    assert world.run().returncode == 3
+    for _ in range(2):
+        assert world.fanfold("reject", "last", "pr").returncode == 0
+        world.fanfold("watch", "last")
+        world.fanfold("retry", "last", "--yes")
+        forgotten = world.fanfold("gc", "--older-than", "0d")
+        assert "removed 1 run" in forgotten.stdout
+    approved(world)
+    world.check_delivered_once()
+    world.fanfold("gc", "--older-than", "0d")
+    world.fanfold("gc", "--older-than", "0d")
+    assert list((world.project / ".fanfold/workspace/receipts").iterdir()) == []
+
+
 def test_a_sub_workflow_delivers_of_the_run_before_what_was_merged_in_it(world: World) -> None:
     child = RECIPE.replace("id: more", "id: none").replace("depends_on: more", "depends_on: none")
     (world.project / "child.yaml").write_text(child)

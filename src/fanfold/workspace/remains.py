@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -133,9 +133,17 @@ class Remains:
                 unmounted.append(record.session)
         return orphans, unmounted
 
-    def collect(self, keep_for_s: float | None, judge: Judge, *, dry_run: bool) -> Collected:
+    def collect(
+        self,
+        keep_for_s: float | None,
+        judge: Judge,
+        relied_on: Callable[[], Container[str]] = frozenset,
+        *,
+        dry_run: bool,
+    ) -> Collected:
         """Delete what nobody needs: old bases, thrown-away trees, content without a proposal, what orphans
-        left, and, when a time is given, workspaces kept or abandoned longer ago than that.
+        left, and, when a time is given, workspaces kept or abandoned longer ago than that. `relied_on` gives
+        the receipts that somebody needs whose merge it was not.
         """
         with self._layout.lock():
             old = [folder for folder in self.folders() if self._may_go(folder, keep_for_s, judge)]
@@ -147,9 +155,11 @@ class Remains:
                 self.throw_away(folder)
             for proposal in dropped:
                 self._proposals.drop(proposal)
-            for receipt in self._receipts.all():
-                if judge(receipt.origin) == "orphaned":
-                    self._receipts.drop(receipt.id)
+            orphaned = [one.id for one in self._receipts.all() if judge(one.origin) == "orphaned"]
+            needed = relied_on() if orphaned else ()
+            for receipt in orphaned:
+                if receipt not in needed:
+                    self._receipts.drop(receipt)
             self.prune_bases(unused_for_s=keep_for_s)
             for name in os.listdir(self._layout.bases):
                 if name.startswith("."):

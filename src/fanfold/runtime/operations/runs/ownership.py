@@ -98,7 +98,7 @@ def own(project: Project, root: str, ask: Ask | None = None, *, goes_on: bool = 
 
     lease = project.store.acquire(root)
     try:
-        frozen = _frozen_at_first(project, root)
+        frozen = frozen_at_first(project, root)
         programs = Programs(project.isolation, unsafe=frozen.unsafe)
         supervisor = supervise(project, frozen, programs, ask)
         journal = Journal(project.store, root, lease)
@@ -204,7 +204,7 @@ def performers_of(project: Project, own: Performer, journal: Journal, ask: Ask |
     return Performers(own, make)
 
 
-def _frozen_at_first(project: Project, root: str) -> Frozen:
+def frozen_at_first(project: Project, root: str) -> Frozen:
     """What the run fixed, before its tree is folded: what carries out its steps is made from it."""
     first = next(project.store.tree(root), None)
     data = event_of(first).data if first is not None else None

@@ -13,6 +13,7 @@ from fanfold.agents.toolbox.published import PUBLISHED
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, TERMINAL, WAITING
 from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.ownership import frozen_at_first
 from fanfold.runtime.records.ids import RUN_ID_CHARS
 from fanfold.runtime.records.open_runs import is_kept_open
 from fanfold.runtime.views.installation import Removed
@@ -73,7 +74,13 @@ def _collect(project: Project, gone: set[str], age_s: float, dry_run: bool) -> C
             return "orphaned"
         return "needed" if head is not None and head.status not in RUN_TERMINAL else "ages"
 
-    return project.isolation.spaces.gc(keep_for_s=age_s, judge=judge, dry_run=dry_run)
+    def relied_on() -> set[str]:
+        """Merges of runs that are gone which those that went on from them may have to deliver."""
+        forks = [head.run_id for head in list_heads(project) if head.forked_from]
+        merges = (frozen_at_first(project, fork).reused_merges for fork in forks)
+        return {receipt for kept in merges for receipts in kept.values() for receipt in receipts}
+
+    return project.isolation.spaces.remains.collect(age_s, judge, relied_on, dry_run=dry_run)
 
 
 def _is_old(head: RunHead, before: int) -> bool:
