@@ -53,11 +53,14 @@ def test_of_what_nobody_could_be_asked_for(fanfold: Fanfold, follow: Follow, pro
 
 
 @suggested(
-    "cli/chat/session.py: fanfold chat", "cli/chat/slash.py: fanfold chat --resume", "chats.py: fanfold chat"
+    "cli/chat/session.py: fanfold chat",
+    "cli/chat/slash.py: fanfold chat --resume",
+    "chats.py: fanfold chat",
 )
 def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Provider) -> None:
     del provider
     none = fanfold("chat", "--resume", "--json", "hello")
+    swallowed = fanfold("chat", "hello", "--resume", "what now")
     assert fanfold("chat", "").status == USAGE
     asked = fanfold("chat", "What is here?")
     assert asked.status == 0
@@ -65,6 +68,7 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
     follow(fanfold("chat", "", "--json").json()["error"]["hint"], may=(0,))
     follow('fanfold chat "What is here?" --json', may=(0,))  # at a terminal, --json without a text says so
 
+    assert follow(swallowed, may=(0,)) == ["chat"]
     (words,) = commands(asked.err)
     shown = talked(project, words, "/help")
     follow.did(asked.err)
@@ -116,7 +120,7 @@ def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, pr
 @suggested(
     "cli/recipes/capture.py: fanfold capture",
     "cli/recipes/capture.py: fanfold run",
-    "agents/capture.py: fanfold ps --all lists who worked",
+    "agents/capture.py: fanfold inspect {} shows who worked",
     "agents/capture.py: fanfold inspect {} shows what it did",
     "agents/delegation.py: fanfold agents tells",
     "cli/agents/subagents.py: nobody runs",
@@ -132,7 +136,7 @@ def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, p
     assert follow(refused) == ["agents"]
     (agents / "no.yaml").write_text("default: {fail: {class: agent, message: no}}\n")
     fanfold("spawn", "explorer", "Look", "--name", "poor", "--script", "no.yaml", "--wait")
-    assert follow(fanfold("capture", "hand", "poor")) == ["ps"]
+    assert follow(fanfold("capture", "hand", "poor")) == ["inspect"]
     given = ("--script", "ok.yaml", "--wait")
     assert fanfold("spawn", "explorer", "Look at it", "--name", "scout", *given).status == 0
     idle = fanfold("wait")

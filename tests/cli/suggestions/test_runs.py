@@ -45,6 +45,7 @@ def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path
     "again/retry.py: fanfold inspect {}",
     "operations/addresses.py: fanfold explain",
     "steps/approval.py: fanfold approve",
+    "hosting/requests.py: shows how it ended",
 )
 def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "r.yaml").write_text(
@@ -66,6 +67,9 @@ def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Fo
         assert refused.status == USAGE
         assert "choose one of go, do not: fanfold approve" in refused.err
     assert follow(refused) == ["approve"]
+    closed = fanfold("approve", "last", "all[0]/ok", "--choice", "go")
+    assert (closed.status, "is completed already" in closed.err) == (USAGE, True)
+    assert follow(closed, may=(0,)) == ["inspect"]
 
 
 @suggested(

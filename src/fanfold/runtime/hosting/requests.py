@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -162,7 +163,8 @@ def _find_asking(state: State, path: str) -> Node:
     if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
         raise AuthorError("approval.not_one", f"{path} asks nobody: its type is {node.step.type}")
     if node.status in TERMINAL:
-        raise AuthorError("approval.closed", f"{path} is {node.status} already")
+        hint = f"fanfold inspect {state.root.id} {shlex.quote(path)} shows how it ended"
+        raise AuthorError("approval.closed", f"{path} is {node.status} already", hint=hint)
     if node.status != WAITING:
         raise AuthorError("approval.not_open", f"{path} is {node.status}; nobody is asked yet")
     return node

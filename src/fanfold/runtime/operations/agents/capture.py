@@ -66,9 +66,8 @@ def capture(
     request = request or "\n".join(words_of(node) for node in found.run.scope.children if is_lead(node))
     emission = recover(delegations, request=request, name=name)
     if emission.recipe is None:
-        raise NotFoundError(
-            "capture.nothing", _why_nothing(found, emission), hint="fanfold ps --all lists who worked"
-        )
+        hint = f"fanfold inspect {found.run.id} shows who worked"
+        raise NotFoundError("capture.nothing", _why_nothing(found, emission), hint=hint)
     compiled = emission.recipe.compile(project.surroundings(scripted=True), project.folder)
     diagnostics = compiled.report.diagnostics
     text = emission.recipe.to_yaml()

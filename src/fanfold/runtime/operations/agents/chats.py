@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
@@ -348,4 +349,7 @@ def find_chat(project: Project, run: str) -> str:
 
 def _none(run: str) -> NotFoundError:
     what = f"there is no chat {run}" if run else "there is no chat to go on with"
-    return NotFoundError("chat.not_found", what, hint="fanfold chat begins one; fanfold runs lists them")
+    hint = "fanfold chat begins one; fanfold runs lists them"
+    if " " in run:  # words, which the option took for its value
+        hint = f"to say it, put it first: fanfold chat {shlex.quote(run)} --resume"
+    return NotFoundError("chat.not_found", what, hint=hint)
