@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
+    from fanfold.kernel.events import Envelope
     from fanfold.kernel.plan import JSON
     from fanfold.recipe.builder import Recipe
     from fanfold.runtime.handlers.registration import function
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.sync_client import SyncClient, SyncRun
     from fanfold.runtime.views.runs.documents import StepResult
     from fanfold.runtime.views.runs.result import Result, TypedResult
+    from fanfold.runtime.views.runs.rows import RunRow
     from fanfold.runtime.views.sessions.subagents import Subagent
     from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
     from fanfold.text.refusal import FileRefused
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AuthorError",
     "Client",
+    "Envelope",
     "FanfoldError",
     "FileRefused",
     "NotFoundError",
@@ -52,6 +55,7 @@ __all__ = [
     "Recipe",
     "Result",
     "RunHandle",
+    "RunRow",
     "StepResult",
     "Subagent",
     "SyncClient",
@@ -71,6 +75,7 @@ __all__ = [
 _HOMES = {
     "AuthorError": "fanfold.errors",
     "Client": "fanfold.runtime.operations.client",
+    "Envelope": "fanfold.kernel.events",
     "FanfoldError": "fanfold.errors",
     "FileRefused": "fanfold.text.refusal",
     "NotFoundError": "fanfold.errors",
@@ -78,6 +83,7 @@ _HOMES = {
     "Recipe": "fanfold.recipe.builder",
     "Result": "fanfold.runtime.views.runs.result",
     "RunHandle": "fanfold.runtime.operations.runs.handle",
+    "RunRow": "fanfold.runtime.views.runs.rows",
     "StepResult": "fanfold.runtime.views.runs.documents",
     "Subagent": "fanfold.runtime.views.sessions.subagents",
     "SyncClient": "fanfold.runtime.operations.sync_client",

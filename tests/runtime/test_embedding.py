@@ -338,6 +338,16 @@ def test_a_loop_may_begin_its_tasks_at_once() -> None:
     assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)).status == "waiting"
 
 
+def test_a_run_that_reached_a_limit_goes_on_with_a_higher_one() -> None:
+    with fanfold.open_sync(".") as ff:
+        held = ff.run(TWO, options=fanfold.Options(script="default: ok", max_agents=1))
+        assert held.status == "paused"
+        for wrong in ({"max_agents": 1}, {"max_agents": "2"}, {"budget_tokens": -1}):
+            with pytest.raises(fanfold.AuthorError):
+                ff.resume(held.run_id, **wrong)
+        assert ff.resume(held.run_id, max_agents=2).result().ok
+
+
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")

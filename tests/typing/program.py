@@ -54,6 +54,9 @@ async def work() -> None:
     async with fanfold.open(".") as ff:
         run = await ff.start(RECIPE, options=OPTIONS)
         assert_type(run, fanfold.RunHandle)
+        async for event in run.events():
+            assert_type(event, fanfold.Envelope)
+        assert_type(ff.runs(), list[fanfold.RunRow])
         assert_type(await run.result(BriefModel), fanfold.TypedResult[BriefModel])
         assert_type((await ff.run(RECIPE, output=BriefData, options=OPTIONS)).expect().title, str)
         status: str = plain.steps["write"].status

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Envelope
+from fanfold.kernel.events import Envelope, Raised
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.operations.addresses import find_run
@@ -37,6 +37,7 @@ from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.operations.runs.handle import API, RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
 from fanfold.runtime.operations.runs.starting.creation import start
+from fanfold.runtime.operations.runs.starting.limits import check_raised
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.operations.specs.intent import workflow_suitable
@@ -191,13 +192,32 @@ class Client:
         """The plan of a recipe by name, by file or built in code; raises `Refused`."""
         return self.project.plan_of(recipe, scripted=scripted)
 
-    async def resume(self, run: str) -> RunHandle:
-        """Take a paused or abandoned run over and go on."""
-        owned = take_over(self.project, self.project.resolve(run).root_run_id)
-        return self._drive(owned, resumed=True)
+    async def resume(
+        self,
+        run: str,
+        *,
+        max_agents: int | None = None,
+        max_steps: int | None = None,
+        budget_tokens: int | None = None,
+        budget_micro_usd: int | None = None,
+    ) -> RunHandle:
+        """Take a paused or abandoned run over and go on, with higher limits where any are given."""
+        root = self.project.resolve(run).root_run_id
+        wanted = Raised(max_agents, max_steps, budget_tokens, budget_micro_usd)
+        raised = None
+        if wanted != Raised():
+            raised = check_raised(self.project, self.project.view(root), wanted)
+        return self._drive(take_over(self.project, root), resumed=True, raised=raised)
 
-    def _drive(self, owned: Owned, *, resumed: bool = False, leave_when_waiting: bool = False) -> RunHandle:
-        handle = RunHandle(owned, resumed=resumed, leave_when_waiting=leave_when_waiting)
+    def _drive(
+        self,
+        owned: Owned,
+        *,
+        resumed: bool = False,
+        raised: Raised | None = None,
+        leave_when_waiting: bool = False,
+    ) -> RunHandle:
+        handle = RunHandle(owned, resumed=resumed, raised=raised, leave_when_waiting=leave_when_waiting)
         self._runs.add(handle)
         handle.when_at_rest(self._runs.discard)  # any number of runs may come and go in one project
         return handle

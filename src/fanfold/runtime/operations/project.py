@@ -179,7 +179,8 @@ class Project:
 
         if isinstance(recipe, Recipe):
             check = ""
-            compiled = recipe.compile(self.surroundings(scripted=scripted), self._named)
+            inside = self.folder == Path(os.path.realpath("."))
+            compiled = recipe.compile(self.surroundings(scripted=scripted), "." if inside else self._named)
         else:
             name = os.fspath(recipe)
             check = f"fanfold check {shlex.quote(name)}"
