@@ -75,6 +75,14 @@ def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) ->
     expect(page.locator(".output pre.block")).to_contain_text("␛[31mred ␀ <U+202E>txt.exe")
 
 
+def test_a_recipe_with_line_ends_of_windows_is_shown_without_signs(console: Console, folder: Path) -> None:
+    file = folder / ".fanfold" / "workflows" / "windows.yaml"
+    file.write_bytes(SAYS.replace("says", "windows").replace("\n", "\r\n").encode())
+    page = console.go("/recipes/windows?view=source")
+    expect(page.locator(".editor pre")).to_contain_text("name: windows")
+    expect(page.locator(".editor pre")).not_to_contain_text("␍")
+
+
 def test_no_digit_of_a_long_number_is_lost(console: Console, folder: Path) -> None:
     (folder / ".fanfold" / "workflows" / "decides.yaml").write_text(DECIDES)
     page = console.go("/recipes/decides?view=run")

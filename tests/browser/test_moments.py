@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Request, Route, expect
 
+from fanfold.kernel.events import Usage
+from fanfold.store.protocol import Batch
+from fanfold.store.sqlite import SqliteStore
+from fanfold.testing.stores.trees import head
 from tests.browser.conftest import SLOW_SCRIPT, Console, lay_out_console
 from tests.server.conftest import serving
 
@@ -226,5 +232,36 @@ def test_a_browser_that_is_not_let_in_any_more_is_told_so(browser: Browser, tmp_
         console.context.add_cookies(cookies)  # type: ignore[arg-type]  # as the browser gave them
         expect(page.locator(".pulse")).to_have_text("Live")
         expect(page.get_by_text("There are no runs yet")).to_be_visible()
+        console.context.close()
+        assert console.watch.wrong == []
+
+
+def test_a_tab_that_comes_later_says_what_agents_do_too(console: Console) -> None:
+    run = console.start("slow", SLOW_SCRIPT)
+    for page in (console.go("/"), console.context.new_page()):
+        page.goto(f"{console.base}/")
+        row = page.locator("li", has=page.locator(f'a[href="/runs/{run}"]'))
+        expect(row.locator(".doing")).to_have_text("first: Think")
+    console.server.post(f"/api/runs/{run}/cancel", {})
+
+
+def test_what_was_spent_at_a_price_nobody_knows_is_not_shown_as_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    lay_out_console(folder)
+    now = int(time.time() * 1_000)
+    with serving(folder, tmp_path / "home") as serve:
+        console = Console(browser, serve())
+        with closing(SqliteStore(folder / ".fanfold")) as store:
+            for run, price, shown in (
+                ("unpriced", None, "unknown 120 tokens"),
+                ("priced", 2_500_000, "$2.50 240 tokens, 1 run of unknown price"),
+            ):
+                spent = head(run, status="completed", created_at=now, usage=Usage(100, 20, price))
+                store.write([Batch(root=run, epoch=0, heads=[spent])])
+                page = console.go("/")
+                expect(page.locator(".figures div", has_text="Today").locator("dd")).to_have_text(shown)
         console.context.close()
         assert console.watch.wrong == []

@@ -6,8 +6,10 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx2
@@ -19,6 +21,7 @@ from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import Tree, head
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
+from tests.work import PATIENCE_S
 
 MANY = """
 name: many
@@ -143,6 +146,33 @@ def test_the_stream_of_the_project_says_what_agents_do(serve: Serve) -> None:
         server.post(f"/api/runs/{run}/cancel", {})
         done = next(data for name, _, data in told if name == "activity" and not data["words"])
         assert done["run_id"] == run
+
+
+def test_every_stream_of_the_project_hears_when_an_agent_has_done_its_work(serve: Serve) -> None:
+    server, everybody = serve(), Barrier(4)
+
+    def listen() -> set[str]:
+        """The paths of agents that were at work, once none of them is any more and the run is over."""
+        words: dict[str, str] = {}
+        over = False
+        with server.client.stream("GET", "/api/stream") as reply:
+            told = events(reply.iter_lines())
+            assert next(told)[0] == "hello"
+            everybody.wait(PATIENCE_S)
+            for name, _, data in told:
+                over |= name == "run" and data["status"] == "completed"
+                if name == "activity":
+                    words[data["path"]] = data["words"]
+                if over and words and not any(words.values()):
+                    return set(words)
+        raise AssertionError("the stream ended")
+
+    script = {"default": {"output": "x", "delay_ms": 150}}
+    with ThreadPoolExecutor(3) as threads:
+        heard = [threads.submit(listen) for _ in range(3)]
+        everybody.wait(PATIENCE_S)
+        server.post("/api/runs", {"recipe": "many", "script": script}, 201)
+        assert all(one.result() for one in heard)
 
 
 def test_the_server_stops_though_streams_are_open(serve: Serve, tmp_path: Path) -> None:

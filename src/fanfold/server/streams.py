@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -89,7 +89,7 @@ class Streams:
         self._most = self._project.config.integer("server.streams")
 
     def of_run(self, run: str, after: int, request: Request) -> Response:
-        """What one run and those below it record, from a number on."""
+        """What a run records, and every other of its tree, whose numbers these are; from a number on."""
         head = self._project.resolve(run)
         after = _last_seen(request, after)
         return self._reply(self._run_frames(head.run_id, head.root_run_id, after))
@@ -149,9 +149,12 @@ class Streams:
             frames = [_frame("run", one, now) for one in moved.since_last_time()]
             if frames:
                 yield b"".join(frames)
-            fresh = [one for one in await self._activity() if told.get((one.run_id, one.path)) != one]
+            doing = {(one.run_id, one.path): one for one in await self._activity()}
+            fresh = [one for key, one in doing.items() if told.get(key) != one]
+            # Who is not at work any more is known by what this client was told: others may have looked since.
+            fresh += [structs.replace(told[key], tool="", words="") for key in told if key not in doing]
+            told = doing
             if fresh:
-                told |= {(one.run_id, one.path): one for one in fresh}
                 yield b"".join(_frame("activity", one) for one in fresh)
             if not await _happens(news):
                 yield b": quiet\n\n"

@@ -48,9 +48,11 @@ def show_agents(project: Project, history: Project) -> AgentsDocument:
 
 
 def live_sessions(project: Project) -> list[LiveSession]:
-    """Every agent that is at work, as the logs say."""
+    """Every agent that is at work, as the logs say; in a run that nobody drives, none is."""
     found = []
     for head in project.heads(RUNNING, WAITING, limit=MAX_RUNS):
+        if not project.has_owner(head.run_id):
+            continue
         tree = project.view(head.run_id)
         for node in tree.state.in_flight.values():
             if is_agent(node) and node.status == RUNNING:
@@ -99,14 +101,10 @@ class Activities:
         self._heard: dict[str, _Heard] = {}
 
     def look(self, project: Project) -> list[Activity]:
-        """Every agent at work, and once more those that were at the last look."""
-        live = {one.session_id: one for one in live_sessions(project)}
-        gone = [heard.activity for name, heard in self._heard.items() if name not in live]
-        self._heard = {name: self._read(project, one) for name, one in live.items()}
-        return [
-            *(heard.activity for heard in self._heard.values()),
-            *(structs.replace(one, tool="", words="") for one in gone),
-        ]
+        """Every agent at work."""
+        live = live_sessions(project)
+        self._heard = {one.session_id: self._read(project, one) for one in live}
+        return [heard.activity for heard in self._heard.values()]
 
     def _read(self, project: Project, session: LiveSession) -> _Heard:
         nothing = Activity(session.run_id, session.step, "", shorten_line(session.task, MAX_WORDS), 0)

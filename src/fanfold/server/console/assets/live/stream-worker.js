@@ -8,6 +8,8 @@ let since = Date.now();
 /** @type {EventSource | null} */
 let source = null;
 let last = "";
+/** What agents do, for a tab that comes later. @type {Map<string, unknown>} */
+const doing = new Map();
 
 /** @param {unknown} message */
 function tell(message) {
@@ -34,11 +36,22 @@ function openStream() {
       setTimeout(() => tabs.size && !source && openStream(), 1500);
     }
   };
-  for (const type of ["run", "activity"])
+  for (const type of ["hello", "run", "activity"])
     source.addEventListener(type, (event) => {
       if (event.lastEventId) last = event.lastEventId;
-      tell({ type, data: JSON.parse(event.data) });
+      const message = { type, data: JSON.parse(event.data) };
+      remember(message);
+      tell(message);
     });
+}
+
+/** @param {{type: string, data: any}} message */
+function remember(message) {
+  if (message.type === "hello") doing.clear();
+  if (message.type !== "activity") return;
+  const key = `${message.data.run_id}:${message.data.path}`;
+  if (message.data.words) doing.set(key, message);
+  else doing.delete(key);
 }
 
 /** @param {MessageEvent} event */
@@ -56,5 +69,6 @@ self.onconnect = (event) => {
     } else if (tabs.size && !source) openStream();
   };
   port.postMessage({ type: "state", state, since });
+  for (const message of doing.values()) port.postMessage(message);
   if (!source) openStream();
 };

@@ -36,8 +36,11 @@ function receive(message) {
   } else if (message.type === "run") {
     for (const fn of listeners) fn(message.data);
   } else if (message.type === "activity") {
-    const { run_id, path } = message.data;
-    activity.value = { ...activity.peek(), [`${run_id}:${path}`]: message.data };
+    const { run_id, path, words } = message.data;
+    const { [`${run_id}:${path}`]: _before, ...others } = activity.peek();
+    activity.value = words ? { ...others, [`${run_id}:${path}`]: message.data } : others;
+  } else if (message.type === "hello") {
+    activity.value = {}; // a stream that begins tells of everybody who is at work
   }
 }
 
@@ -84,7 +87,7 @@ function openHere() {
         source = null;
         setTimeout(look, 1500);
       };
-      for (const type of ["run", "activity"])
+      for (const type of ["hello", "run", "activity"])
         source.addEventListener(type, (event) => receive({ type, data: JSON.parse(event.data) }));
     }
   };

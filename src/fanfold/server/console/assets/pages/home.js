@@ -66,9 +66,9 @@ function Need({ need }) {
 
 /** @param {{name: string, spent: any}} props */
 function Figure({ name, spent }) {
-  const tokens = (spent.input_tokens ?? 0) + (spent.output_tokens ?? 0) || spent.tokens || 0;
-  const price = spent.cost_usd === null && !tokens ? "$0.00" : money(spent.cost_usd);
-  return html`<div><dt>${name}</dt><dd>${price} <small>${counted(tokens, "token")}</small></dd></div>`;
+  const known = spent.unpriced === 0 || spent.cost_usd > 0;
+  const more = known && spent.unpriced > 0 ? `, ${counted(spent.unpriced, "run")} of unknown price` : "";
+  return html`<div><dt>${name}</dt><dd>${money(known ? spent.cost_usd : null)} <small>${counted(spent.input_tokens + spent.output_tokens, "token")}${more}</small></dd></div>`;
 }
 
 function FirstSteps() {

@@ -34,7 +34,7 @@ export function Heartbeat({ root, status }) {
   if (!runs || !pulse) return null;
   if (pulse.is_stuck) return html`<span class="heartbeat stale" title="No process drives this run. Resume it to go on.">nobody drives it</span>`;
   if (pulse.heartbeat_age_ms === null || !pulse.owner?.alive) {
-    if (status === "waiting") return html`<span class="heartbeat" title="No process is needed until somebody answers.">goes on when answered</span>`;
+    if (status === "waiting") return html`<span class="heartbeat" title="No process is needed until somebody answers it, or gives it more to do.">rests until somebody acts</span>`;
     return html`<span class="heartbeat">starting</span>`;
   }
   const age = pulse.heartbeat_age_ms + Math.max(0, now.value - asked);

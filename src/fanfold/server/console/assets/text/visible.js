@@ -6,7 +6,7 @@
 import { options } from "../vendor/preact.js";
 
 const SHAPELESS =
-  /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\r(?!\n)/u;
+  /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\r(?!\n|$)/u;
 const ALL = new RegExp(SHAPELESS, "gu");
 
 /** As on the command line. @param {string} char */
