@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 from openai import APIError, AsyncOpenAI
@@ -20,6 +21,7 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from fanfold.agents.models import plain_requests
 from fanfold.agents.models.chat_model import ChatModel
 from fanfold.agents.models.event_lines import EventLines
 from fanfold.agents.models.plain_requests import PlainCompletions, ask_plainly
@@ -252,3 +254,25 @@ def test_a_connection_serves_again_once_an_answer_is_heard() -> None:
     connections: list[asyncio.StreamWriter] = []
     asyncio.run(ask())
     assert len(connections) == 1
+
+
+def test_connections_that_the_end_of_an_answer_closes_are_closed_however_long_it_takes() -> None:
+    """As the pool does with those that were idle for too long, whoever's they were."""
+    closed: list[int] = []
+
+    class Answer(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"data: [DONE]\n\n"
+            with anyio.CancelScope(shield=True):
+                for number in range(3):
+                    await anyio.sleep(plain_requests.USE_UP_S)
+                    closed.append(number)
+
+    async def main() -> None:
+        request = httpx2.Request("POST", ADDRESS)
+        response = httpx2.Response(200, stream=Answer(), request=request)
+        async with AsyncOpenAI(api_key="k", base_url=ADDRESS) as client:
+            assert [piece async for piece in plain_requests.Pieces(client, response)] == []
+
+    asyncio.run(main())
+    assert closed == [0, 1, 2]

@@ -16,12 +16,12 @@ Importing this imports the SDK: only who makes a connection does.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Self
 
+import anyio
 import httpx2
 import msgspec
 from openai import APIConnectionError, APIError, APITimeoutError, AsyncOpenAI, AsyncStream, NotGiven, Omit
@@ -161,11 +161,14 @@ class Pieces:
 
 
 async def _use_up(arriving: AsyncIterator[bytes]) -> None:
-    """Read what is left of an answer that has said everything; whatever comes of it changes nothing."""
-    with suppress(TimeoutError, *request_exceptions()):
-        async with asyncio.timeout(USE_UP_S):
-            async for _ in arriving:
-                pass
+    """Read what is left of an answer that has said everything; whatever comes of it changes nothing.
+
+    At its end the pool closes connections of others that were idle for too long. It shields that from a time
+    limit of anyio's, but not from one of asyncio's, which would leave them open.
+    """
+    with suppress(*request_exceptions()), anyio.move_on_after(USE_UP_S):
+        async for _ in arriving:
+            pass
 
 
 def ask_plainly(client: AsyncOpenAI) -> None:
