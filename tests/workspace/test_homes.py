@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.layout import Layout
-from fanfold.workspace.homes import MAX_DEPTH, open_home, throw_away
+from fanfold.workspace.homes import MAX_DEPTH, is_lent_by_another, note_lent, open_home, throw_away
 
 
 @pytest.fixture
@@ -66,3 +67,28 @@ def test_a_home_is_deleted_however_deep_its_program_dug(layout: Layout) -> None:
     throw_away(layout, home.parent)
     assert trash.empty(layout.trash)
     assert list(layout.trash.iterdir()) == []
+
+
+LENDING = """\
+import sys
+from pathlib import Path
+from fanfold.workspace.homes import note_lent
+note_lent(Path(sys.argv[1]), ["login"])
+print("lent", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_was_stopped_knows_what_another_process_lent_since_as_long_as_that_one_lives(
+    layout: Layout,
+) -> None:
+    home = open_home(layout, "s-one", "run")
+    assert not is_lent_by_another(home)
+    note_lent(home, ["login"])
+    assert not is_lent_by_another(home)
+    command = [sys.executable, "-c", LENDING, str(home)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"lent\n"
+        assert is_lent_by_another(home)
+    assert not is_lent_by_another(home)

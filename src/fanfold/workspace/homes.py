@@ -128,6 +128,16 @@ def note_lent(home: Path, places: Sequence[str]) -> None:
     write_whole(mark, msgspec.json.encode(Lent(str(this_process()), tuple(places))))
 
 
+def is_lent_by_another(home: Path) -> bool:
+    """Whether a process that lives has lent something there since: it goes on with the agent of this home."""
+    try:
+        lent = msgspec.json.decode(read_kept(_mark(home)), type=Lent)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return False
+    lender = ProcessIdentity.parse(lent.lender)
+    return lender is not None and lender != this_process() and lender.is_alive()
+
+
 def forget_lent(home: Path) -> None:
     """Say that it was taken back."""
     _mark(home).unlink(missing_ok=True)

@@ -28,7 +28,13 @@ import msgspec
 from fanfold.agents.command.own_files import read_own
 from fanfold.agents.command.profile import LOGIN, Profile
 from fanfold.errors import WorldError
-from fanfold.workspace.homes import forget_lent, note_lent, remove_beneath, write_beneath
+from fanfold.workspace.homes import (
+    forget_lent,
+    is_lent_by_another,
+    note_lent,
+    remove_beneath,
+    write_beneath,
+)
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_FILES = 2_000
@@ -88,7 +94,11 @@ class Belongings:
             write_beneath(home, place, self._without_renewal(data, source))
 
     def take_back(self, home: Path, files: Iterable[str]) -> None:
-        """Take the login and these files out of a home, whatever the agent made of them."""
+        """Take the login and these files out of a home, whatever the agent made of them. Where another process
+        took the run over while this one was stopped, that one does.
+        """
+        if is_lent_by_another(home):
+            return
         for place in (*files, *(place for _, place in self._login_files())):
             remove_beneath(home, place)
         forget_lent(home)
