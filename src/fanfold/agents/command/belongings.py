@@ -94,8 +94,8 @@ class Belongings:
             write_beneath(home, place, self._without_renewal(data, source))
 
     def take_back(self, home: Path, files: Iterable[str]) -> None:
-        """Take the login and these files out of a home, whatever the agent made of them. Where another process
-        took the run over while this one was stopped, that one does.
+        """Take the login and these files out of a home, whatever the agent made of them. Where another
+        process took the run over while this one was stopped, that one does.
         """
         if is_lent_by_another(home):
             return
