@@ -114,8 +114,8 @@ assert [early(each) for each in asked] == [inspect.iscoroutinefunction(each) for
 assert "dis" in sys.modules and inspect.iscoroutinefunction.__module__ == "inspect"
 import logging, string
 assert string.Template("$a $$").substitute(a=1) == "1 $" and logging.Formatter("{message:>3}", style="{")
-import base64, gettext, ntpath, pathlib, shlex, traceback, typing, urllib.parse
-later = ("base64", "gettext", "ntpath", "shlex", "traceback", "urllib.parse")
+import base64, fnmatch, gettext, ntpath, pathlib, shlex, traceback, typing, urllib.parse
+later = ("base64", "fnmatch", "gettext", "ntpath", "shlex", "traceback", "urllib.parse")
 assert [name for name in later if "__getattr__" not in vars(sys.modules[name])] == []
 assert (ntpath.join("a", "b"), shlex.quote("a b"), base64.b64encode(b"a")) == ("a\\\\b", "'a b'", b"YQ==")
 taken, stack, (one, many) = gettext.gettext, traceback.extract_stack, ("a file", "files")
@@ -123,6 +123,7 @@ assert taken("a file") == one and gettext.gettext is not taken and gettext.ngett
 assert gettext.c2py("n != 1")(2) == 1
 noted = [[entry.name for entry in extract()] for extract in (stack, traceback.extract_stack)]
 assert noted[0] == noted[1] and stack is not traceback.extract_stack
+assert fnmatch.fnmatch("a.py", "*.py") and list(pathlib.Path("/").glob("pro[c]")) == [pathlib.Path("/proc")]
 assert pathlib.Path("/a b").as_uri() == "file:///a%20b" and urllib.parse.urlsplit("http://a/b").path == "/b"
 class Told:
     good: "typing.Literal['a', 'b']"

@@ -16,7 +16,7 @@ import re
 import sys
 import typing
 from importlib import import_module
-from importlib.machinery import SOURCE_SUFFIXES, FileFinder, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from threading import RLock
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from fanfold.text.patterns import regex
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.abc import Loader
-    from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
 POSTPONED = frozenset(
@@ -35,6 +34,7 @@ POSTPONED = frozenset(
         "asyncio.staggered",
         "asyncio.trsock",
         "base64",
+        "fnmatch",
         "gettext",
         "inspect",
         "ipaddress",
@@ -59,7 +59,8 @@ COMPILED_LATER = frozenset(
 SOURCES = ("fanfold.", "asyncio.", "click.")
 """Packages that hold nothing but Python, each in one folder: their modules are found there at once. Looking
 for compiled ones first, in the way of each finder in turn, would cost as much as many of them do."""
-_folders: dict[str, FileFinder] = {}
+_folders: dict[str, frozenset[str]] = {}
+"""What is in those of them that were looked into."""
 _CO_COROUTINE = 0x80
 """`inspect.CO_COROUTINE`"""
 _loading = RLock()
@@ -114,12 +115,20 @@ class _Finder:
 
 
 def _find_source(folder: str, name: str) -> ModuleSpec | None:
-    """A module of Python in a folder, if that is what it is: whoever comes next looks for anything else."""
-    finder = _folders.get(folder)
-    if finder is None:
-        finder = _folders[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
-    spec = finder.find_spec(name)
-    return spec if spec is not None and spec.loader is not None else None
+    """A module or package of Python in a folder, if that is what it is; others find anything else."""
+    names = _folders.get(folder)
+    if names is None:
+        names = _folders[folder] = frozenset(os.listdir(folder) if os.path.isdir(folder) else ())
+    last = name.rpartition(".")[2]
+    is_package = f"{last}.py" not in names
+    file = f"{folder}/{last}/__init__.py" if is_package else f"{folder}/{last}.py"
+    if is_package and not os.path.isfile(file):
+        return None
+    spec = ModuleSpec(name, SourceFileLoader(name, file), origin=file, is_package=is_package)
+    spec.has_location = True
+    if spec.submodule_search_locations is not None:
+        spec.submodule_search_locations.append(f"{folder}/{last}")
+    return spec
 
 
 class _Later:

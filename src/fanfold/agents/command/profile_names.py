@@ -5,6 +5,7 @@ Every run asks for them, and few have an agent that is a program; so little is i
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fanfold.agents.role import COMMAND, SPOKEN
@@ -20,7 +21,8 @@ _programs: set[str] = set()
 
 def profile_names(home: Path) -> list[str]:
     """The names alone, without reading any; from now on they are known to mean programs."""
-    names = {file.stem for file in (*OURS.glob("*.toml"), *own_profiles(home))} - TAKEN
+    ours = (file for file in os.listdir(OURS) if file.endswith(".toml"))  # to glob compiles a pattern
+    names = {os.path.splitext(file)[0] for file in (*ours, *(own.name for own in own_profiles(home)))} - TAKEN
     _programs.update(names)
     return sorted(names)
 

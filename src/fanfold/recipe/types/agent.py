@@ -1,7 +1,6 @@
 """Agent steps: a role is given a prompt."""
 
-from __future__ import annotations
-
+# Annotations are no texts here: every run reads such a body, and would compile each of them for it.
 from typing import ClassVar, Literal
 
 from msgspec.structs import replace
