@@ -12,7 +12,7 @@ from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/recipe.yaml"))
-STATUS = {"completed": 0, "waiting": 3}
+STATUS = {"completed": 0, "waiting": 3, "paused": 5}
 
 
 def written_commands(recipe: Path) -> list[tuple[str, str]]:
