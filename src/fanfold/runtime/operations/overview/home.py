@@ -15,7 +15,7 @@ from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.history.listing import listed, owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import abandoned
-from fanfold.runtime.views.approvals import PendingQuestions, pending_questions
+from fanfold.runtime.views.approvals import PendingQuestion, PendingQuestions, pending_questions
 from fanfold.runtime.views.errors import REASON_CHARS, gist
 from fanfold.runtime.views.runs.costs import Spend
 from fanfold.runtime.views.runs.documents import run_error
@@ -97,8 +97,9 @@ def _since(project: Project, moment: datetime) -> Iterator[RunHead]:
 
 
 def _questions(project: Project) -> Iterator[Need]:
+    """But for those of a run that is paused: the pause is what is to be decided first."""
     try:
-        questions = all_questions(project).items
+        questions = _questions_in(project, WAITING, RUNNING)
     except FanfoldError:
         return  # a log that cannot be read is doctor's business
     for one in questions:
@@ -164,9 +165,13 @@ def _spend(heads: Iterable[RunHead]) -> Spend:
 
 def all_questions(project: Project) -> PendingQuestions:
     """Every question that somebody may answer now, the oldest first; an answer lets runs go on that rest."""
-    heads = project.heads(WAITING, RUNNING, PAUSED, limit=MAX_RUNS)
+    return PendingQuestions(_questions_in(project, WAITING, RUNNING, PAUSED))
+
+
+def _questions_in(project: Project, *statuses: str) -> list[PendingQuestion]:
+    heads = project.heads(*statuses, limit=MAX_RUNS)
     found = [one for head in heads for one in pending_questions(project.view(head.run_id))]
-    return PendingQuestions(sorted(found, key=lambda one: one.since or ""))
+    return sorted(found, key=lambda one: one.since or "")
 
 
 class Pulse(Struct, frozen=True):
