@@ -348,6 +348,29 @@ def test_a_run_that_reached_a_limit_goes_on_with_a_higher_one() -> None:
         assert ff.resume(held.run_id, max_agents=2).result().ok
 
 
+def test_a_function_of_the_program_is_waited_for_by_whoever_does_not_have_it(project: Path) -> None:
+    @fanfold.function
+    def only_in_this_program() -> str:
+        return "from here"
+
+    recipe = fanfold.Recipe(
+        name="asks",
+        steps=[
+            {"id": "ok", "approve": "Go?"},
+            {"id": "call", "handler": "only_in_this_program", "depends_on": ["ok"]},
+        ],
+    )
+    with fanfold.open_sync(".") as ff:
+        waiting = ff.run(recipe, options=ALLOWED)
+        assert ff.approve(waiting.run_id).detached  # a process that knows nothing of this one
+        while (seen := ff.explain(waiting.run_id)).status != "paused":
+            assert seen.status in ("waiting", "running"), seen
+        assert "only_in_this_program" in seen.message
+        assert "is one of the program that began this run" in seen.message
+        ff.pause(waiting.run_id)  # returns when the other has let go of it
+        assert ff.resume(waiting.run_id).result().output == "from here"
+
+
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")

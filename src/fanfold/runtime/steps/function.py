@@ -12,7 +12,7 @@ import msgspec
 
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.handlers.registration import registered
+from fanfold.runtime.handlers.registration import is_module_name, registered
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.ids import root_of, typed_path
 from fanfold.runtime.records.outputs import TOO_LARGE_HINT
@@ -58,11 +58,23 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
             from fanfold.runtime.handlers.in_process import call_here
 
             return Outcome(await call_here(handler, job.inputs, begin))
+        if not is_module_name(job.handler) and job.handler not in services.frozen.sources.handlers:
+            return _elsewhere(execution)
         reply = await services.functions.call(job.handler, job.inputs, begin)
         return Outcome(reply.output) if reply.error is None else _failed(execution, reply.error)
 
     def task(self, job: FunctionJob) -> str:
         return f"Call the function: {job.handler}"
+
+
+def _elsewhere(execution: Execution[FunctionJob]) -> Outcome:
+    """No file had it when the run began: only the program that began it does, and can go on with it."""
+    start, node = execution.start, execution.node
+    name = execution.job.handler
+    message = f'the function "{name}" is one of the program that began this run, and not here'
+    hint = f'go on in that program: ff.resume("{root_of(node)}") of its project'
+    told = failure(node, start, "permission", "function.elsewhere", message, hint, retryable=False)
+    return Outcome(error=told, holds=True)
 
 
 def _failed(execution: Execution[FunctionJob], error: CallFailure) -> Outcome:
