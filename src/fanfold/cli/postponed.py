@@ -72,7 +72,7 @@ def postpone() -> None:
         return
     sys.meta_path.insert(0, _Finder)
     _compile_later()
-    vars(typing)["compile"] = _as_text
+    typing.__dict__["compile"] = _as_text
     if not {"typing_extensions", "msgspec"} & set(sys.modules):
         # msgspec takes from it what is in Python's own `typing` by now, and looks there where it is missing.
         sys.modules["typing_extensions"] = None  # type: ignore[assignment] # as Python means it to be missing
