@@ -189,7 +189,8 @@ def test_who_stops_waiting_stops_nothing_else(project):
             assert (await run.result()).ok
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(ff.run("greet.yaml", options=slow), 0.05)
-        return (await fanfold.open(project).resume("last")).tree.root.id
+        async with fanfold.open(project) as ff:
+            return (await ff.resume("last")).tree.root.id
 
     async def again(run_id):
         async with fanfold.open(project) as ff:
