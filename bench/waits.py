@@ -41,10 +41,11 @@ BARS = {
 }
 facts = {
     "where the time goes": {
-        "fanfold run, one step": "counted in instructions, 10.4 empty interpreters (18.6 before tools, TLS,"
+        "fanfold run, one step": "counted in instructions, 10.2 empty interpreters (18.6 before tools, TLS,"
         " expressions, step types, what reads source code and much else were loaded by whoever uses them):"
-        " asyncio, click, msgspec, yaml and apsw with what they import are about four, our own 230 modules"
-        " four, the run itself one; in CPU time a ninth of it is the kernel's, for memory",
+        " asyncio, click, msgspec, yaml and apsw with what they import are about three, our own 230 modules"
+        " four, Python with `re`, `typing` and what else we import two, the run itself less than one; in CPU"
+        " time a ninth of it is the kernel's, for memory",
         "a confined command": "two fifths are bubblewrap, of which half reads the table of mounts anew for"
         " each of some 35 binds (system folders, devices, parts of /proc, what PATH leads to), a third makes"
         " namespaces (`bubblewrap alone` does not count the process that it leaves inside); a fifth forks the"
