@@ -371,6 +371,18 @@ def test_a_function_of_the_program_is_waited_for_by_whoever_does_not_have_it(pro
         assert ff.resume(waiting.run_id).result().output == "from here"
 
 
+def test_a_step_that_is_looked_at_too_early_is_not_taken_for_one_that_does_not_exist() -> None:
+    async def work() -> None:
+        async with fanfold.open(".") as ff:
+            run = await ff.start(TWO, options=QUICK)
+            with pytest.raises(fanfold.NotFoundError, match="has not begun"):
+                run.transcript("think")
+            await run.result()
+            assert run.transcript("think").turns == 1
+
+    asyncio.run(work())
+
+
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")

@@ -6,6 +6,7 @@ import shlex
 from typing import NamedTuple
 
 from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.lifecycle import PENDING
 from fanfold.kernel.nodes import LEAF, Node, Run
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -46,6 +47,8 @@ class Addressed(NamedTuple):
             node = find_node(self.tree.state, path)
         if node is not None:
             return node
+        if run.status == PENDING:
+            raise NotFoundError("step.not_found", f"run {run.id} has not begun, so it has no step {path} yet")
         from fanfold.text.spelling import nearest
 
         near = nearest(path, tuple(run.nodes))
