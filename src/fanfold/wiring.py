@@ -299,9 +299,10 @@ def serve(
 
         def make_mcp() -> Mounted:
             # Hosts and origins are checked by the guard that stands before everything that is served here.
+            from fanfold.server.mcp.service import ON_THE_CONSOLE, FanfoldServer
             from fanfold.server.mcp.transports import http_endpoint
 
-            return http_endpoint(make_mcp_server(folder, Options(), version))
+            return http_endpoint(FanfoldServer(lambda: wire(folder), Options(), version, ON_THE_CONSOLE))
 
         serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, tell=tell)
     finally:

@@ -49,6 +49,7 @@ def test_a_served_project_answers_whoever_has_the_token(serving, era):
             assert tried["needs"] == ["w writes out.txt"]
             refused = await use(client, "run_workflow", name="write-one")
             assert refused["error"]["code"] == "permission_denied"
+            assert refused["error"]["hint"].endswith("or on this server's console")
 
     anyio.run(session)
 

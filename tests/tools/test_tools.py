@@ -141,6 +141,7 @@ MUTATIONS = [
 def test_a_session_that_may_only_read_starts_nothing_not_even_what_only_reads(call, name, args):
     refused = call(name, args, permission="read_only")
     assert refused["error"]["code"] == "permission_denied"
+    assert "--permission read_only" in refused["error"]["hint"]
     assert call(name, {**args, "dry_run": True}, permission="read_only")["ok"] is True
     assert call("list_agents", {"all": True}, permission="read_only")["agents"] == []
 

@@ -18,6 +18,9 @@ from fanfold.tools.caller import Caller, Form
 YES, NO = "allow", "deny"
 MAX_LINES = 40
 MAX_LINE_CHARS = 300
+READ_ONLY = (
+    "it was begun with --permission read_only: the user can do it in a terminal, or choose another one"
+)
 
 
 class Agreed:
@@ -36,7 +39,7 @@ async def permit(caller: Caller, what: str, lines: Sequence[str]) -> None:
     if posture == "auto":
         return
     if posture == "read_only":
-        raise denied(f"this session may only read, so it may not {what}", caller.how_to_allow)
+        raise denied(f"this session may only read, so it may not {what}", READ_ONLY)
     filled = await caller.person.fill_in(_form(what, lines)) if caller.person is not None else None
     if filled is None:
         raise denied(f"nobody could be asked whether to {what}", caller.how_to_allow, lines)

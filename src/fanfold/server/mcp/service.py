@@ -49,12 +49,23 @@ HOW_TO_ALLOW = (
     "this client shows no questions: the user can do it in a terminal, or let the server run without asking:"
     " fanfold mcp --permission auto"
 )
+ON_THE_CONSOLE = (
+    "this client shows no questions: the user can do it in a terminal, or on this server's console"
+)
 
 
 class FanfoldServer(MCPServer[Any]):
-    """`open_project` puts the project together; `options` hold for whatever calls start."""
+    """`open_project` puts the project together; `options` hold for whatever calls start. `how_to_allow` is
+    what somebody can do whose client cannot ask them.
+    """
 
-    def __init__(self, open_project: Callable[[], Project], options: Options, version: str) -> None:
+    def __init__(
+        self,
+        open_project: Callable[[], Project],
+        options: Options,
+        version: str,
+        how_to_allow: str = HOW_TO_ALLOW,
+    ) -> None:
         _quiet_logging()  # before the SDK sets up its own
         super().__init__(
             "fanfold",
@@ -67,6 +78,7 @@ class FanfoldServer(MCPServer[Any]):
         )
         self._open_project = open_project
         self._options = options
+        self._how_to_allow = how_to_allow
         self._rounds = Rounds()
         self.leaving = False
         """Set when connections are closed or lost: calls then end, and what they started goes on."""
@@ -129,7 +141,7 @@ class FanfoldServer(MCPServer[Any]):
                 report=report,
                 memory=memory,
                 was_cancelled=lambda: not self.leaving,
-                how_to_allow=HOW_TO_ALLOW,
+                how_to_allow=self._how_to_allow,
             )
             document = await call_tool(caller, name, arguments)
         text = TextContent(type="text", text=msgspec.json.encode(document).decode())
