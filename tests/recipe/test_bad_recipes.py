@@ -113,3 +113,54 @@ def test_quotes_are_proposed_only_where_they_make_it_right(recipe: str, help: st
     (found,) = [one for one in report.diagnostics if one.severity == "error"]
     assert found.code == "recipe.bad_type"
     assert found.help.startswith(help)
+
+
+JUDGED = """\
+name: x
+inputs: {n: {type: integer, default: 1}, files: {type: array, default: [1]}, word: {type: string, default: a}}
+steps:
+  - {id: a, prompt: x, output_schema: {type: object, properties: {ok: {type: boolean}}, required: [ok]}}
+  - {id: b, depends_on: a, when: '%s', prompt: "{{inputs.n}} {{inputs.files}} {{inputs.word}}"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "message", "help"),
+    [
+        (
+            'steps.a.output.ok == "True"',
+            "true or false and text can never be equal",
+            "write true without quotes",
+        ),
+        ("steps.a.output.ok is true", 'write "==" instead of "is"', ""),
+        ("not steps.a.output.ok", 'write "!" instead of "not"', ""),
+        ("inputs.n > 1 && not (inputs.n > 3)", 'write "!" instead of "not"', ""),
+        ("inputs.files.length > 3", "inputs.files is a list", "size(inputs.files) says how many it has"),
+        ("inputs.word.first == 3", "inputs.word is text and has no parts", ""),
+        (
+            "${{ steps.a.output.ok }}",
+            "'$' cannot be read",
+            "write the expression alone, without $ and braces",
+        ),
+        ("inputs.files | length > 3", "'| ' cannot be read", "there are no filters"),
+        ("true if inputs.n > 1 else false", "'if' is not possible here", "write CONDITION ? VALUE : OTHER"),
+    ],
+)
+def test_an_expression_of_another_language_is_told_in_ours(when: str, message: str, help: str):
+    report = compile_text(JUDGED % when).report
+    (found,) = [one for one in report.diagnostics if one.severity == "error"]
+    assert (found.code, found.message) == ("recipe.bad_expression", message)
+    assert found.help.startswith(help)
+    assert bool(found.help) == bool(help)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "inputs.files.size() > 1 && inputs.files.exists(x, x == 1) && inputs.files[0] == 1",
+        'inputs.word.contains("x") && inputs.word.size() > 2 && inputs.word.split(",")[0] == "a"',
+        "!steps.a.output.ok",
+    ],
+)
+def test_what_lists_and_texts_can_do_is_left_alone(when: str):
+    assert [one.message for one in compile_text(JUDGED % when).report.diagnostics] == []

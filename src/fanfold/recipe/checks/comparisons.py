@@ -99,6 +99,10 @@ def _of_two_kinds(left: _Operand, right: _Operand, sign: str) -> Mistake:
     if number and text and (text.literal or "").isdecimal():
         written = text.literal or ""
         return Mistake(message, f"write {written} without quotes", text.start, text.end, written)
+    truth = next((one for one in (left, right) if isinstance(one.known, Truth)), None)
+    if truth and text and (text.literal or "").lower() in ("true", "false"):
+        written = (text.literal or "").lower()
+        return Mistake(message, f"write {written} without quotes", text.start, text.end, written)
     hint = f"int({text.path}) makes a number of text" if number and text and text.path else ""
     return Mistake(message, hint, left.start, right.end)
 

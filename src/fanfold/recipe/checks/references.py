@@ -154,6 +154,8 @@ class References:
             return None
         if isinstance(known, ListOf):
             hint = f"write inputs.{name}[0] for the first item"
+            if parts[0] in ("length", "size", "count"):
+                hint = f"size(inputs.{name}) says how many it has"
             return _Wrong(f"inputs.{name} is a list", hint) if isinstance(parts[0], str) else None
         return _Wrong(f"inputs.{name} is {described(known)} and has no parts", "")
 
@@ -223,7 +225,10 @@ class References:
         for reference in found:
             at = Words(node, reference.start, reference.end)
             if reference.name == "inputs" and reference.key:
-                self._use_input(self.input_words.get(reference.key, reference.key), at)
+                name = self.input_words.get(reference.key, reference.key)
+                self._use_input(name, at)
+                if (wrong := self._judge_input(name, reference.parts)) is not None:
+                    self.notes.error("recipe.bad_expression", wrong.message, at.span(), wrong.hint)
             elif reference.name == "steps" and reference.key:
                 inserts += self._step_in_expression(reference, at, place)
         return _with_output(text, inserts).strip()

@@ -45,8 +45,17 @@ _STEP_FIELDS = frozenset({"output", "status", "error"})
 _TYPE_NAMES = frozenset(
     {"bool", "bytes", "double", "dyn", "int", "list", "map", "null_type", "string", "type", "uint"}
 )
-_OTHER_SIGNS = {"=": "==", "and": "&&", "or": "||", "not": "!", "AND": "&&", "OR": "||", "NOT": "!"}
+_OTHER_SIGNS = {
+    "=": "==", "is": "==", "and": "&&", "or": "||", "not": "!", "AND": "&&", "OR": "||", "NOT": "!",
+}  # fmt: skip
 """Signs of other languages, and what CEL writes."""
+_OTHER_FORMS = {
+    "if": "write CONDITION ? VALUE : OTHER",
+    "$": "write the expression alone, without $ and braces",
+    "|": "there are no filters: functions are called, as in size(inputs.files)",
+}
+"""What other languages write where CEL has another form, by the first sign that cannot be read."""
+_UNREADABLE = ("Syntax error", "token recognition")
 _ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 
 
@@ -302,14 +311,23 @@ def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionErro
     at = min(starts[min(max(line, 1), len(starts)) - 1] + max(column, 1) - 1, len(text))
     if message.startswith("undeclared reference"):
         return _unknown_name(text, at, names)
-    word = next((t for t in tokens(text) if t.start <= at < t.end), None)
+    words = tokens(text)
+    word = next((t for t in words if t.start <= at < t.end), None)
+    before = next((t for t in reversed(words) if t.end <= at), None)
+    if before is not None and before.text.lower() == "not":  # a name, so that what follows cannot be read
+        return _not(before.start, before.end, before.text)
     end = word.end if word is not None else at + 1
     if text[end : end + 1] == "=":
         end += 1  # a sign of two marks
     meant = _OTHER_SIGNS.get(word.text) if word is not None else None
     if meant is not None and not message.startswith("found no matching overload"):
         return ExpressionError(f'write "{meant}" instead of "{text[at:end]}"', at, end, meant)
-    return ExpressionError(compile_message(message), at, end)
+    hint = _OTHER_FORMS.get(text[at:end], "") if message.startswith(_UNREADABLE) else ""
+    return ExpressionError(compile_message(message), at, end, hint=hint)
+
+
+def _not(start: int, end: int, word: str) -> ExpressionError:
+    return ExpressionError(f'write "!" instead of "{word}"', start, end, "!")
 
 
 def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError:
@@ -323,6 +341,8 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
     called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]
     start, end = (called[-1].start, called[-1].end) if called else (at, at + 1)
     called_so = text[start:end]
+    if called_so.lower() == "not":
+        return _not(start, end, called_so)
     known = sorted({function.name for function in FUNCTIONS})
     meant = OTHER_NAMES.get(called_so) or nearest(called_so, known)
     asked = f'did you mean "{meant}"? ' if meant else ""
