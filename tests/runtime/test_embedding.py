@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import fanfold
+from fanfold.runtime.operations.sync_client import LoopThread
 from tests.work import PATIENCE_S
 
 TWO = fanfold.Recipe(
@@ -381,6 +382,29 @@ def test_a_step_that_is_looked_at_too_early_is_not_taken_for_one_that_does_not_e
             assert run.transcript("think").turns == 1
 
     asyncio.run(work())
+
+
+def test_a_thread_that_waits_while_another_closes_is_told_so() -> None:
+    loop = LoopThread()
+    waits = threading.Event()
+    told: list[BaseException] = []
+
+    async def forever() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            loop.wait(forever())
+        except fanfold.AuthorError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert waits.wait(PATIENCE_S)
+    loop.close()
+    thread.join(PATIENCE_S)
+    assert [getattr(error, "code", "") for error in told] == ["project.closed"]
 
 
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:

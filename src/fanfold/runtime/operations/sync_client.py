@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
@@ -42,6 +42,9 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._ends = False
+        """Whether nothing new is begun there; what is under way is about to be ended."""
         self._runner = asyncio.Runner()
         self._thread = threading.Thread(target=self._run, name="fanfold", daemon=True)
         begun: Future[asyncio.AbstractEventLoop] = Future()
@@ -58,7 +61,7 @@ class LoopThread:
     @property
     def is_closed(self) -> bool:
         """Whether it was closed, or is that of a process of which this one is a fork."""
-        return self._loop.is_closed() or self.is_of_another_process
+        return self._ends or self.is_of_another_process
 
     @property
     def is_of_another_process(self) -> bool:
@@ -66,21 +69,30 @@ class LoopThread:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Have it done there. An interrupt ends the waiting, and the work with it."""
-        if (refusal := self._refusal()) is not None:
+        try:
+            done = self._begin(work)
+        except BaseException:
             work.close()
-            raise refusal
-        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
         try:
             return done.result()
-        except BaseException:
+        except BaseException as error:
             done.cancel()
+            if isinstance(error, CancelledError) and self._ends:
+                raise closed() from None  # another thread closed it
             raise
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self.is_of_another_process:  # before the lock, which a thread may have held at the fork
+            raise forked(self._process)
+        with self._lock:
+            if (refusal := self._refusal()) is not None:
+                raise refusal
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _refusal(self) -> FanfoldError | None:
         """Why nobody would ever answer whoever waits."""
-        if self.is_of_another_process:
-            return forked(self._process)
-        if self._loop.is_closed():
+        if self._ends:
             return closed()
         if threading.current_thread() is self._thread:
             message = "an async function of a run cannot wait for the project that drives the run"
@@ -101,9 +113,13 @@ class LoopThread:
 
     def close(self) -> None:
         """End everything that is still under way there."""
-        if not self.is_closed:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        if self.is_of_another_process:
+            return
+        with self._lock:
+            if not self._ends:
+                self._ends = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
 
 class _Twin(Protocol[S]):
