@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from fanfold.kernel.plan import Input
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.known_outputs import (
     ANYTHING,
@@ -19,9 +20,13 @@ from fanfold.recipe.language.known_outputs import (
     ObjectOf,
     described,
     known_from_schema,
+    known_from_type,
 )
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.trees import tree
+
+_COUNTS = ("length", "size", "count")
+"""What other languages call the number of items."""
 
 
 def declared_names(draft: Draft) -> dict[str, Known]:
@@ -75,6 +80,23 @@ def _group_output(draft: Draft) -> Known:
     return output_of(last)
 
 
+def why_not_into(declared: Input | None, parts: tuple[str | int, ...]) -> tuple[str, str] | None:
+    """Why a path cannot lead into an input of its type (what is wrong, what to do), or None when it may."""
+    known = known_from_type(declared.type, declared.enum) if declared is not None else ANYTHING
+    if declared is None or not parts or isinstance(known, Anything | ObjectOf):
+        return None
+    name = f"inputs.{declared.name}"
+    if not isinstance(known, ListOf):
+        return f"{name} is {described(known)} and has no parts", ""
+    if not isinstance(parts[0], str):
+        return None
+    counts = parts[0] in _COUNTS
+    return (
+        f"{name} is a list",
+        f"size({name}) says how many it has" if counts else f"write {name}[0] for the first item",
+    )
+
+
 def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[str, str] | None:
     """Why a path cannot lead into an output (what is wrong, what to do), or None when it may."""
     for part in parts:
@@ -85,7 +107,8 @@ def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[s
             return f"its output is {described(known)} and has no parts", hint
         if isinstance(known, ListOf):
             if isinstance(part, str):
-                return f"its output is a list and has no field {quoted(part)}", "write [0] for the first item"
+                hint = "size(…) says how many it has" if part in _COUNTS else "write [0] for the first item"
+                return f"its output is a list and has no field {quoted(part)}", hint
             known = known.element
             continue
         if not isinstance(part, str):

@@ -19,17 +19,9 @@ from msgspec import Struct
 
 from fanfold.kernel.plan import Input
 from fanfold.recipe.checks.look_alikes import warn_of_text
-from fanfold.recipe.checks.outputs import declared_names, output_of, unnamed_field, why_not
+from fanfold.recipe.checks.outputs import declared_names, output_of, unnamed_field, why_not, why_not_into
 from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
-from fanfold.recipe.language.known_outputs import (
-    ANYTHING,
-    Anything,
-    Known,
-    ListOf,
-    ObjectOf,
-    described,
-    known_from_type,
-)
+from fanfold.recipe.language.known_outputs import Known, ObjectOf
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.patterns import regex
@@ -130,9 +122,9 @@ class References:
             name = str(path.parts[0])
             at = start + len("inputs.")
             self._use_input(name, Words(node, at, at + len(name)))
-            if (wrong := self._judge_input(name, path.parts[1:])) is not None:
+            if (wrong := why_not_into(self.inputs.get(name), path.parts[1:])) is not None:
                 where = node.span(at + len(name), start + len(path.text))
-                self.notes.error("recipe.bad_template", wrong.message, where, wrong.hint)
+                self.notes.error("recipe.bad_template", wrong[0], where, wrong[1])
             return []
         if path.root == "steps":
             return self._step_path(path, node, start, place)
@@ -145,19 +137,6 @@ class References:
             fix = self.notes.fix(*root, meant) if meant else None
             self.notes.error("recipe.bad_template", message, root, hint, fix=fix)
         return []
-
-    def _judge_input(self, name: str, parts: tuple[str | int, ...]) -> _Wrong | None:
-        """Why a path cannot lead into an input of its type, or None when it may."""
-        declared = self.inputs.get(name)
-        known = known_from_type(declared.type, declared.enum) if declared is not None else ANYTHING
-        if not parts or isinstance(known, Anything | ObjectOf):
-            return None
-        if isinstance(known, ListOf):
-            hint = f"write inputs.{name}[0] for the first item"
-            if parts[0] in ("length", "size", "count"):
-                hint = f"size(inputs.{name}) says how many it has"
-            return _Wrong(f"inputs.{name} is a list", hint) if isinstance(parts[0], str) else None
-        return _Wrong(f"inputs.{name} is {described(known)} and has no parts", "")
 
     def _unknown_name_hint(self, name: str, place: TextPlace) -> str:
         renamed = place.draft.item_name if place.draft is not None else None
@@ -227,8 +206,8 @@ class References:
             if reference.name == "inputs" and reference.key:
                 name = self.input_words.get(reference.key, reference.key)
                 self._use_input(name, at)
-                if (wrong := self._judge_input(name, reference.parts)) is not None:
-                    self.notes.error("recipe.bad_expression", wrong.message, at.span(), wrong.hint)
+                if (wrong := why_not_into(self.inputs.get(name), reference.parts)) is not None:
+                    self.notes.error("recipe.bad_expression", wrong[0], at.span(), wrong[1])
             elif reference.name == "steps" and reference.key:
                 inserts += self._step_in_expression(reference, at, place)
         return _with_output(text, inserts).strip()
