@@ -384,6 +384,44 @@ def test_a_step_that_is_looked_at_too_early_is_not_taken_for_one_that_does_not_e
     asyncio.run(work())
 
 
+def test_a_project_that_is_interrupted_while_it_is_closed_gives_its_runs_back() -> None:
+    async def work() -> None:
+        ff = fanfold.open(".")
+        run = await ff.start(TWO, options=ENDLESS)
+        await anext(run.events())
+        closing = asyncio.create_task(ff.close())
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()  # as at the end of a loop
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(fanfold.AuthorError) as left:
+            run.result_now()
+        assert left.value.code == "run.not_driven"  # and not that it could not give its lease back
+
+    asyncio.run(work())
+    assert leases() == []
+    with fanfold.open_sync(".") as ff:
+        assert ff.cancel("last").status == "cancelled"
+
+
+def test_a_loop_that_was_closed_too_early_keeps_no_project_open(project: Path) -> None:
+    (project / "early.py").write_text(
+        "import asyncio, threading, fanfold\n"
+        "recipe = fanfold.Recipe(name='r', steps=[{'id': 'a', 'agent': 'explorer', 'prompt': 'x'}])\n"
+        "options = fanfold.Options(script='default: {output: ok, delay_ms: 3600000}')\n"
+        "loop = asyncio.new_event_loop()\n"
+        "ff = fanfold.open('.')\n"
+        "run = loop.run_until_complete(ff.start(recipe, options=options))\n"
+        "loop.close()\n"  # of whose tasks asyncio itself complains
+        "asyncio.run(ff.close())\n"
+        "print([thread.name for thread in threading.enumerate()])\n"
+    )
+    early = [sys.executable, "early.py"]
+    told = subprocess.run(early, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert told.stdout == "['MainThread']\n"
+
+
 def test_a_thread_that_waits_while_another_closes_is_told_so() -> None:
     loop = LoopThread()
     waits = threading.Event()

@@ -107,6 +107,8 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         "check_loop",
         "result_now",
         "tell_unheard",
+        "let_go",
+        "is_stranded",
         "when_at_rest",
     }
     assert public(fanfold.RunHandle) - driving <= public(fanfold.SyncRun)

@@ -108,11 +108,12 @@ class Client:
         """
         if self._process != os.getpid():
             return  # a fork has none of it
-        for run in self._runs:
+        runs = [run for run in self._runs if not run.is_stranded]
+        for run in runs:
             run.check_loop()
-        runs = list(self._runs)
         try:
-            await insist(asyncio.gather(*(run.leave() for run in runs), return_exceptions=True))
+            works = [run.let_go() for run in runs]
+            await insist(asyncio.gather(*works, return_exceptions=True))
         finally:
             self.project.close()
             for run in runs:

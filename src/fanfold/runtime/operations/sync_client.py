@@ -71,7 +71,7 @@ class LoopThread:
         """Have it done there. An interrupt ends the waiting, and the work with it."""
         try:
             done = self._begin(work)
-        except BaseException:
+        except FanfoldError:
             work.close()
             raise
         try:
@@ -239,6 +239,7 @@ class SyncClient:
             self.loop.wait(self.other.close())
         finally:
             self.loop.close()
+            self.other.project.close()  # an interrupt may have come before that began
 
     start = _driving(Client.start)
     resume = _driving(Client.resume)

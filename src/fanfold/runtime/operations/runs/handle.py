@@ -274,19 +274,29 @@ class RunHandle:
         await self._over()
 
     async def leave(self) -> None:
-        """Let go of the run: what still runs is paused and can be resumed by anybody. Whoever is cancelled
-        meanwhile hears of it afterwards: a run that were left in between would have an owner for ever.
+        """Let go of the run, and wait until that is done. Whoever is cancelled meanwhile hears of it
+        afterwards: a run that were left in between would have an owner for ever.
         """
+        await insist(self.let_go())
+
+    def let_go(self) -> asyncio.Task[None]:
+        """What still runs is paused and can be resumed by anybody, as soon as the task is over."""
         self.check_loop()
         if self.status not in RUN_TERMINAL and not self._work.done():
             self._host.pause()
-        await insist(self._work)
+        return self._work
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether the loop that drove it was closed before it was over."""
+        return self._loop.is_closed() and not self._work.done()
 
     def tell_unheard(self) -> None:
         """Have the loop say why a run could not go on, where nobody has asked for it: as for any task."""
         if self._heard or not self._work.done() or self._work.cancelled():
             return
-        if (error := self._work.exception()) is not None:
+        error = self._work.exception()
+        if isinstance(error, Exception):  # an interrupt is known to whoever gave it
             message = f"run {self.id} could not go on, and nobody waited for it"
             self._loop.call_exception_handler({"message": message, "exception": error})
 
