@@ -93,7 +93,7 @@ def test_of_changes_that_are_gone_or_were_changed_since(
     "steps/agent.py: fanfold fork",
     "steps/function.py: fanfold fork",
     "again/fork.py: fanfold inspect",
-    "hosting/requests.py: fanfold inspect",
+    "hosting/requests.py: lists them",
 )
 def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
@@ -101,7 +101,7 @@ def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agent
     for place in ("places/refusals.py", "steps/agent.py", "steps/function.py"):
         assert follow(filled(f"{place}: fanfold fork", run, "'look[0]'")) == ["fork"]
     assert follow(fanfold("fork", run, "--from", "nothing-like-it")) == ["inspect"]
-    assert follow(filled("hosting/requests.py: fanfold inspect", run)) == ["inspect"]
+    assert follow(filled("hosting/requests.py: lists them", run)) == ["inspect"]
 
 
 @suggested("places/isolation.py: fanfold apply", "steps/deliver.py: fanfold approve")
@@ -147,6 +147,16 @@ def test_of_archives(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     assert follow(fanfold("import", page)) == ["inspect"]
+
+
+@suggested("database/presence.py: fanfold state adopt")
+def test_of_a_project_that_was_moved_while_it_was_in_use(
+    fanfold: Fanfold, follow: Follow, agents: Path
+) -> None:
+    del agents
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    told = filled("database/presence.py: fanfold state adopt")
+    assert follow(told, may=(0,)) == ["state", "runs"]
 
 
 @suggested(

@@ -7,13 +7,16 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fanfold.agents.local.weights import INSTALL_HINT, REQUIREMENT
 from fanfold.runtime.operations.overview.spellings import RunWords, StartWords, spell, spell_start
+from fanfold.server.mcp.resources import MAX_CHARS, read_resource
 from fanfold.server.mcp.service import HOW_TO_ALLOW
+from fanfold.wiring import wire
 from tests.cli.suggestions.following import Fanfold, Follow
 from tests.cli.suggestions.places import suggested
 from tests.work import PATIENCE_S
@@ -114,3 +117,16 @@ def test_the_program_of_the_local_model_is_installed_as_the_hint_says(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     done = subprocess.run(INSTALL_HINT, shell=True, capture_output=True, text=True, check=False)
     assert "Would install xllamacpp-2026.10.99" in done.stdout, done
+
+
+@suggested("mcp/resources.py: fanfold inspect {}", "mcp/resources.py: fanfold {} {} {}")
+def test_of_resources_that_are_too_long_to_be_given_whole(
+    fanfold: Fanfold, follow: Follow, project: Path
+) -> None:
+    (project / "long.yaml").write_text("name: long\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "s.yaml").write_text(f"default: {'words ' * (MAX_CHARS // 5)}\n")
+    run = fanfold("run", "long.yaml", "--script", "s.yaml", "--json").json()["run_id"]
+    with closing(wire(project)) as opened:
+        for what, verb in (("report", "inspect"), ("outputs/a", "inspect"), ("transcripts/a", "transcript")):
+            text, _ = read_resource(opened, f"fanfold://runs/{run}/{what}")
+            assert follow(text[MAX_CHARS:], may=(0,)) == [verb]

@@ -61,8 +61,8 @@ class Presence:
             return StoreFault(
                 "store.gone",
                 f"{self._file} was moved to {now} while it was in use",
-                hint="nothing of it is lost: move the folder back, or fanfold state adopt in the new one;"
-                " then fanfold runs lists what can be resumed",
+                hint="nothing of it is lost: move the folder back, or take it over in the new one:"
+                " fanfold state adopt; then fanfold runs lists what can be resumed",
                 details={"file": self._file, "now": now},
             )
         return StoreFault(
