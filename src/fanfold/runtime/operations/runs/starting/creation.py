@@ -302,8 +302,14 @@ def start(
         attendant=attendant,
         also=also,
         scripted=scripted,
-        inputs=project.backends.machine.redactor.json(dict(bound)),
+        inputs=lambda name: _shown(project, bound.get(name)),
     )
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     return create(project, plan, bound, options, ask=None if attendant is None else attendant.allow)
+
+
+def _shown(project: Project, value: JSON) -> JSON:
+    """An input as a question may show it: nothing of one that holds a secret."""
+    redactor = project.backends.machine.redactor
+    return value if isinstance(value, str) and redactor.text(value) == value else None

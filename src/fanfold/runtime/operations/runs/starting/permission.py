@@ -44,12 +44,12 @@ def needs_permission(
     find_role: Callable[[str], Role | None],
     *,
     scripted: bool = False,
-    inputs: Mapping[str, JSON] | None = None,
+    inputs: Callable[[str], JSON] | None = None,
 ) -> list[str]:
     """What the recipe, its sub-workflows and the roles they name declare beyond reading, line by line.
 
-    A script answers for agents that are programs, too: then none of them is started. Plain words among
-    `inputs` stand in the place of their names.
+    A script answers for agents that are programs, too: then none of them is started. Plain words that
+    `inputs` gives for names stand in the place of these.
     """
     lines: list[str] = []
     for used in (plan, *plan.workflows.values()):
@@ -62,11 +62,11 @@ def needs_permission(
     return list(dict.fromkeys(lines))  # a file that is called to read and to write says some of it twice
 
 
-def _filled(line: str, inputs: Mapping[str, JSON]) -> str:
+def _filled(line: str, inputs: Callable[[str], JSON]) -> str:
     """A line with the inputs it names; those that could pass for anything else stay names."""
 
     def value(found: re.Match[str]) -> str:
-        given = inputs.get(found[1])
+        given = inputs(found[1])
         return given if isinstance(given, str) and _PLAIN_WORD.fullmatch(given) else found[0]
 
     return _INPUT.sub(value, line)
@@ -124,7 +124,7 @@ def permit(
     attendant: Attendant | None = None,
     also: Sequence[str] = (),
     scripted: bool = False,
-    inputs: Mapping[str, JSON] | None = None,
+    inputs: Callable[[str], JSON] | None = None,
 ) -> None:
     """Return when the recipe may do what it declares, and `also` this; else raise `permission_denied`."""
     lines = [*needs_permission(plan, find_role, scripted=scripted, inputs=inputs), *also]
