@@ -37,8 +37,9 @@ def test_a_signal_is_heard_by_all_who_listen_and_by_nobody_else(here: Signals, t
     here.give("commits", "r1")
     assert [one.wait_blocking(PATIENCE_S) for one in waiting] == [True, True]
     assert [one.wait_blocking(0) for one in (*waiting, *others)] == [False] * 4, "once, whatever came before"
-    for one in (*waiting, *others, there):
+    for one in (*waiting, *others):
         one.close()
+    there.close()
 
 
 def test_a_listener_hears_what_was_signalled_before_it_waited(here: Signals):
