@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import pytest
 from playwright.sync_api import expect
 
+from fanfold.text.terminal import visible
 from tests.browser.conftest import Console
 
 SAYS = "name: says\nsteps: [{id: say, agent: explorer, prompt: x}]\n"
@@ -23,6 +25,16 @@ LONG = 1_234_567_890_123_456_789
 """More digits than a number of the browser's has."""
 MUCH_S = 30
 """A page that takes as long as the square of its text takes minutes; one that does not, a second or two."""
+
+SIGNED = """
+async file => {
+  const { visible } = await import(file);
+  const isHalf = code => code >= 0xd800 && code < 0xe000;
+  const begins = char => visible(char + "x").startsWith(char);
+  const shown = code => isHalf(code) || begins(String.fromCodePoint(code));
+  return Array.from({ length: 0x110000 }, (_, code) => code).filter(code => !shown(code));
+}
+"""
 
 
 def said(console: Console, folder: Path, output: Any) -> str:
@@ -73,6 +85,53 @@ def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) ->
     expect(page.locator(".output .prose p")).to_have_text(seen)
     page.get_by_role("button", name="As text").click()
     expect(page.locator(".output pre.block")).to_contain_text("␛[31mred ␀ <U+202E>txt.exe")
+
+
+def test_what_the_command_line_shows_by_a_sign_the_console_does_too(console: Console) -> None:
+    """Whatever is assigned, but for marks that scripts need and spaces, which have a width."""
+    page = console.go("/")
+    (edition,) = page.locator("script[type=module]").evaluate_all("all => all.map(one => one.src)")
+    signed = page.evaluate(SIGNED, edition.replace("console.js", "text/visible.js"))
+    kept = {*range(0x600, 0x606), *map(ord, "\u061c\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")}
+    kept |= {*range(0x200C, 0x2010), 0xFE0E, 0xFE0F}
+    known = {code for code in range(0x110000) if category(chr(code)) not in ("Cn", "Co", "Cs", "Zs")}
+    on_the_command_line = {code for code in known if visible(chr(code), keep="\t\n\r") != chr(code)}
+    assert on_the_command_line - kept - set(signed) == set()
+    assert known & set(signed) - on_the_command_line - {ord("\r")} == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ok\U000e0148\U000e0155", "ok<U+E0148><U+E0155>"),
+        ("\u2764\ufe0f\ufe0e\ufe0f", "\u2764\ufe0f<U+FE0E><U+FE0F>"),
+        ("a\u200c\u200d\u200cb", "a\u200c<U+200D><U+200C>b"),
+        ("\u845b\U000e0100\U000e0101", "\u845b\U000e0100<U+E0101>"),
+        ("\u2764\ufe0f\u200d\U0001f525", "\u2764\ufe0f\u200d\U0001f525"),
+    ],
+)
+def test_marks_that_pile_up_are_shown_and_one_that_is_needed_stays(
+    console: Console, folder: Path, text: str, shown: str
+) -> None:
+    page = console.go(f"/runs/{said(console, folder, text)}?view=table&step=say")
+    expect(page.locator(".output .prose p")).to_have_text(shown)
+
+
+def test_a_page_that_cannot_be_drawn_says_so_there_and_to_the_browser_and_the_others_go_on(
+    console: Console,
+) -> None:
+    console.watch.expected = ("undefined",)
+    page = console.page
+    page.route("**/api/agents", lambda route: route.fulfill(json={"sessions": [], "roles": {}}))
+    with page.expect_event("pageerror"):
+        console.go("/agents")
+    expect(page.locator("main").get_by_role("alert")).to_contain_text("This page cannot be shown: ")
+    page.get_by_role("link", name="Runs", exact=True).click()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    page.unroute("**/api/agents")
+    page.get_by_role("link", name="Agents").click()
+    expect(page.get_by_role("heading", name="Roles")).to_be_visible()
+    console.watch.expected = ()
 
 
 def test_a_recipe_with_line_ends_of_windows_is_shown_without_signs(console: Console, folder: Path) -> None:

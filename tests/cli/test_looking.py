@@ -466,3 +466,15 @@ def test_instances_that_are_where_they_are_for_one_reason_are_explained_together
     assert len(fanfold("explain", "last", "--json").json()["steps"]) == 10
     assert fanfold("cancel", "last").status == 0
     assert "  a[4] … a[8] (5 steps): each was cancelled\n" in fanfold("explain", "last").out
+
+
+def test_steps_that_are_called_as_what_they_do_are_explained_together_too(
+    fanfold, project, background, until
+):
+    each = "{id: runs, for_each: lists.range(3), agent: explorer, prompt: x}"
+    (project / "r.yaml").write_text(f"name: r\nsteps: [{each}]\n")
+    (project / "s.yaml").write_text("default: {output: x, delay_ms: 3600000}\n")
+    background("run", "r.yaml", "--script", "s.yaml")
+    until(lambda run: [run["steps"].get(f"runs[{n}]", {}).get("status") for n in range(3)] == ["running"] * 3)
+    assert "  runs[0] … runs[2] (3 steps): each runs\n" in fanfold("explain", "last").out
+    assert fanfold("cancel", "last").status == 0

@@ -18,9 +18,7 @@ from fanfold.tools.caller import Caller, Form
 YES, NO = "allow", "deny"
 MAX_LINES = 40
 MAX_LINE_CHARS = 300
-READ_ONLY = (
-    "it was begun with --permission read_only: the user can do it in a terminal, or choose another one"
-)
+READ_ONLY = "it has --permission read_only: the user can do it in a terminal, or choose another one for it"
 
 
 class Agreed:

@@ -53,8 +53,7 @@ def _alike_together(steps: Sequence[Explained]) -> Iterator[str]:
     """
     groups: dict[tuple[str, str], list[Explained]] = {}
     for one in steps:
-        _, sentence, rest = one.message.partition(SENTENCES.get(one.reason, one.message))
-        why = _NUMBER.sub("…", sentence + rest)
+        why = _NUMBER.sub("…", _why(one))
         path = one.path if one.status in (FAILED, TIMED_OUT) else _NUMBER.sub("…", one.path)
         groups.setdefault((path, why), []).append(one)
     for (_, why), alike in groups.items():
@@ -62,6 +61,12 @@ def _alike_together(steps: Sequence[Explained]) -> Iterator[str]:
             yield f"{alike[0].path} … {alike[-1].path} ({len(alike)} steps): each {why}"
         else:
             yield from (one.message for one in alike)
+
+
+def _why(one: Explained) -> str:
+    """Its message without who it is about, which a step called `runs` is as well."""
+    begins = one.message.find(f" {SENTENCES.get(one.reason, '')}", len(one.path))
+    return one.message[begins + 1 :]
 
 
 def _step(found: ExplainedStep, colour: bool) -> Iterator[str]:

@@ -26,7 +26,8 @@ export function Loaded({ of, children }) {
 }
 
 /**
- * When something cannot be drawn, that is said in its place, and everything around it goes on. Another `of` is another try.
+ * When something cannot be drawn, that is said in its place and in the browser's console, and everything around it goes on.
+ * Another `of` is another try.
  * @extends {Component<{of: unknown, children?: any}>}
  */
 export class Boundary extends Component {
@@ -34,6 +35,10 @@ export class Boundary extends Component {
   /** @param {any} error */
   static getDerivedStateFromError(error) {
     return { error };
+  }
+  /** @param {any} error */
+  componentDidCatch(error) {
+    reportError(error);
   }
   /** @param {{of: unknown}} next */
   componentWillReceiveProps(next) {

@@ -1,12 +1,21 @@
 /**
  * Whatever has no shape is shown by a sign, on every page: control characters, what turns the direction of writing round,
  * and letters that nobody sees. So a text looks like what it is before somebody agrees to it. What is copied or edited is
- * the text itself. Joiners and marks that scripts and emoji need stay.
+ * the text itself. Unlike on the command line, marks that scripts and emoji need stay, as long as one stands alone: more
+ * of them in a row serve only to hide something.
  */
 import { options } from "../vendor/preact.js";
 
-const SHAPELESS =
-  /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\r(?!\n|$)/u;
+const HIDDEN = String.raw`[\p{Cc}\p{Cf}\p{Default_Ignorable_Code_Point}\u2028\u2029\u2800\u{1d159}]`;
+const JOINS = String.raw`[\u061c\u200c-\u200f]`;
+const STYLES = String.raw`[\ufe0e\ufe0f]`;
+/** Arabic and other signs that are drawn around numbers. */
+const DRAWN = String.raw`[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u{110bd}\u{110cd}]`;
+/** Another form of the letter before it. */
+const FORMS = String.raw`\p{Ideographic}[\u{e0100}-\u{e01ef}]|[\u1820-\u18aa][\u180b-\u180f]`;
+const STAYS = String.raw`[\t\n\r]|${JOINS}|${STYLES}|${DRAWN}|${FORMS}`;
+const PILED_UP = `(?<=${JOINS})${JOINS}|(?<=${STYLES})${STYLES}`;
+const SHAPELESS = new RegExp(String.raw`${HIDDEN}(?<!${STAYS})|${PILED_UP}|\r(?!\n|$)`, "u");
 const ALL = new RegExp(SHAPELESS, "gu");
 
 /** As on the command line. @param {string} char */
