@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from fanfold.trust.project_files import write_whole
-from fanfold.trust.repository import find_repository
 from fanfold.workspace import homes
+from fanfold.workspace.confines import make_policy
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
@@ -356,44 +356,3 @@ def _recall(note: Path) -> Merged | None:
         return msgspec.json.decode(read_kept(note), type=Merged)
     except FileNotFoundError:
         return None
-
-
-def make_policy(
-    layout: Layout,
-    child: Child | None,
-    points: Mapping[str, bool],
-    *,
-    read_only: bool,
-    network: bool,
-    environment: Mapping[str, str],
-    limits: ProcessLimits,
-    rooms: Rooms,
-) -> Policy:
-    """The confines of a command in a child, or in the shared workspace when there is none."""
-    project = layout.project
-    entrance = child.entrance if child else None
-    return Policy(
-        project=project,
-        workspace=child.path if child else project,
-        place=child.place if child else project,
-        scratch=layout.scratch,
-        namespaces=entrance.namespaces if entrance else None,
-        read_only=read_only or (child is not None and child.read_only),
-        network=network,
-        environment=dict(environment),
-        points=dict(points),
-        repositories=_repositories(project),
-        path=os.environ.get("PATH", os.defpath),
-        home=Path.home(),
-        rooms=rooms,
-        limits=limits,
-    )
-
-
-def _repositories(project: Path) -> tuple[str, ...]:
-    """Where git keeps what belongs to this work tree, as far as that is outside of it."""
-    found = find_repository(project)
-    if found is None or found.top != project:
-        return ()
-    folders = dict.fromkeys((found.common, found.folder))
-    return tuple(str(folder) for folder in folders if not folder.is_relative_to(project))
