@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 
 WHOLE = os.environ.get("KILL_TEST") == "all"
+
+HELD_UP_S = 20.0
+"""Longer than anything takes that nobody holds up."""
 
 WRITER = """
 name: writer
@@ -238,6 +243,52 @@ def test_a_step_that_is_cancelled_while_it_merges_has_merged_and_the_log_says_so
     assert result.steps["w"].status == "completed"
     assert [change.path for change in result.changes] == ["src/a.py"]
     assert not list((tmp_path / ".fanfold" / "subagents").glob("s*"))
+
+
+def test_a_step_that_is_cancelled_holds_up_nothing_else_while_another_has_the_workspace(
+    tmp_path: Path,
+) -> None:
+    script = "steps: {w: {output: ok, delay_ms: 60000}}"
+
+    async def work() -> str:
+        async with client(project(tmp_path)) as opened:
+            recipe = WRITER.format(merge="auto")
+            handle = await opened.start(recipe, options=Options(permission="auto", script=script))
+            await asyncio.to_thread(until_there, tmp_path / ".fanfold/subagents", "*/child.json")
+            with lock_held(tmp_path) as given_up:
+                cancelling = asyncio.create_task(handle.cancel())
+                await asyncio.wait([cancelling], timeout=0.2)
+                assert not given_up.is_set(), "everything in this loop waited for the lock"
+                assert not cancelling.done(), "a snapshot is left with the lock held"
+            await cancelling
+            return handle.status
+
+    assert asyncio.run(work()) == "cancelled"
+
+
+def until_there(folder: Path, pattern: str) -> None:
+    while not list(folder.glob(pattern)):
+        time.sleep(0.01)
+
+
+@contextmanager
+def lock_held(folder: Path) -> Iterator[threading.Event]:
+    """With the workspace lock of another, who gives it up after a while: the event says that it did."""
+    given_up = threading.Event()
+    with open(folder / ".fanfold/workspace/lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def give_up() -> None:
+            given_up.set()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        late = threading.Timer(HELD_UP_S, give_up)
+        late.start()
+        try:
+            yield given_up
+        finally:
+            late.cancel()
+            late.join()
 
 
 def test_what_a_process_could_not_clear_away_is_gone_when_the_run_goes_on(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Isolation:
         try:
             unwatched = await self._watching.begin(session, node, shared=not isolated)
         except BaseException:
-            self.leave(session, place)
+            await self.leave(session, place)
             raise
         if unwatched:
             from fanfold.runtime.records.evidence import Unwatched
@@ -313,15 +313,26 @@ class Isolation:
         if place.merged is not None:
             self.spaces.remains.discard(session)
 
-    def leave(self, session: str, place: Place) -> None:
-        """The execution was cut short: its snapshot stays, for the one that goes on, or for `gc`."""
+    async def leave(self, session: str, place: Place) -> None:
+        """The execution was cut short: its snapshot stays, for the one that goes on, or for `gc`. Never
+        fails, as `close` does not; whoever has the workspace lock meanwhile holds up nothing but this.
+        """
         self._forget(session, place)
+        if place.child is not None or place.rounds:
+            await _in_thread(lambda: self.let_go(place))
+
+    def let_go(self, place: Place) -> None:
+        """Take the layers of a place away, waiting for the workspace lock."""
         for one in (place, *place.rounds):
             self._detach(one)
 
     def _detach(self, place: Place) -> None:
-        if place.child is not None:
+        if place.child is None:
+            return
+        try:
             self.spaces.leave(place.child)
+        except (FanfoldError, OSError) as error:
+            _log.warning("the workspace of %s could not be left: %s", place.child.session_id, error)
 
     def rests(self, session: str, place: Place) -> bool:
         """The step has done its work. Whether something of it stays until its end is written down."""
@@ -378,6 +389,6 @@ async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None =
         await insist(asyncio.to_thread(lambda: done.append(work())))
     except asyncio.CancelledError:
         if done and undo is not None:
-            undo(done[0])
+            await insist(asyncio.to_thread(undo, done[0]))
         raise
     return done[0]

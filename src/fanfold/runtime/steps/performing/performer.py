@@ -79,7 +79,7 @@ class Performer:
         await self._supervisor.aclose()
         await asyncio.gather(*self._closing)
         while self._ended:  # the log does not have their end; whoever takes over finds them as they are
-            self._isolation.leave(*self._ended.popitem())
+            await self._isolation.leave(*self._ended.popitem())
 
     def settle(self, session: str) -> None:
         """The log has the end of a step: nobody needs the workspace of its session any more."""
@@ -153,8 +153,11 @@ class Performer:
                 journal.confirm()  # nor to clear away
                 room.drop()
                 await self._isolation.close(session, place, outcome.error)
+        except GeneratorExit:
+            self._isolation.let_go(place)  # there is no loop any more to wait in
+            raise
         except BaseException:
-            self._isolation.leave(session, place)
+            await self._isolation.leave(session, place)
             raise
         unsettled = ""
         if outcome.error is None and (self._isolation.rests(session, place) or room.is_open):
