@@ -72,6 +72,17 @@ def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_i
     assert _open_watches() == others
 
 
+def test_a_fork_that_stops_listening_does_not_stop_the_process_it_comes_from(here: Signals):
+    with here.listen("commits", "r1") as listener:
+        child = os.fork()
+        if child == 0:
+            listener.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        here.give("commits", "r1")
+        assert listener.wait_blocking(0)
+
+
 def _open_watches() -> int:
     """How many this process has."""
     files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]

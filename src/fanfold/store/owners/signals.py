@@ -61,6 +61,7 @@ class Signals:
         self._idle: list[_Watch] = []
         """Those that nobody listens with any more."""
         self._closed = False
+        self._process = os.getpid()
 
     def give(self, topic: Topic, root: str) -> None:
         """Have everybody who listens look. Never blocks and never fails; any thread may."""
@@ -96,13 +97,15 @@ class Signals:
 
     def _keep_watch(self, watch: _Watch) -> None:
         """For whoever listens next: to close one takes the kernel about ten milliseconds, and an event loop
-        that drives other runs would stand still meanwhile.
+        that drives other runs would stand still meanwhile. A fork only lets go of it: what it ended would end
+        for the process too that still listens.
         """
-        watch.end()
-        with self._lock:
-            if not self._closed and len(self._idle) < MAX_IDLE:
-                self._idle.append(watch)
-                return
+        if self._process == os.getpid():
+            watch.end()
+            with self._lock:
+                if not self._closed and len(self._idle) < MAX_IDLE:
+                    self._idle.append(watch)
+                    return
         watch.close()
 
     def close(self) -> None:
