@@ -12,8 +12,11 @@ from typing import Any
 
 import pydantic
 import pytest
+from msgspec import structs
 
 import fanfold
+from fanfold.process_identity import this_process
+from fanfold.store.sqlite import SqliteStore
 from fanfold.text.refusal import FileRefused
 
 ASKS = fanfold.Recipe(
@@ -140,6 +143,17 @@ def test_an_input_is_not_given_twice(ff):
 
 def test_a_run_that_this_process_drives_is_not_taken_from_it(ff, run):
     assert "this very process" in refusal(ff.resume, run.id).hint
+
+
+def test_a_process_of_another_container_with_the_same_number_is_not_this_one(ff, run, project):
+    run.pause()
+    other = structs.replace(this_process(), started="1", namespace="2")
+    elsewhere = SqliteStore(project / ".fanfold")
+    try:
+        elsewhere.acquire(run.id, other)
+        assert "fanfold watch" in refusal(ff.resume, run.id).hint
+    finally:
+        elsewhere.close()
 
 
 @pytest.mark.parametrize("answer", [object(), {1, 2}, float("nan")], ids=["object", "set", "nan"])

@@ -6,7 +6,6 @@ fault, when memory may be ahead of the log.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from fanfold.agents.backend_registry import BackendSetup
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.process_identity import this_process
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -122,7 +122,8 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
     except LeaseHeld as held:
         pid = held.details.get("pid")
         held.hint = f"fanfold watch {root} follows it; fanfold pause {root} stops process {pid} safely"
-        if pid == os.getpid():
+        myself = this_process()
+        if (pid, held.details.get("started")) == (myself.pid, myself.started):  # containers count from 1 each
             held.hint = "that is this very process: use the handle that it has, or pause the run first"
         raise
 
