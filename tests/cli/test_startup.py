@@ -105,11 +105,12 @@ async def one(): pass
 class Two:
     def plain(self): pass
     async def waits(self): pass
+    alone = staticmethod(one)
 early = inspect.iscoroutinefunction
-asked = [one, use, Two().plain, Two().waits, Two, print]
+asked = [one, use, Two().plain, Two().waits, Two, print, vars(Two)["alone"]]
 assert [inspect.iscoroutinefunction(each) for each in asked[:4]] == [True, False, False, True]
 assert ("dis" in sys.modules) is bool(used)
-assert [inspect.iscoroutinefunction(each) for each in asked] == [True, False, False, True, False, False]
+assert [inspect.iscoroutinefunction(each) for each in asked] == [True, False, False, True, *[False] * 3]
 assert [early(each) for each in asked] == [inspect.iscoroutinefunction(each) for each in asked]
 assert "dis" in sys.modules and inspect.iscoroutinefunction.__module__ == "inspect"
 import logging, string
@@ -121,6 +122,7 @@ assert (ntpath.join("a", "b"), shlex.quote("a b"), base64.b64encode(b"a")) == ("
 taken, stack, (one, many) = gettext.gettext, traceback.extract_stack, ("a file", "files")
 assert taken("a file") == one and gettext.gettext is not taken and gettext.ngettext(one, many, 2) == many
 assert gettext.c2py("n != 1")(2) == 1
+assert stack(f=sys._getframe(), limit=1)[0].name == "<module>"
 noted = [[entry.name for entry in extract()] for extract in (stack, traceback.extract_stack)]
 assert noted[0] == noted[1] and stack is not traceback.extract_stack
 assert fnmatch.fnmatch("a.py", "*.py") and list(pathlib.Path("/").glob("pro[c]")) == [pathlib.Path("/proc")]
@@ -141,6 +143,64 @@ assert textwrap.dedent("  a") == "a" and msgspec.json.schema(int) == {"type": "i
 def test_what_is_postponed_is_loaded_when_it_is_used_by_however_many_threads():
     command = [sys.executable, "-c", FILLED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+CUT_SHORT = """\
+import builtins, sys
+from fanfold.cli import postponed
+postponed.POSTPONED |= {"moody"}
+postponed.postpone()
+builtins.interrupted = True
+import moody
+try:
+    moody.value
+    raise AssertionError("nothing cut it short")
+except KeyboardInterrupt:
+    builtins.interrupted = False
+assert moody.value == 1 and "__getattr__" not in vars(moody)
+"""
+
+
+def test_what_is_postponed_is_loaded_again_where_loading_it_was_cut_short(tmp_path: Path):
+    (tmp_path / "moody.py").write_text("if interrupted:\n    raise KeyboardInterrupt\nvalue = 1\n")
+    run_beside(tmp_path, CUT_SHORT)
+
+
+CROSSED = """\
+import builtins
+from threading import Event, Thread
+from fanfold.cli import postponed
+postponed.POSTPONED |= {"first", "second"}
+postponed.postpone()
+builtins.first_begun, builtins.plain_begun = Event(), Event()
+import first
+def use(): assert first.plain.value == 1
+thread = Thread(target=use, daemon=True)
+thread.start()
+first_begun.wait()
+import plain
+thread.join()
+"""
+
+
+def test_threads_that_load_what_is_postponed_and_import_the_same_do_not_wait_for_each_other(tmp_path: Path):
+    (tmp_path / "first.py").write_text("first_begun.set()\nplain_begun.wait()\nimport plain\n")
+    (tmp_path / "plain.py").write_text("plain_begun.set()\nimport second\nvalue = second.value\n")
+    (tmp_path / "second.py").write_text("value = 1\n")
+    run_beside(tmp_path, CROSSED)
+
+
+def run_beside(folder: Path, code: str) -> None:
+    """Run a program that finds the modules of a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -18,7 +18,7 @@ import typing
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from threading import RLock
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fanfold.text.patterns import regex
@@ -63,7 +63,6 @@ _folders: dict[str, frozenset[str]] = {}
 """What is in those of them that were looked into."""
 _CO_COROUTINE = 0x80
 """`inspect.CO_COROUTINE`"""
-_loading = RLock()
 
 
 def postpone() -> None:
@@ -132,11 +131,14 @@ def _find_source(folder: str, name: str) -> ModuleSpec | None:
 
 
 class _Later:
-    """Loads a module when it is first asked for anything. While one thread does, others wait for it."""
+    """Loads a module when it is first asked for anything, and again where that was cut short. While one
+    thread does, others wait for this module and no other, which the one thread may have to wait for itself.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._begun = False
+        self._loading = RLock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -148,10 +150,14 @@ class _Later:
         names = module.__dict__
 
         def load_for(name: str) -> Any:
-            with _loading:
+            with self._loading:
                 if not self._begun and name != "__path__":  # whoever imports from it asks; packages have one
                     self._begun = True
-                    self._loader.exec_module(module)
+                    try:
+                        self._loader.exec_module(module)
+                    except BaseException:
+                        self._begun = False
+                        raise
                     if names.get("__getattr__") is load_for:
                         del names["__getattr__"]
             if name in names:
@@ -164,7 +170,7 @@ class _Later:
 
 def _is_coroutine_function(found: object) -> bool:
     """What event loops ask of whatever is to be called on a signal: of a function, its code knows it."""
-    function = getattr(found, "__func__", found)
+    function = found.__func__ if isinstance(found, MethodType) else found
     if type(function) is FunctionType and not function.__dict__:  # nothing was noted on it
         return bool(function.__code__.co_flags & _CO_COROUTINE)
     inspect = sys.modules["inspect"]
@@ -188,9 +194,9 @@ def _of(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-def _extract_stack(frame: FrameType | None = None, limit: int | None = None) -> Any:
+def _extract_stack(f: FrameType | None = None, limit: int | None = None) -> Any:
     """What event loops note of every task where somebody looks for mistakes in them."""
-    return _of("traceback", "extract_stack")(frame or sys._getframe(1), limit)  # noqa: SLF001 - as it does
+    return _of("traceback", "extract_stack")(f or sys._getframe(1), limit)  # noqa: SLF001 - as it does
 
 
 _ANSWERED: dict[str, dict[str, Callable[..., Any]]] = {
