@@ -14,7 +14,7 @@ RECIPE = """\
 name: slow
 steps:
   - id: c
-    shell: "until [ -e node_modules/go ]; do sleep 0.05; done; echo made > made.txt"
+    shell: "touch made.txt; until [ -e node_modules/go ]; do sleep 0.05; done; echo made > made.txt"
     write_set: [made.txt]
 """
 
@@ -33,7 +33,8 @@ def test_it_takes_nothing_away_from_who_goes_on_and_no_work_is_lost(fanfold, pro
     (project / "slow.yaml").write_text(RECIPE)
     (project / "node_modules").mkdir()
     stopped = background("run", "slow.yaml", "--yes")
-    run = until(lambda run: run["steps"].get("c", {}).get("status") == "running")["run_id"]
+    # Not before it only waits: what is stopped while it writes or opens a workspace has locks of the project.
+    run = until(lambda run: any((project / ".fanfold/subagents").glob("*/*/made.txt")))["run_id"]
     os.kill(stopped.pid, signal.SIGSTOP)
     let_run_out(project, run)
     other = background("resume", run)
