@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -16,10 +17,16 @@ import httpx2
 import pytest
 
 from fanfold.kernel.events import StepEvent
-from fanfold.server.streams import LISTED
+from fanfold.runtime.operations.overview.sessions import Activity
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.installation import Examination
+from fanfold.server.desk import Desk
+from fanfold.server.feed import Feed
+from fanfold.server.streams import LISTED, Streams
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import Tree, head
+from fanfold.wiring import wire
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 from tests.work import PATIENCE_S
 
@@ -173,6 +180,31 @@ def test_every_stream_of_the_project_hears_when_an_agent_has_done_its_work(serve
         everybody.wait(PATIENCE_S)
         server.post("/api/runs", {"recipe": "many", "script": script}, 201)
         assert all(one.result() for one in heard)
+
+
+def test_streams_that_wait_for_one_look_at_agents_share_it_however_much_happens(tmp_path: Path) -> None:
+    """One after the other, each would hear of a busy run as much later as there are others."""
+    at_work, looks = [Activity("run", "step", "", "thinks", 0)], 5
+
+    async def main(project: Project) -> int:
+        feed, looked = Feed(project.store), 0
+
+        async def look(_: Callable[[], list[Activity]]) -> list[Activity]:
+            nonlocal looked
+            looked += 1
+            feed.bump()  # something happens meanwhile
+            return at_work
+
+        def examine() -> Examination:
+            raise AssertionError("nobody asks for it")
+
+        streams = Streams(Desk(project, lambda: project, examine, ""), feed, look)
+        for _ in range(looks):
+            assert await asyncio.gather(*(streams._activity() for _ in range(8))) == [at_work] * 8
+        return looked
+
+    with closing(wire(tmp_path)) as project:
+        assert asyncio.run(main(project)) <= 2 * looks
 
 
 def test_the_server_stops_though_streams_are_open(serve: Serve, tmp_path: Path) -> None:

@@ -70,11 +70,9 @@ class Idempotency:
             self._under_way.add((who, key))
             try:
                 self._note(KeptRequest(who, key, digest, time.time() + KEPT_S))
-            except BaseException:
+            except BaseException:  # it is not written down: nothing is done, and it may be tried again
                 self._under_way.discard((who, key))
-                self._known.pop(
-                    (who, key), None
-                )  # it is not written down: nothing is done, and it may be tried again
+                self._known.pop((who, key), None)
                 raise
             return None
         if known.request != digest:

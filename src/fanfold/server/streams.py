@@ -80,7 +80,7 @@ class Streams:
         self._look = look
         self._activities = Activities()
         self._doing: list[Activity] = []
-        self._looked_at, self._looked_in = 0.0, -1
+        self._true_at, self._looked_at, self._looked_in = 0.0, 0.0, -1
         self._taking_turns = asyncio.Lock()
         self._project: Project = desk.fresh()
         self._feed = feed
@@ -162,13 +162,17 @@ class Streams:
     async def _activity(self) -> list[Activity]:
         """What agents do, looked at once in a while for all streams together."""
         loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         async with self._taking_turns:
+            if self._true_at > asked_at:
+                return self._doing  # another stream looked while this one waited for its turn
             if self._doing:
                 await asyncio.sleep(self._looked_at + ACTIVITY_S - loop.time())
-            generation = self._feed.generation()
+            now, generation = loop.time(), self._feed.generation()
             if generation != self._looked_in:
                 self._doing = await self._look(lambda: self._activities.look(self._desk.history))
                 self._looked_at, self._looked_in = loop.time(), generation
+            self._true_at = now
         return self._doing
 
 
