@@ -16,8 +16,9 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
+from tests.disk import Disk
 from tests.dying_store import claimed, opened
-from tests.runtime.running import run
+from tests.runtime.running import TextClient, run
 
 TWO = b"""
 name: two
@@ -97,3 +98,33 @@ def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, 
     assert again.tree.root.status == "completed"
     again.done()
     project.close()
+
+
+WRITES = "name: writes\nsteps: [{id: w, agent: worker, prompt: write, write_set: [a.txt]}]"
+
+
+def test_what_was_taken_back_and_could_not_be_recorded_is_told_and_recorded_when_it_is_said_again(
+    tmp_path: Path,
+) -> None:
+    disk = Disk("full-at-undo", recording=False)
+    store = SqliteStore(claimed(tmp_path), vfs=disk.name)
+    script = "steps: {w: {output: ok, writes: {a.txt: hers}}}"
+
+    async def work() -> None:
+        async with TextClient(wire(tmp_path, store=opened(store))) as client:
+            done = await client.run(WRITES, options=Options(permission="auto", script=script))
+            assert (tmp_path / "a.txt").read_text() == "hers"
+            disk.plan(at=disk.count, fault="full", lasting=True)  # every write from now on
+            with pytest.raises(StoreFault) as full:
+                await client.undo(done.run_id)
+            assert not (tmp_path / "a.txt").exists()
+            assert full.value.hint.startswith("free some space")
+            assert full.value.hint.endswith(
+                "; then say it again: the files are as asked, only the log does not say so"
+            )
+            disk.heal()
+            again = await client.undo(done.run_id)
+            assert [step.path for step in again.steps] == ["w"]
+            assert [change.state for change in client.inspect(done.run_id).changes] == ["undone"]
+
+    asyncio.run(work())

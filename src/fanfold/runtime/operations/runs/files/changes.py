@@ -286,7 +286,7 @@ async def record(project: Project, head: RunHead, done: Done) -> None:
     try:
         await _record(project, head, done)
     except StoreFault as fault:
-        fault.hint = f"the files are as asked, only the log does not say so; then say it again; {fault.hint}"
+        fault.hint = f"{fault.hint}; then say it again: the files are as asked, only the log does not say so"
         raise
 
 
