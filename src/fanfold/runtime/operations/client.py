@@ -11,28 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Envelope, Raised
+from fanfold.kernel.events import Raised
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents import delegation, subagents
 from fanfold.runtime.operations.arguments import all_checked
-from fanfold.runtime.operations.history import transcripts
-from fanfold.runtime.operations.history.explain import explain_run, explain_step
-from fanfold.runtime.operations.history.listing import list_runs
-from fanfold.runtime.operations.history.logs import read_log
-from fanfold.runtime.operations.history.query import query
-from fanfold.runtime.operations.history.runs import inspect, inspect_step
+from fanfold.runtime.operations.looks import Looks
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.again.fork import AtTurn, ChosenAgents, at_turn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
-from fanfold.runtime.operations.runs.files.changes import apply, diff
+from fanfold.runtime.operations.runs.files.changes import apply
 from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.operations.runs.handle import API, RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
@@ -43,16 +38,12 @@ from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.operations.specs.intent import workflow_suitable
 from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.recipes.specs import DraftedSpec, Suitability
-from fanfold.runtime.views.runs.changes import Applied, RunChanges, Undone
-from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument
+from fanfold.runtime.views.runs.changes import Applied, Undone
 from fanfold.runtime.views.runs.result import Result, TypedResult
 from fanfold.runtime.views.runs.rows import RunRow, run_row
 from fanfold.runtime.views.runs.typed_output import check_type
 from fanfold.runtime.views.sessions.subagents import Subagent
-from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
-from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
 from fanfold.sessions.insist import insist
-from fanfold.store.search.index import NO_FILTERS, Filters, Hit
 
 T = TypeVar("T")
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
@@ -81,11 +72,11 @@ class AgentsOptions(TypedDict, total=False):
 
 
 @all_checked
-class Client:
+class Client(Looks):
     """An open project. Use it as an async context manager; leaving it pauses what still runs."""
 
     def __init__(self, project: Project) -> None:
-        self.project = project
+        super().__init__(project)
         self._runs: set[RunHandle] = set()
         """Those that it drives, or whose failure nobody may have heard of."""
         self._process = os.getpid()
@@ -340,25 +331,7 @@ class Client:
         """All subagents of the project, oldest first."""
         return subagents.list_subagents(self.project)
 
-    # Looking
-
-    def inspect(self, run: str) -> InspectDocument:
-        """A run with its steps and its child runs, as its log is now."""
-        return inspect(self.project, run)
-
-    def inspect_step(self, run: str, step: str) -> InspectStepDocument:
-        """One step of a run, or a subagent of one."""
-        return inspect_step(self.project, run, step)
-
-    def explain(self, run: str, step: str | None = None) -> ExplainedRun | ExplainedStep:
-        """Why a run, or one step of it, is where it is."""
-        return explain_run(self.project, run) if step is None else explain_step(self.project, run, step)
-
-    def query(
-        self, *words: str, run: str | None = None, most: int = 5, filters: Filters = NO_FILTERS
-    ) -> list[Hit]:
-        """Outputs with any of the words, best match first; of one run and those below it, or of all."""
-        return query(self.project, words, filters, run=run, most=most).hits
+    # Planning
 
     async def plan(
         self, task: str, *, refine: str | None = None, use_model: bool = True, options: Options | None = None
@@ -372,28 +345,3 @@ class Client:
     async def workflow_suitable(self, text: str) -> Suitability:
         """Whether a request is work for a workflow of several agents, with the reason."""
         return await workflow_suitable(self.project, text)
-
-    def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
-        """What was recorded about a run, or about its whole tree."""
-        return list(read_log(self.project, self.project.resolve(run), whole_tree=tree))
-
-    def transcript(self, run: str, step: str, *, attempt: int | None = None) -> Transcript:
-        """What the agent of a step (or a subagent, or a session by its id) was told, said and did."""
-        return transcripts.transcript(self.project, run, step, attempt)
-
-    async def follow_transcript(
-        self, run: str, step: str, *, attempt: int | None = None
-    ) -> AsyncIterator[TranscriptEntry]:
-        """The entries of a transcript from the first, then live until the step is over."""
-        found = find_run(self.project, run)
-        async for entries in transcripts.follow_transcript(self.project, found, step, attempt):
-            for entry in entries:
-                yield entry
-
-    def diff(self, run: str, step: str | None = None) -> RunChanges:
-        """What the steps of a run changed in files, each with a patch as far as there is one."""
-        return diff(self.project, run, step)
-
-    def runs(self, limit: int = 100) -> list[RunRow]:
-        """Root runs, newest first."""
-        return list_runs(self.project, limit=limit)
