@@ -100,6 +100,22 @@ def test_a_cancelled_wait_can_be_waited_for_again(here: Signals):
         assert asyncio.run(wait_twice(listener))
 
 
+def test_a_wait_that_is_cancelled_as_its_listener_is_closed_leaves_the_watch_to_the_next(here: Signals):
+    async def wait_and_close() -> bool:
+        listener = here.listen("commits", "r1")
+        waiting = asyncio.create_task(listener.wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        listener.close()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        with here.listen("commits", "r2") as following:
+            here.give("commits", "r2")
+            return await following.wait(SOON_S)
+
+    assert asyncio.run(wait_and_close())
+
+
 def test_a_thread_that_waits_is_woken(here: Signals):
     with here.listen("commits", "r1") as listener:
         answers: list[bool] = []

@@ -152,23 +152,25 @@ class FileSignal:
         """For a task of an event loop."""
         import asyncio  # here alone: most commands only read, and never wait
 
-        if self._watch is not None and self._watch.drain():
+        watch = self._watch
+        if watch is not None and watch.drain():
             return True
         waited_s, answer = _patience(timeout_s)
-        if self._watch is None:
+        if watch is None:
             await asyncio.sleep(waited_s)
             return answer
         loop = asyncio.get_running_loop()
         heard: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._watch.fileno(), _resolve, heard)
+        loop.add_reader(watch.fileno(), _resolve, heard)
         try:
             async with asyncio.timeout(waited_s):
                 await heard
         except TimeoutError:
             return answer
         finally:
-            loop.remove_reader(self._watch.fileno())
-        self._watch.drain()
+            loop.remove_reader(watch.fileno())  # also of one that was closed meanwhile, and is used again
+        if self._watch is watch:
+            watch.drain()
         return True
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
