@@ -107,14 +107,14 @@ function GraphView({ run, rows, step, drawing, choose }) {
     setQuery({ open: [...words].join(",") });
     announce(`${node.title} ${node.open ? "closed" : "opened"}`);
   };
-  const drawn = useMemo(() => (drawing.data && run.status === "paused" ? atRest(drawing.data, rows) : drawing.data), [drawing.data, run.status, rows.length]);
+  const asking = rows.filter((/** @type {any} */ row) => row.asks).map((/** @type {any} */ row) => row.path).join("\n");
+  const drawn = useMemo(() => (drawing.data && run.status === "paused" ? atRest(drawing.data, asking.split("\n")) : drawing.data), [drawing.data, run.status, asking]);
   return html`<${Loaded} of=${{ ...drawing, data: drawn }}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table says the same in words" layout=${layout} chosen=${step} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
 }
 
-/** @param {any} layout @param {any[]} rows */
-function atRest(layout, rows) {
-  const asking = new Set(rows.filter((row) => row.asks).map((row) => row.path));
-  return { ...layout, nodes: layout.nodes.map((/** @type {any} */ node) => standing("paused", node, asking.has(node.path))) };
+/** @param {any} layout @param {string[]} asking */
+function atRest(layout, asking) {
+  return { ...layout, nodes: layout.nodes.map((/** @type {any} */ node) => standing("paused", node, asking.includes(node.path))) };
 }
 
 /** @param {any} props */
