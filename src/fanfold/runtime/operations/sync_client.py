@@ -35,6 +35,7 @@ from fanfold.store.protocol import closed, forked
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
 class LoopThread:
@@ -122,11 +123,14 @@ class LoopThread:
         self._thread.join()
 
 
-class _Twin(Protocol[S]):
-    """What waits for an asynchronous object `S`."""
+class _Twin(Protocol[S_co]):
+    """What waits for an asynchronous object `S`, or for one that is more than that."""
 
-    loop: LoopThread
-    other: S
+    @property
+    def loop(self) -> LoopThread: ...
+
+    @property
+    def other(self) -> S_co: ...
 
 
 def _awaited(
