@@ -175,12 +175,14 @@ postponed.POSTPONED |= {"first", "second"}
 postponed.postpone()
 builtins.first_begun, builtins.plain_begun = Event(), Event()
 import first
-def use(): assert first.plain.value == 1
+used = []
+def use(): used.append(first.plain.value)
 thread = Thread(target=use, daemon=True)
 thread.start()
 first_begun.wait()
 import plain
 thread.join()
+assert used == [1]
 """
 
 

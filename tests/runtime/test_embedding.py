@@ -27,18 +27,12 @@ TWO = fanfold.Recipe(
         {"id": "say", "agent": "explorer", "prompt": "y {{steps.think.output}}"},
     ],
 )
+pytestmark = pytest.mark.usefixtures("project")
 QUICK = fanfold.Options(script="default: OK from {{step}}")
 ENDLESS = fanfold.Options(
     script="steps: {think: {output: ok, delay_ms: 1000}, say: {output: ok, delay_ms: 3600000}}"
 )
 ALLOWED = fanfold.Options(permission="auto")
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path
 
 
 def calling(handler: str) -> fanfold.Recipe:

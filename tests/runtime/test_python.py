@@ -20,11 +20,9 @@ OPTIONS = fanfold.Options(script="default: OK from {{step}}")
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "greet.yaml").write_text(RECIPE)
-    return tmp_path
+def project(project):
+    (project / "greet.yaml").write_text(RECIPE)
+    return project
 
 
 def test_a_recipe_runs_from_synchronous_code(project):

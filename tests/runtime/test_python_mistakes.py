@@ -7,7 +7,6 @@ import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import make_dataclass
-from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -27,14 +26,8 @@ ASKS = fanfold.Recipe(
         {"id": "ok", "approve": "Go?", "depends_on": ["think"]},
     ],
 )
+pytestmark = pytest.mark.usefixtures("project")
 QUICK = fanfold.Options(script="default: OK from {{step}}")
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path
 
 
 @pytest.fixture
