@@ -49,7 +49,7 @@ def leases() -> list[str]:
 
 
 async def until_running(task: "asyncio.Task[fanfold.Result]") -> None:
-    async with fanfold.open(".") as ff:
+    async with asyncio.timeout(PATIENCE_S), fanfold.open(".") as ff:
         while not ff.runs() or ff.runs()[0].status != "running":
             assert not task.done()
             await asyncio.sleep(0.01)
