@@ -15,7 +15,7 @@ TARGETS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
+.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit release clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,8 +23,14 @@ help: ## list these commands
 demo: $(RUNS) ## agents mend a small repository, killed in the middle and resumed; no key needed
 	@$(BIN)/python -m tools.demo $(ARGS)
 
-test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
+# Without the cache of rewritten modules, each worker would spend 20 s on rewriting all of them.
+test test-full: export PYTHONDONTWRITEBYTECODE :=
+
+test: $(READY) ## run the fast tests, at most four minutes (ARGS="-k glob -x" goes to pytest)
+	$(BIN)/python -m pytest --tier fast --numprocesses auto --dist worksteal $(ARGS)
+
+test-full: $(READY) ## run all tests, at most twenty minutes; retries a few failures alone, and records them
+	$(BIN)/python -m tools.test_full $(ARGS)
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is here; says which are missing (VERSIONS="3.12 3.13")
 	VERSIONS="$(VERSIONS)" tools/test_all $(ARGS)
@@ -32,7 +38,7 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is here; says 
 long: $(READY) ## run targets that take long and keep how they ended in tests/long.json (TARGETS="kill-test hostile")
 	$(BIN)/python -m tools.long_tests $(TARGETS)
 
-check: static sim test ## everything that must hold before a change lands
+check: static sim test-full ## everything that must hold before a change lands
 
 static: style lint mypy pyright imports console-types ## the checks that run nothing
 
@@ -66,6 +72,9 @@ fuzz: $(READY) ## run N random recipes from SEED, disturbed, against an independ
 
 properties: $(READY) ## every example of the properties that are sampled in `make test`
 	TEST_EXAMPLES=all $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal tests/kernel tests/recipe tests/runtime/test_dryrun.py $(ARGS)
+
+providers: $(READY) ## every misbehaviour of providers, 500 recipes against their budget, 2,000 sessions, outages and resets
+	TEST_EXAMPLES=all $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal tests/e2e/test_misbehaving_providers.py tests/models/test_crowd.py tests/runtime/test_request_budgets.py tests/runtime/test_waits.py tests/cli/test_resets.py $(ARGS)
 
 mutants: $(READY) ## put defects that gave wrong results once into a copy of the code: each is noticed (ARGS=NAME: one of them; ARGS=--all: by everyone who has to)
 	$(BIN)/python -m tests.mutants.wrong_results $(ARGS)
@@ -118,6 +127,9 @@ load: $(READY) ## 200 clients reading, 50 following, 5 starting runs, in turn wi
 
 lock: ## resolve requirements/*.txt anew, with hashes, after a change of dependencies (ARGS=--upgrade)
 	tools/lock $(ARGS)
+
+release: audit check ## build what is published into dist; fails where the advisories cannot be reached
+	$(BIN)/python -m hatchling build --directory dist
 
 audit: $(READY) ## look every pinned package up in the public advisories (needs the network; 3: could not)
 	$(BIN)/python -m tools.audit

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fanfold import __version__
-from fanfold.store.database.presence import file_system
+from fanfold.store.database import file_system
 
 Table = dict[str, dict[str, float]]
 SECTIONS = (
@@ -38,6 +38,7 @@ SECTIONS = (
     "waits",
     "agents",
     "growth",
+    "children",
     "durable",
 )
 QUICK = ("kernel", "startup", "sizes")

@@ -23,9 +23,9 @@ import httpx2
 from bench.contenders.counting import Writes
 from bench.graphs import chain, layered
 from bench.probes import Figures, drive, memory_kb, open_project
+from fanfold.api.permission import Options
 from fanfold.kernel.plan import Limits, Plan, Step
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.language.leaf_steps import AgentBody
 from fanfold.testing.provider import KEY, Reply, ScriptedProvider
 
 AT_ONCE = 16

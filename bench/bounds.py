@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from time import process_time
 
+from fanfold.api.graph import draw, svg
+from fanfold.api.intent_patterns import MAX_CHARS, judge
 from fanfold.kernel.paths import matches, witness
-from fanfold.recipe.expressions.evaluate import evaluate
-from fanfold.recipe.expressions.expression_error import ExpressionError
-from fanfold.runtime.specs.intent_patterns import MAX_CHARS, judge
-from fanfold.runtime.views.graph.drawing import draw
-from fanfold.runtime.views.graph.svg import svg
-from fanfold.text.trees.yaml import parse_yaml
+from fanfold.language.expressions import evaluate
+from fanfold.language.template import ExpressionError
+from fanfold.language.yaml_text import parse_yaml
 from tests.agents.test_guards import judge_long_patterns
 from tests.agents.test_hearing import hear_many_pieces, judge_many_denials
 from tests.kernel.test_paths import HOSTILE_PAIRS

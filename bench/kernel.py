@@ -19,9 +19,17 @@ from time import process_time_ns
 
 from bench.graphs import chain, conflicting, fan_out, layered, pipeline
 from fanfold.kernel.commands import Conclude, Evaluate, Finish, Start
-from fanfold.kernel.events import Created, Decided, Event, Finished, Settings, Started, StepEvent
+from fanfold.kernel.events import (
+    Event,
+    RunCreated,
+    RunFinished,
+    RunStarted,
+    Settings,
+    StepEvent,
+    ValueDecided,
+)
 from fanfold.kernel.plan import Plan
-from fanfold.kernel.state import create_state, evolve
+from fanfold.kernel.transitions import create_state, evolve
 
 SLOTS = 16
 ROUNDS = 7
@@ -33,15 +41,15 @@ MAX_GROWTH = 1.2
 def drive(plan: Plan) -> int:
     """Run a plan to its end with instant results; the number of step executions."""
     settings = Settings(max_concurrency=SLOTS, max_steps=1_000_000, max_agents=1_000_000, timeout_ms=None)
-    state = create_state(Event("r", 0, Created(plan=plan, settings=settings, epoch=1)))
-    evolve(state, Event("r", 0, Started()))
+    state = create_state(Event("r", 0, RunCreated(plan=plan, settings=settings, epoch=1)))
+    evolve(state, Event("r", 0, RunStarted()))
     running: deque[tuple[str, int, int]] = deque()
     steps = 0
     while True:
         while state.agenda:
             command = state.agenda[0]
             if type(command) is Start:
-                data: StepEvent | Decided = StepEvent(
+                data: StepEvent | ValueDecided = StepEvent(
                     command.step, "started", command.attempt, command.execution
                 )
                 if command.type != "group":
@@ -52,7 +60,7 @@ def drive(plan: Plan) -> int:
             elif type(command) is Conclude:
                 data = StepEvent(command.step, command.status, 1, 1)
             elif type(command) is Finish:
-                evolve(state, Event("r", 0, Finished(status=command.status)))
+                evolve(state, Event("r", 0, RunFinished(status=command.status)))
                 assert command.status == "completed"
                 return steps
             else:
@@ -62,11 +70,11 @@ def drive(plan: Plan) -> int:
         evolve(state, Event("r", 0, StepEvent(step, "completed", attempt, execution, "hash")))
 
 
-def _decided(plan: Plan, command: Evaluate) -> Decided:
+def _decided(plan: Plan, command: Evaluate) -> ValueDecided:
     if command.what == "for_each":
-        return Decided(step=command.step, what="for_each", value=plan.steps[0].max_items)
+        return ValueDecided(step=command.step, what="for_each", value=plan.steps[0].max_items)
     item = command.step[len("items[") : command.step.index("]")]
-    return Decided(step=command.step, what=command.what, value=True, write_set=(f"out/{item}/**",))
+    return ValueDecided(step=command.step, what=command.what, value=True, write_set=(f"out/{item}/**",))
 
 
 def sort(plan: Plan) -> int:

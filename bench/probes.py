@@ -21,14 +21,14 @@ import apsw
 
 import fanfold
 from bench.graphs import chain, layered
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.start import create
+from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.events import Envelope, SubagentEvent
 from fanfold.kernel.plan import Input, Limits, Plan, Step
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.language.leaf_steps import AgentBody
 from fanfold.wiring import wire
 
 Figures = dict[str, float]
@@ -117,7 +117,7 @@ def log(folder: Path, number: int) -> Figures:
     written, events = next(iter(db.execute(query)))
     begin = perf_counter()
     project.runs_folder.mkdir(exist_ok=True)
-    from fanfold.runtime.views.mirror import write_mirror
+    from fanfold.api.report import write_mirror
 
     write_mirror(tree, project.runs_folder)
     mirror_s = perf_counter() - begin

@@ -22,7 +22,7 @@ import msgspec
 
 from fanfold.process_identity import this_process
 from fanfold.store.protocol import Batch, OutputRow
-from fanfold.store.search.index import Search
+from fanfold.store.search import Search
 from fanfold.store.sqlite import SqliteStore
 
 WORK = Path(__file__).parent / ".work"

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from fanfold.workspace.snapshots import overlay
-from fanfold.workspace.snapshots.children import Child
+from fanfold.workspace import changes
+from fanfold.workspace.children import Child
 from fanfold.workspace.workspaces import Workspaces
 
 Table = dict[str, dict[str, float]]
@@ -61,8 +61,8 @@ def _scratch() -> Iterator[Path]:
     finally:
         left = [one for one in place.glob(f"{PREFIX}-*-*") if not _is_alive(one.name.split("-")[2])]
         for one in (folder, *left):
-            for point in overlay.mounts_below(one):
-                overlay.lift(Path(point))
+            for point in changes.mounts_below(one):
+                changes.lift(Path(point))
             shutil.rmtree(one, ignore_errors=True)
 
 

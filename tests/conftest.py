@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.tiers import pytest_addoption, pytest_configure
+
+__all__ = ["pytest_addoption", "pytest_configure"]
+
 # Deadlines, and how fast examples are drawn, measure the machine: a slow neighbour must not fail a property.
 settings.register_profile("dev", deadline=None)
 # The same examples on every run, so that a red build is red for everyone until someone fixes it.
@@ -19,8 +23,12 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-# Whoever runs the tests keeps their own folder as it is.
-os.environ["FANFOLD_HOME"] = tempfile.mkdtemp(prefix="fanfold-home-")
+# Tests neither read nor change the user's files and settings, of git for example; both may be odd.
+OWN = Path(tempfile.mkdtemp(prefix="fanfold-home-"))
+for _name in [name for name in os.environ if name.startswith(("GIT_", "XDG_"))]:
+    del os.environ[_name]
+os.environ |= {"HOME": str(OWN / "user"), "FANFOLD_HOME": str(OWN)}
+Path(os.environ["HOME"]).mkdir()
 
 # Under `nohup` programs would start deaf to a closing terminal, and tests close some. A handler is not
 # inherited: we stay as deaf as we were told to be, and they are not.
@@ -29,15 +37,15 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many workers as processors: every other test waits for a process, a disk or a clock."""
-    return 2 * (os.cpu_count() or 1)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Full tests wait for processes, disks and clocks: two workers per processor. Fast tests only compute."""
+    return (1 if config.getoption("--tier") == "fast" else 2) * (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Lift the overlays of processes that tests killed, so that their folders can be deleted."""
-    shutil.rmtree(os.environ["FANFOLD_HOME"], ignore_errors=True)
+    shutil.rmtree(OWN, ignore_errors=True)
     factory = getattr(session.config, "_tmp_path_factory", None)
     if factory is None:
         return

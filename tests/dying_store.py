@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fanfold.runtime.config import fanfold_home
+from fanfold.engine.config import fanfold_home
 from fanfold.store.address import SqliteAddress
 from fanfold.store.protocol import Batch, Store
 from fanfold.store.sqlite import SqliteStore
-from fanfold.trust.state import claim
+from fanfold.workspace.seal import chain_key, claim
 
 
 class OpenedAddress(SqliteAddress, frozen=True, kw_only=True):
@@ -36,7 +36,14 @@ def opened(store: SqliteStore) -> OpenedAddress:
     return OpenedAddress(folder=store.path, store=store)
 
 
-class DyingStore(SqliteStore):
+class KeyedStore(SqliteStore):
+    """A store with the key that the product gives it, so that `verify` vouches for what it writes."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, key=chain_key(fanfold_home(os.environ)), **options)
+
+
+class DyingStore(KeyedStore):
     """Counts commits and kills its own process at one of them."""
 
     kill_at = 0

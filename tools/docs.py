@@ -8,12 +8,10 @@ A page is generated as a whole, or between `<!-- generated: NAME -->` and `<!-- 
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from tools import cli_reference, long_tests, recipe_reference, state_diagrams
 from tools.cookbook import cookbook
@@ -29,7 +27,7 @@ def static_help() -> str:
 
 
 def expression_functions() -> str:
-    from fanfold.recipe.expressions.functions import FUNCTIONS
+    from fanfold.language.expression_functions import FUNCTIONS
 
     rows = [f"| `{function.call}` | {function.doc} |" for function in FUNCTIONS]
     return "\n".join(["| function | gives |", "|---|---|", *rows])
@@ -37,40 +35,13 @@ def expression_functions() -> str:
 
 def http_routes() -> str:
     """The table of routes as the server has it."""
-    from fanfold.server.endpoints.table import routes
+    from fanfold.server.route_table import routes
 
     rows = [
         f"| {route.method} | `{route.path}` | {route.summary} |"
         for route in sorted(routes(), key=lambda route: (route.path, route.method))
     ]
     return "\n".join(["| | path | |", "|---|---|---|", *rows])
-
-
-def module_index() -> str:
-    """Every module of the package with the first line of its docstring, by folder."""
-    package = ROOT / "src" / "fanfold"
-    folders: dict[Path, list[Path]] = {}
-    for file in sorted(package.rglob("*.py")):
-        folders.setdefault(file.parent, []).append(file)
-    parts = [
-        "# Modules",
-        "What each file says about itself. [The code tour](code-tour.md) says how they meet.",
-    ]
-    for folder, files in sorted(folders.items()):
-        name = folder.relative_to(package.parent).as_posix()
-        rows = [
-            f"| [`{file.name}`](../{file.relative_to(ROOT).as_posix()}) | {first_line(file)} |"
-            for file in files
-            if file.name != "__init__.py"
-        ]
-        parts.append(f"## `{name}/`\n\n{first_line(folder / '__init__.py')}")
-        parts += ["\n".join(["| module | |", "|---|---|", *rows])] if rows else []
-    return "\n\n".join(parts)
-
-
-def first_line(file: Path) -> str:
-    said = ast.get_docstring(ast.parse(file.read_text("utf-8")))
-    return (said or "").partition("\n")[0].replace("|", "\\|")
 
 
 def costs() -> str:
@@ -124,13 +95,20 @@ def agents_seen() -> str:
         "resume": "goes on after `kill -9`",
         "cancel": "cancelled, nothing left",
         "usage": "tells its tokens",
+        "limit": "usage limit waited for",
+        "budget": "token budget kept, then continued",
+        "outage": "outage waited for, then continued",
+        "unreachable": "unreachable host named",
+        "correction": "wrong file corrected in a turn",
+        "spending": "spending survives `kill -9`",
+        "mcp": "starts a workflow by MCP",
     }
     head = [
-        "| back end | version | " + " | ".join(columns.values()) + " |",
-        "|---" * (len(columns) + 2) + "|",
+        "| back end | version | tried | " + " | ".join(columns.values()) + " |",
+        "|---" * (len(columns) + 3) + "|",
     ]
     rows = [
-        f"| `{name}` | {seen['version']} | "
+        f"| `{name}` | {seen['version']} | {seen.get('on', 'before')} | "
         + " | ".join(seen.get(key, "not tried") for key in columns)
         + " |"
         for name, seen in sorted(kept.items())
@@ -140,7 +118,7 @@ def agents_seen() -> str:
 
 def tools_of_models() -> str:
     """The tools that models call, with what each takes."""
-    from fanfold.tools.registry import TOOLS
+    from fanfold.api.tool_registry import TOOLS
 
     rows = []
     for tool in TOOLS:
@@ -154,7 +132,6 @@ def tools_of_models() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cookbook.md": cookbook,
-    "docs/modules.md": module_index,
     "docs/recipes.md": recipe_reference.reference_markdown,
     "docs/cli.md": cli_reference.reference_markdown,
 }

@@ -18,9 +18,9 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from fanfold.agents.entries import Calling, News
-from fanfold.cli.terminal.live import LiveTree
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.cli.live import LiveTree
 from fanfold.wiring import wire
 from tools.tidy import ROOT
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanfold.recipe.schema import shapes
-from fanfold.recipe.types.table import STEPS
-from fanfold.text.notes import listed
-from fanfold.text.tables.shapes import Key
+from fanfold.language.leaf_steps import STEPS
+from fanfold.language.schema import shapes
+from fanfold.language.tables import Key, listed
 
 
 def reference_markdown() -> str:
@@ -71,6 +70,7 @@ _VALUES: dict[str, str] = {
     "text": "text",
     "template": "template",
     "expression": "expression (CEL)",
+    "items": "expression (CEL) or list",
     "expressions": "map of name to CEL",
     "moment": "duration or CEL",
     "choices": "list of text, or CEL",

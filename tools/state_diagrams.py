@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fanfold.kernel.lifecycle import (
-    RUN_PROJECTIONS,
-    RUN_TERMINAL,
-    RUN_TRANSITIONS,
-    STEP_TRANSITIONS,
-    TERMINAL,
-)
+from fanfold.kernel.state import RUN_PROJECTIONS, RUN_TERMINAL, RUN_TRANSITIONS, STEP_TRANSITIONS, TERMINAL
 
 
 def state_diagrams() -> str:

@@ -17,13 +17,12 @@ import apsw
 import fanfold
 from bench.contenders.counting import WRITES
 from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, WORDS, Clock, OutOfTime, contend
-from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.api.ownership import OwnedRun
+from fanfold.api.permission import Options
+from fanfold.api.start import create
 from fanfold.kernel.plan import LeafAction, Limits, Plan, Step
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.operations.runs.ownership import Owned
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.kernel.state import COMPLETED
+from fanfold.language.leaf_steps import AgentBody, FunctionBody
 from fanfold.wiring import wire
 
 SCRIPT = f'default: "{{{{step}}}} {WORDS}"'
@@ -91,7 +90,7 @@ def _plan(graph: list[list[int]], action: LeafAction) -> Plan:
     return Plan(name="bench", steps=steps, limits=Limits(max_steps=len(steps), max_agents=len(steps)))
 
 
-def _completed(owned: Owned) -> int:
+def _completed(owned: OwnedRun) -> int:
     return sum(node.status == COMPLETED for node in owned.tree.root.nodes.values())
 
 

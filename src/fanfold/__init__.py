@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+    from fanfold.api.client import Client
+    from fanfold.api.display import RunRow
+    from fanfold.api.permission import Options
+    from fanfold.api.result import Result, TypedResult
+    from fanfold.api.run_documents import StepResult
+    from fanfold.api.run_handle import RunHandle
+    from fanfold.api.subagents import Subagent
+    from fanfold.api.sync_client import SyncClient, SyncRun
+    from fanfold.api.transcripts import Transcript, TranscriptEntry
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.events import Envelope
     from fanfold.kernel.plan import JSON
-    from fanfold.recipe.builder import Recipe
-    from fanfold.runtime.handlers.registration import function
-    from fanfold.runtime.operations.client import Client
-    from fanfold.runtime.operations.runs.handle import RunHandle
-    from fanfold.runtime.operations.runs.starting.options import Options
-    from fanfold.runtime.operations.sync_client import SyncClient, SyncRun
-    from fanfold.runtime.views.runs.documents import StepResult
-    from fanfold.runtime.views.runs.result import Result, TypedResult
-    from fanfold.runtime.views.runs.rows import RunRow
-    from fanfold.runtime.views.sessions.subagents import Subagent
-    from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
-    from fanfold.text.refusal import FileRefused
+    from fanfold.language.builder import Recipe
+    from fanfold.language.diagnostics import FileRefused
+    from fanfold.steps.function_calls import function
 
 else:
 
@@ -74,40 +74,40 @@ __all__ = [
 
 _HOMES = {
     "AuthorError": "fanfold.errors",
-    "Client": "fanfold.runtime.operations.client",
+    "Client": "fanfold.api.client",
     "Envelope": "fanfold.kernel.events",
     "FanfoldError": "fanfold.errors",
-    "FileRefused": "fanfold.text.refusal",
+    "FileRefused": "fanfold.language.diagnostics",
     "NotFoundError": "fanfold.errors",
-    "Options": "fanfold.runtime.operations.runs.starting.options",
-    "Recipe": "fanfold.recipe.builder",
-    "Result": "fanfold.runtime.views.runs.result",
-    "RunHandle": "fanfold.runtime.operations.runs.handle",
-    "RunRow": "fanfold.runtime.views.runs.rows",
-    "StepResult": "fanfold.runtime.views.runs.documents",
-    "Subagent": "fanfold.runtime.views.sessions.subagents",
-    "SyncClient": "fanfold.runtime.operations.sync_client",
-    "SyncRun": "fanfold.runtime.operations.sync_client",
-    "Transcript": "fanfold.runtime.views.sessions.transcripts",
-    "TranscriptEntry": "fanfold.runtime.views.sessions.transcripts",
-    "TypedResult": "fanfold.runtime.views.runs.result",
+    "Options": "fanfold.api.permission",
+    "Recipe": "fanfold.language.builder",
+    "Result": "fanfold.api.result",
+    "RunHandle": "fanfold.api.run_handle",
+    "RunRow": "fanfold.api.display",
+    "StepResult": "fanfold.api.run_documents",
+    "Subagent": "fanfold.api.subagents",
+    "SyncClient": "fanfold.api.sync_client",
+    "SyncRun": "fanfold.api.sync_client",
+    "Transcript": "fanfold.api.transcripts",
+    "TranscriptEntry": "fanfold.api.transcripts",
+    "TypedResult": "fanfold.api.result",
     "WorldError": "fanfold.errors",
-    "function": "fanfold.runtime.handlers.registration",
+    "function": "fanfold.steps.function_calls",
 }
 
 
 def open(path: str | os.PathLike[str] = ".") -> Client:
     """A project, to be used in `async with`; leaving it pauses what still runs."""
-    from fanfold.runtime.operations.client import Client
-    from fanfold.trust.location import project_folder
+    from fanfold.api.client import Client
     from fanfold.wiring import wire
+    from fanfold.workspace.repository import project_folder
 
     return Client(wire(project_folder(path).absolute()))  # wherever the program goes from here
 
 
 def open_sync(path: str | os.PathLike[str] = ".") -> SyncClient:
     """The same for code that is not async, to be used in `with`."""
-    from fanfold.runtime.operations.sync_client import SyncClient
+    from fanfold.api.sync_client import SyncClient
 
     return SyncClient(lambda: open(path))
 

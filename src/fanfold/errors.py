@@ -1,11 +1,11 @@
-"""One hierarchy for everything that can go wrong, named by whose fault it is.
+"""The hierarchy of all Fanfold errors, by the party at fault.
 
 * `AuthorError`: the recipe, the flags or the configuration are wrong. The author can fix it.
-* `WorldError`: something outside failed or said no (disk, provider, permission, budget).
+* `WorldError`: something outside Fanfold failed or refused (disk, provider, permission, budget).
 * `BugError`: Fanfold contradicts itself. Never the user's fault; exit status 70.
 
-Each error carries a stable `code`, a `message` that says what to do, an optional `hint`, JSON-able
-`details`, and the `exit_status` the command line ends with.
+Each error has a stable `code`, a `message` that explains what to do, an optional `hint`, JSON-serializable
+`details`, and the `exit_status` of the command line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXIT_INTERRUPTED = 130
 
 
 class FanfoldError(Exception):
-    """Base of every error Fanfold raises on purpose."""
+    """Base class of all errors that Fanfold raises deliberately."""
 
     fault: ClassVar[str] = "world"
     default_exit_status: ClassVar[int] = EXIT_FAILED
@@ -50,39 +50,39 @@ class FanfoldError(Exception):
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]  # a hint may still change
-        """What a traceback shows below the message."""
+        """The lines that a traceback shows below the message."""
         return [*([f"hint: {self.hint}"] if self.hint else ()), *self._notes]
 
     def add_note(self, note: str) -> None:
-        """Have a traceback show this too; the list above is made anew for each look."""
+        """Add a line to tracebacks. Needed because `__notes__` returns a new list each time."""
         self._notes.append(note)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copied and sent to other processes as it is: `args` alone would not make it again."""
+        """Support copy and pickle with all attributes; `args` alone cannot recreate the error."""
         return _unfilled, (type(self), self.args), self.__dict__
 
 
 def _unfilled(kind: type[FanfoldError], args: tuple[object, ...]) -> FanfoldError:
-    """An error before it is given what it holds."""
+    """Create an error without calling `__init__`; unpickling then sets its attributes."""
     return kind.__new__(kind, *args)
 
 
 class AuthorError(FanfoldError):
-    """What the author wrote cannot be used: a recipe, a flag, a configuration value."""
+    """An invalid recipe, flag or configuration value."""
 
     fault = "author"
     default_exit_status = EXIT_USAGE
 
 
 class WorldError(FanfoldError):
-    """The outside failed or refused: disk, process, provider, permission, budget."""
+    """Something outside Fanfold failed or refused: disk, process, provider, permission, budget."""
 
     fault = "world"
     default_exit_status = EXIT_FAILED
 
 
 class NotFoundError(WorldError):
-    """A run, step, recipe or role of that name does not exist here."""
+    """No run, step, recipe or role of that name exists here."""
 
     default_exit_status = EXIT_NOT_FOUND
 

@@ -1,9 +1,9 @@
-"""Which process something belongs to, said so that a number used again later is not mistaken for it.
+"""Process identities: they name one process even if its pid is reused later.
 
-Leases, snapshots, scratch folders and stragglers all ask the same question: does the very process that made
-this still live? A pid alone is reused; boot, pid and start time together are not. A process of another pid
-namespace (another container) cannot be seen from here: it counts as alive, and who must know better keeps a
-heartbeat beside the identity, as leases do.
+Leases, snapshots, scratch folders and stragglers need to know whether the process that created them is still
+alive. A pid alone is reused; boot, pid and start time together are not. A process of another pid namespace
+(another container) is invisible from here and counts as alive. Code that must know better stores a heartbeat
+beside the identity, as leases do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAT = "/proc/{pid}/stat"
 
 
 class ProcessIdentity(Struct, frozen=True):
-    """One process of one boot.
+    """The identity of one process in one boot of a machine.
 
     >>> ProcessIdentity.parse(str(ProcessIdentity("b1", 7, "42", "9"))) == ProcessIdentity("b1", 7, "42", "9")
     True
@@ -30,35 +30,35 @@ class ProcessIdentity(Struct, frozen=True):
     pid: int
     started: str
     namespace: str
-    """The pid namespace in which `pid` is its number; empty where there is no such thing."""
+    """The pid namespace in which `pid` is valid; empty if the system has none."""
 
     def __str__(self) -> str:
         return f"{self.boot_id}:{self.pid}:{self.started}:{self.namespace}"
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
-        """The identity that `str` wrote; None for any other text."""
+        """Return the identity that `str` wrote; None for any other text."""
         parts = text.split(":")
         return cls(parts[0], int(parts[1]), *parts[2:]) if len(parts) == 4 and parts[1].isdecimal() else None
 
     def is_alive(self) -> bool:
-        """Whether the very process may still be there; one of another boot is not."""
+        """Whether this process may still be alive. A process of another boot is not."""
         if not self.is_of_this_boot():
             return False
         return not self.is_visible() or start_time(self.pid) == self.started
 
     def is_of_this_boot(self) -> bool:
-        """Whether the machine ran on since that process lived."""
+        """Whether the machine was not rebooted since that process started."""
         return self.boot_id == boot_id()
 
     def is_visible(self) -> bool:
-        """Whether this process could see that one if it lived."""
+        """Whether the calling process could see that process if it were alive."""
         return self.namespace == pid_namespace() and _sees_its_own_namespace()
 
 
 @cache
 def this_process() -> ProcessIdentity:
-    """Names this process for as long as it lives."""
+    """Return the identity of the calling process."""
     pid = os.getpid()
     return ProcessIdentity(
         boot_id(), pid, start_time("self" if BOOT_ID.exists() else pid) or "", pid_namespace()
@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=this_process.cache_clear)
 
 
 def pid_namespace() -> str:
-    """The pid namespace of this process; empty where there is no such thing."""
+    """Return the pid namespace of the calling process; empty if the system has none."""
     try:
         return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
@@ -77,16 +77,16 @@ def pid_namespace() -> str:
 
 
 def _sees_its_own_namespace() -> bool:
-    """Whether /proc lists the processes that this one would call by the same numbers."""
+    """Whether /proc shows the pid namespace of the calling process."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:
-        return True  # no /proc: the system's tools are asked, and there is but one namespace
+        return True  # no /proc: system tools are used, and there is only one namespace
 
 
 @cache
 def boot_id() -> str:
-    """This boot of this machine."""
+    """Return the id of the current boot of this machine."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -94,20 +94,20 @@ def boot_id() -> str:
 
 
 def start_time(pid: int | Literal["self"]) -> str | None:
-    """When the process started, in whatever unit the system counts; None when it is dead."""
+    """Return the start time of a process in the unit of the system; None if it is dead."""
     try:
         facts = Path(STAT.format(pid=pid)).read_bytes()
     except OSError:
         if BOOT_ID.exists():
             return None
         return _ask("ps", "-o", "lstart=", "-p", str(pid)) or None
-    # The name of the program is in parentheses and may hold anything, parentheses included.
+    # The program name is in parentheses and may contain any character, even parentheses.
     fields = facts.rpartition(b")")[2].split()
     return None if fields[0] in b"ZX" else fields[19].decode()
 
 
 def _ask(*command: str) -> str:
-    """What a system tool says on one line, or nothing."""
+    """Return the output of a system tool; empty if it fails."""
     import subprocess  # only where there is no /proc
 
     try:

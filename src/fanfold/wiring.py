@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,60 +25,60 @@ from fanfold.agents.backend_registry import (
     Machine,
 )
 from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
-from fanfold.errors import AuthorError
-from fanfold.runtime.config import Config, fanfold_home, user_home
-from fanfold.runtime.operations.project import Parts, Project
-from fanfold.trust.location import folders_above
-from fanfold.trust.state import require_ours
+from fanfold.api.project import Parts, Project
+from fanfold.engine.config import Config, fanfold_home, user_home
+from fanfold.errors import AuthorError, FanfoldError
+from fanfold.workspace.repository import folders_above
+from fanfold.workspace.seal import chain_key, is_keyed, require_ours
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend, SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.agents.redaction import Redactor
-    from fanfold.agents.roles.registry import Registry
-    from fanfold.agents.toolbox.catalogue import Tools
-    from fanfold.kernel.events import Raised
-    from fanfold.recipe.library import Library
-    from fanfold.runtime.operations.kept_trees import KeptTrees
-    from fanfold.runtime.operations.runs.starting.options import Options
-    from fanfold.runtime.records.frozen import Frozen
-    from fanfold.runtime.views.installation import Served
-    from fanfold.server.mcp.service import FanfoldServer
+    from fanfold.agents.roles import Registry
+    from fanfold.agents.tools.toolbox import Tools
+    from fanfold.api.doctor import ServeAddress
+    from fanfold.api.permission import Options
+    from fanfold.engine.run_tree import KeptTrees
+    from fanfold.kernel.events import LimitsRaised
+    from fanfold.language.library import Library
+    from fanfold.server.mcp import FanfoldServer
+    from fanfold.steps.run_config import RunConfig
     from fanfold.store.protocol import Health, Store, StoreAddress
 
 ELSEWHERE = ("store.url", "cluster.temporal")
 """Settings of more than one machine, which nothing here can meet yet."""
-BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
+BUILT_IN_RECIPES = Path(__file__).parent / "language" / "builtin"
 
 
 def _model(setup: BackendSetup) -> Backend:
-    from fanfold.agents.backends import model
+    from fanfold.agents.models import session
 
-    return model.make(setup)
+    return session.make(setup)
 
 
 def _local(setup: BackendSetup) -> Backend:
-    from fanfold.agents.backends import local
+    from fanfold.agents.local import server
 
-    return local.make(setup, _model(setup))
+    return server.make(setup, _model(setup))
 
 
 def _check_local(machine: Machine, _command: Sequence[str]) -> None:
-    from fanfold.agents.backends import local
+    from fanfold.agents.local import server
 
-    local.check(machine)
+    server.check(machine)
 
 
 def _scripted(setup: BackendSetup) -> Backend:
-    from fanfold.agents.backends import scripted
+    from fanfold.agents import scripted
 
     return scripted.make(setup)
 
 
 def _root_tools(
-    project: Project, frozen: Frozen, ask: Ask | None, request: SessionRequest, own: Tools
+    project: Project, frozen: RunConfig, ask: Ask | None, request: SessionRequest, own: Tools
 ) -> Tools:
-    from fanfold.tools.toolbox import DrivingTools
+    from fanfold.api.tool_registry import DrivingTools
 
     return DrivingTools(project, frozen, ask, request, own)
 
@@ -92,7 +93,7 @@ BACKENDS = (
 
 def _commands(home: Path, known: Sequence[BackendKind]) -> list[BackendKind]:
     """A row for every profile of an agent that is a program, as far as nothing else is called so."""
-    from fanfold.agents.command.profile_names import NAMED_BY_ROLES, profile_names
+    from fanfold.agents.command.profile import NAMED_BY_ROLES, profile_names
 
     taken = {kind.name for kind in known}
     names = [name for name in (*NAMED_BY_ROLES, *profile_names(home)) if name not in taken]
@@ -108,24 +109,24 @@ def _commands(home: Path, known: Sequence[BackendKind]) -> list[BackendKind]:
 
 
 def _command(setup: BackendSetup, name: str) -> Backend:
-    from fanfold.agents.backends import command
+    from fanfold.agents.command import session
 
-    return command.make(setup, name)
+    return session.make(setup, name)
 
 
 def _command_tells_price(machine: Machine, name: str) -> bool:
-    from fanfold.agents.backends import command
+    from fanfold.agents.command import session
 
-    return command.profile_named(name, machine).priced
+    return session.profile_named(name, machine).priced
 
 
 def _check_command(machine: Machine, words: Sequence[str], name: str) -> None:
-    from fanfold.agents.backends import command
+    from fanfold.agents.command import session
 
-    command.check(machine, name, words)
+    session.check(machine, name, words)
 
 
-class Wired:
+class ProjectWiring:
     """What is chosen for one project. Each part is made when the project first asks for it."""
 
     def __init__(
@@ -138,14 +139,14 @@ class Wired:
         self.folder = folder
         _check_text(folder)
         guard_keys(providers)
-        require_ours(folder, fanfold_home(environment))
+        self.notice = require_ours(folder, fanfold_home(environment))
         self._backend_kinds = backends
         self.config = Config.read(folder, environment, providers)
         self._environment = environment
 
     @cached_property
     def roles(self) -> Registry:
-        from fanfold.agents.roles.registry import load_roles, role_roots
+        from fanfold.agents.roles import load_roles, role_roots
 
         own = user_home(self._environment)
         roots = role_roots(self.folder, own, self.config.home, folders_above(self.folder))
@@ -153,7 +154,7 @@ class Wired:
         return load_roles(roots, self.folder, has_anthropic=has_anthropic)
 
     def library(self) -> Library:
-        from fanfold.recipe.library import Library
+        from fanfold.language.library import Library
 
         own, theirs = self.folder / ".fanfold" / "workflows", self.config.home / "workflows"
         return Library(own, theirs, BUILT_IN_RECIPES, top=self.folder)
@@ -173,9 +174,10 @@ class Wired:
             folder=self.folder / ".fanfold",
             durability="normal" if self.config.text("store.durability") == "normal" else "full",
             clean=self.redactor.encoded,
+            read_key=lambda: (chain_key(self.config.home), not is_keyed(self.folder, self.config.home)),
         )
 
-    def resume_command(self, root: str, raised: Raised | None) -> list[str]:
+    def resume_command(self, root: str, raised: LimitsRaised | None) -> list[str]:
         """`fanfold resume`, in a process of its own."""
         # -P: the current folder is the project's, and its files are not modules of ours.
         own = [sys.executable, "-P", "-m", "fanfold.cli.main", "resume", root]
@@ -229,8 +231,8 @@ def wire(
     `to_read`: its runs are looked at and nothing else, and where there are none no store is made. `kept`
     holds what was folded for the next look.
     """
-    wired = Wired(folder, os.environ if environment is None else environment, backends, providers)
-    return Project(
+    wired = ProjectWiring(folder, os.environ if environment is None else environment, backends, providers)
+    project = Project(
         folder,
         wired.config,
         parts=Parts(
@@ -244,6 +246,8 @@ def wire(
         to_read=to_read,
         kept=kept,
     )
+    project.notice = wired.notice
+    return project
 
 
 class _OpenedStore:
@@ -270,22 +274,23 @@ class _OpenedStore:
 
 
 def serve(
-    folder: Path, host: str, port: int, *, version: str, take_over: bool, tell: Callable[[Served], None]
+    folder: Path, host: str, port: int, *, version: str, take_over: bool, tell: Callable[[ServeAddress], None]
 ) -> None:
     """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
-    from fanfold.runtime.operations.kept_trees import KeptTrees
-    from fanfold.runtime.operations.runs.background import take_up_abandoned
-    from fanfold.runtime.operations.runs.starting.options import Options
-    from fanfold.runtime.operations.system.doctor import examine
-    from fanfold.server.desk import Desk
-    from fanfold.server.mounted import Mounted
-    from fanfold.server.service import Address, Tokens
+    from fanfold.api.doctor import examine
+    from fanfold.api.ownership import LOOK_S, take_up_abandoned, take_up_due
+    from fanfold.api.permission import Options
+    from fanfold.engine.run_tree import KeptTrees
+    from fanfold.server.requests import AppState
+    from fanfold.server.service import Address, MountedApp, Tokens
     from fanfold.server.service import serve as serve_project
 
-    history = wire(folder, kept=KeptTrees())
+    history = wire(folder, kept=KeptTrees(open_only=False))
+    children = KeptTrees()
+    stopped = threading.Event()
     try:
         shared = _OpenedStore(history.address, history.store)
-        desk = Desk(
+        desk = AppState(
             history,
             lambda: wire(folder, store=shared),
             lambda: examine(folder, lambda: wire(folder, to_read=True), version),
@@ -297,31 +302,45 @@ def serve(
         def take_up() -> list[str]:
             return [one.root for one in take_up_abandoned(desk.fresh())] if take_over else []
 
-        def make_mcp() -> Mounted:
+        def watch() -> None:
+            left_s = 0.0
+            while not stopped.wait(left_s):
+                project = wire(folder)
+                try:
+                    left_s = take_up_due(project)
+                except FanfoldError:  # the store is busy, or was removed: look again later
+                    left_s = LOOK_S
+                finally:
+                    project.close()
+
+        def make_mcp() -> MountedApp:
             # Hosts and origins are checked by the guard that stands before everything that is served here.
-            from fanfold.server.mcp.service import ON_THE_CONSOLE, FanfoldServer
-            from fanfold.server.mcp.transports import http_endpoint
+            from fanfold.server.mcp import ON_THE_CONSOLE, FanfoldServer, http_endpoint
 
-            return http_endpoint(FanfoldServer(lambda: wire(folder), Options(), version, ON_THE_CONSOLE))
+            make = partial(wire, folder, kept=children)
+            return http_endpoint(FanfoldServer(make, Options(), version, ON_THE_CONSOLE))
 
+        threading.Thread(target=watch, name="fanfold-waits", daemon=True).start()
         serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, tell=tell)
     finally:
+        stopped.set()
         history.close()
 
 
 def make_mcp_server(folder: Path, options: Options, version: str = "") -> FanfoldServer:
     """The MCP server of a project: what its calls start is started with these options.
 
-    `fanfold.server.mcp.transports` serves it over stdio (`serve_stdio`) or makes an endpoint of it that an
+    `fanfold.server.mcp` serves it over stdio (`serve_stdio`) or makes an endpoint of it that an
     HTTP server mounts (`http_endpoint`).
     """
-    from fanfold.server.mcp.service import FanfoldServer
+    from fanfold.engine.run_tree import KeptTrees
+    from fanfold.server.mcp import FanfoldServer
 
-    return FanfoldServer(lambda: wire(folder), options, version)
+    return FanfoldServer(partial(wire, folder, kept=KeptTrees()), options, version)
 
 
 async def serve_mcp_stdio(folder: Path, options: Options, version: str) -> None:
     """Serve a project to the MCP client at the other end of stdin and stdout."""
-    from fanfold.server.mcp.transports import serve_stdio
+    from fanfold.server.mcp import serve_stdio
 
     await serve_stdio(make_mcp_server(folder, options, version))

@@ -1,10 +1,10 @@
 """A program that stands in for an agent: it says what was recorded of the real one, and does what it is told.
 
 What it does is in `<name>.json` beside it: `acts`, one for each call of a session, the last again. An act
-has `says` (a file of recorded lines), or `lines` (as they are), `writes` (files by path), `exit`, and `then`:
-what it does after that, `hang` or `flood`; `told` has more of it for prompts that hold certain words;
-`bytes` are said first, each a character of Latin 1. What it was called with is kept in its home, in
-`calls.jsonl`.
+has `says` (a file of recorded lines), `errs` (one of what it wrote to stderr), or `lines` (as they are),
+`writes` (files by path), `deletes`, `exit`, and `then`: what it does after that, `hang` or `flood`; `told`
+has more of it for prompts that hold certain words; `bytes` are said first, each a character of Latin 1. What
+it was called with is kept in its home, in `calls.jsonl`.
 """
 
 import json
@@ -79,6 +79,8 @@ def main(name: str) -> int:
     wrote = {path: attempt_write(path, text) for path, text in act.get("writes", {}).items()}
     reached = {str(port): attempt_connection(port) for port in act.get("connects", ())}
     answered = {line: ask_proxy(line) for line in act.get("asks", ())}
+    for path in act.get("deletes", ()):
+        Path(path).unlink()
     for path, text in act.get("later", {}).items():
         attempt_write(path, text)
     if act.get("spawns"):
@@ -112,6 +114,9 @@ def main(name: str) -> int:
     for line in lines[: act.get("cut", len(lines))]:
         sys.stdout.write(line.replace("/project", os.getcwd()) + "\n")
     sys.stdout.flush()
+    if "errs" in act:
+        sys.stderr.write((HERE / act["errs"]).read_text())
+        sys.stderr.flush()
     if act.get("then") == "hang":
         time.sleep(3_600)
     return int(act.get("exit", 0))

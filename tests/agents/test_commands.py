@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.agents.toolbox.commands import MAX_KEPT
+from fanfold.agents.confined import ToolFailed
+from fanfold.agents.tools.commands import MAX_KEPT
+from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.sessions.processes import run_process
 from tests.models.sessions import request
 
@@ -29,6 +29,7 @@ LOUD = "for i in range(20_000): print(i)"
 WHOLE = "".join(f"{i}\n" for i in range(20_000))
 
 
+@pytest.mark.full
 def test_output_that_was_cut_is_read_on_to_its_end(tmp_path):
     async def main() -> None:
         box = tools(tmp_path)
@@ -51,11 +52,13 @@ def test_output_that_was_cut_is_read_on_to_its_end(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_what_was_shown_whole_has_nothing_to_read_on(tmp_path):
     result = asyncio.run(tools(tmp_path).call("run_command", python("print('short')")))
     assert result == {"exit_code": 0, "stdout": "short\n", "stderr": ""}
 
 
+@pytest.mark.full
 def test_old_outputs_and_those_of_another_process_are_gone_and_say_so(tmp_path):
     async def main() -> None:
         box = tools(tmp_path)
@@ -73,11 +76,12 @@ def test_old_outputs_and_those_of_another_process_are_gone_and_say_so(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_what_is_kept_to_read_on_is_bounded(tmp_path):
     async def main() -> None:
         box = tools(tmp_path)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fanfold.agents.toolbox.commands.KEPT_CHARS", 40_000)
+            patch.setattr("fanfold.agents.tools.commands.KEPT_CHARS", 40_000)
             result: Any = await box.call("run_command", python(LOUD))
         offset = result["next_offset"]["stdout"]
         kept: Any = await box.call(
@@ -90,6 +94,7 @@ def test_what_is_kept_to_read_on_is_bounded(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_a_command_out_of_time_tells_what_it_said_so_far(tmp_path):
     stuck = "print('stuck', file=sys.stderr, flush=True)\ntime.sleep(60)"
     code = f"import sys, time\n{LOUD}\nsys.stdout.flush()\n{stuck}"

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import pytest
 
 from fanfold.agents.role import CallGuard
-from fanfold.agents.toolbox.command_patterns import allows, read_pattern
-from fanfold.agents.toolbox.guards import is_guarded, why_denied
+from fanfold.agents.tool_names import allows, read_pattern
+from fanfold.agents.tools.toolbox import is_guarded, why_denied
 
 
 class Ended(NamedTuple):

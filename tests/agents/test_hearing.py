@@ -5,19 +5,19 @@ import tracemalloc
 from typing import Any
 
 import msgspec
+import pytest
 
-from fanfold.agents.acp.messages import AgentMessages
-from fanfold.agents.command.events import Called, Denied, Returned, Said, TurnEnd
-from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
-from fanfold.agents.command.hearing import (
+from fanfold.agents.command.acp import AgentMessages
+from fanfold.agents.command.events import DenialEvent, TextEvent, ToolCallEvent, ToolResultEvent, TurnEnd
+from fanfold.agents.command.profile import Profile
+from fanfold.agents.command.recorder import (
     MAX_CALLS,
     MAX_ENTRIES,
     MAX_KEPT_BYTES,
     NOT_KEPT,
-    Hearing,
+    TranscriptRecorder,
 )
-from fanfold.agents.command.profile import Profile
-from fanfold.agents.command.verdict import judge
+from fanfold.agents.command.transcript_events import MAX_TEXT_CHARS, judge
 from fanfold.agents.entries import Response, ToolResult
 from tests.work import patience
 
@@ -30,7 +30,7 @@ def heard(facts, record=None):
     async def keep(entry):
         (record or kept.append)(entry)
 
-    hearing = Hearing(keep, lambda news: None, str)
+    hearing = TranscriptRecorder(keep, lambda news: None, str)
 
     async def hear():
         for fact in facts:
@@ -44,8 +44,8 @@ def heard(facts, record=None):
 def judge_many_denials():
     def facts():
         for number in range(40_000):
-            yield Called(f"c{number}", f"tool{number}")
-            yield Denied(f"c{number}", f"tool{number}")
+            yield ToolCallEvent(f"c{number}", f"tool{number}")
+            yield DenialEvent(f"c{number}", f"tool{number}")
         yield TurnEnd(text="done")
 
     hearing, _ = heard(facts())
@@ -54,9 +54,10 @@ def judge_many_denials():
 
 def hear_many_pieces():
     """One message that comes in very many pieces."""
-    return heard(Said("four", "m", "", True) for _ in range(400_000))
+    return heard(TextEvent("four", "m", "", True) for _ in range(400_000))
 
 
+@pytest.mark.full
 def test_very_many_denials_are_judged_in_few_words():
     with patience():
         failure = judge_many_denials()
@@ -69,8 +70,8 @@ def test_a_tool_that_was_denied_and_worked_later_is_forgiven_and_one_that_worked
     def story(*words):
         facts = []
         for number, word in enumerate(words):
-            facts += [Called(str(number), "Write"), Returned(str(number), "", word != "works")]
-            facts += [Denied(str(number), "Write")] if word == "denied" else []
+            facts += [ToolCallEvent(str(number), "Write"), ToolResultEvent(str(number), "", word != "works")]
+            facts += [DenialEvent(str(number), "Write")] if word == "denied" else []
         hearing, _ = heard([*facts, TurnEnd()])
         return judge(PROFILE, hearing.ending) is None
 
@@ -87,7 +88,9 @@ def test_calls_without_end_take_no_memory_and_little_of_the_log():
         size[0] += len(entry.text) + sum(len(str(call.args)) for call in entry.tool_calls)
         assert len(entry.tool_calls) <= MAX_CALLS
 
-    facts = (Called(f"{number}{'x' * 30_000}", "t" * 30_000, {"a": "y" * 60_000}) for number in range(2_000))
+    facts = (
+        ToolCallEvent(f"{number}{'x' * 30_000}", "t" * 30_000, {"a": "y" * 60_000}) for number in range(2_000)
+    )
     tracemalloc.start()
     try:
         heard(facts, count)
@@ -97,6 +100,7 @@ def test_calls_without_end_take_no_memory_and_little_of_the_log():
     assert 0 < size[0] <= MAX_KEPT_BYTES
 
 
+@pytest.mark.full
 def test_one_message_in_very_many_pieces_is_put_together_once():
     with patience():
         hearing, [said] = hear_many_pieces()
@@ -105,16 +109,16 @@ def test_one_message_in_very_many_pieces_is_put_together_once():
 
 
 def test_pieces_that_are_no_deltas_stand_on_lines_of_their_own():
-    _, [said] = heard([Said("one", "m"), Said("two", "m"), Said("!", "m", "", True)])
+    _, [said] = heard([TextEvent("one", "m"), TextEvent("two", "m"), TextEvent("!", "m", "", True)])
     assert said.text == "one\ntwo!"
 
 
 def test_a_call_that_is_told_of_twice_is_put_down_once():
     facts = [
-        Called("a", "Write", {"path": "x"}),
-        Returned("a", "ok"),
-        Returned("a", "ok"),
-        Called("a", "Write"),
+        ToolCallEvent("a", "Write", {"path": "x"}),
+        ToolResultEvent("a", "ok"),
+        ToolResultEvent("a", "ok"),
+        ToolCallEvent("a", "Write"),
     ]
     _, kept = heard(facts)
     assert [type(entry) for entry in kept] == [Response, ToolResult]
@@ -123,8 +127,8 @@ def test_a_call_that_is_told_of_twice_is_put_down_once():
 def test_what_is_not_kept_is_told_once():
     def facts():
         for number in range(MAX_ENTRIES):
-            yield Returned(str(number), "ok")
-        yield Said("The end.")
+            yield ToolResultEvent(str(number), "ok")
+        yield TextEvent("The end.")
 
     _, kept = heard(facts())
     marks = [index for index, entry in enumerate(kept) if getattr(entry, "text", "") == NOT_KEPT]

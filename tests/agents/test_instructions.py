@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.instructions import (
     MAX_BYTES,
     MAX_FOLDERS,
@@ -17,8 +16,9 @@ from fanfold.agents.instructions import (
     point_to,
     read_instructions,
 )
-from fanfold.agents.toolbox.local_instructions import InstructedTools
-from fanfold.agents.toolbox.schemas import ToolSpec
+from fanfold.agents.models.session import ModelBackend
+from fanfold.agents.tool_names import ToolSpec
+from fanfold.agents.tools.toolbox import InstructedTools
 from fanfold.kernel.plan import JSON
 from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import play, request
@@ -86,6 +86,7 @@ def test_the_role_comes_first():
     assert text.endswith("PROJECT")
 
 
+@pytest.mark.full
 def test_every_agent_hears_them_unless_they_are_switched_off(tmp_path):
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n")
 
@@ -97,7 +98,9 @@ def test_every_agent_hears_them_unless_they_are_switched_off(tmp_path):
 
     async def silent(here):
         await here.run(request(tmp_path))
-        assert here.provider.asked[0].messages[0].text == "You work."
+        system = here.provider.asked[0].messages[0].text
+        assert system.startswith("You work.")
+        assert "Use tabs." not in system
 
     play([Reply(text="ok")], scene, instructions=read_instructions(str(tmp_path)))
     play([Reply(text="ok")], silent)
@@ -150,6 +153,7 @@ def test_a_folder_that_leads_out_or_into_itself_tells_nothing(tmp_path):
     assert read_instructions(str(tmp_path / "in")).below == {}
 
 
+@pytest.mark.full
 def test_who_reads_in_a_folder_is_told_with_its_first_file(tmp_path):
     nested(tmp_path, api="Use the second version.", web="Use colours.")
     (tmp_path / "api/a.txt").write_text("one")

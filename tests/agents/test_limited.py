@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.limited import do_limited
-from fanfold.agents.toolbox.search import SearchTools
+from fanfold.agents.confined import ToolFailed
+from fanfold.agents.tools.fetch import do_limited
+from fanfold.agents.tools.files import SearchTools
 from tests.work import PATIENCE_S, patience
+
+pytestmark = pytest.mark.full
 
 EXPENSIVE = [
     r"(a{1000}){1000}",

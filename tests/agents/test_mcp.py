@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.confined import ToolFailed
 from fanfold.agents.entries import Calling, ToolCall
 from fanfold.agents.permissions import Action, Permissions
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.agents.toolbox.mcp.tools import ServedTools
+from fanfold.agents.tools.mcp_tools import ServedTools
+from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.sessions.processes import Process, end_tree, start_process
 from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
 PATIENT = {"startup_timeout_sec": 60, "tool_timeout_sec": 60}
@@ -194,7 +196,7 @@ def test_a_call_that_changes_something_is_put_to_the_person_and_a_reading_one_is
         assert not (tmp_path / "notes.txt").exists()
         assert await here.call("mcp__shop__note", text="yes") == {"text": "noted"}
         assert (tmp_path / "notes.txt").read_text() == "yes\n"
-        assert [(one.kind, one.session_id, one.step) for one in asked] == [("command", "s1", "work")] * 2
+        assert [(one.kind, one.session_id, one.step) for one in asked] == [("tool", "s1", "work")] * 2
         assert "no" * 1_000 in asked[0].what, "a person sees all of what they allow"
         assert asked[1].what == 'mcp shop/note {"text":"yes"}'
 
@@ -669,7 +671,7 @@ def test_a_session_that_is_cancelled_during_a_call_leaves_no_server(tmp_path):
 def test_sessions_that_begin_at_once_load_the_client_once_and_whole():
     code = """
 import asyncio
-from fanfold.agents.toolbox.mcp.connection import load_client
+from fanfold.agents.tools.mcp import load_client
 
 async def load(over_http):
     await load_client(over_http)
@@ -688,8 +690,8 @@ def test_a_session_without_servers_does_not_load_the_client():
     code = """
 import asyncio, sys
 from fanfold.agents.permissions import Permissions
-from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.agents.toolbox.mcp.tools import ServedTools
+from fanfold.agents.tools.toolbox import SessionTools
+from fanfold.agents.tools.mcp_tools import ServedTools
 from tests.models.sessions import request
 
 asked = request(tools=("read_file",), mcp_servers={"a": {"command": "x"}})

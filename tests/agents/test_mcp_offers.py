@@ -12,8 +12,8 @@ from mcp.types import (
     TextResourceContents,
 )
 
-from fanfold.agents.toolbox.mcp.offers import OPEN, clean_schema, told
-from fanfold.text.json_schema import misfits
+from fanfold.agents.tools.mcp_servers import OPEN, clean_schema, told
+from fanfold.language.json_text import misfits
 
 
 def text(words: str) -> TextContent:

@@ -6,8 +6,8 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.role import Notice
-from fanfold.agents.roles.files import read_role
-from fanfold.agents.toolbox.mcp.servers import Server, read_server, servers_of
+from fanfold.agents.role_files import read_role
+from fanfold.agents.tools.mcp_servers import Server, read_server, servers_of
 
 OURS = {
     "TOKEN": "the-token-of-the-test",

@@ -5,7 +5,18 @@ import itertools
 
 import pytest
 
-from fanfold.agents.permissions import POSTURES, Action, PermissionDenied, Permissions, narrower
+from fanfold.agents.permissions import (
+    POSTURES,
+    Action,
+    Answer,
+    Grants,
+    PermissionDenied,
+    Permissions,
+    narrower,
+)
+from fanfold.cli.questions import PagedQuestion
+from fanfold.language.consent import ConsentRequest
+from fanfold.workspace.grants import ProjectGrants
 
 RUN = Action("command", "make")
 WRITE = Action("write", "write_file a")
@@ -83,3 +94,88 @@ def test_questions_of_parent_and_child_are_put_one_at_a_time():
 
     asyncio.run(main())
     assert most == 1
+
+
+# Answers that hold for longer
+
+
+class Person:
+    """Answers every question alike, and remembers what was asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def __call__(self, action: Action) -> Answer:
+        self.asked.append(action.what)
+        return self.answer
+
+
+def test_always_in_this_run_covers_what_is_of_the_same_kind():
+    person = Person("run")
+    permissions = Permissions("ask", person, covered=frozenset())
+    for what in ("make", "pytest"):
+        check(permissions.narrowed("auto"), Action("command", what))
+    check(permissions, Action("write", "a.txt"))
+    assert person.asked == ["make", "a.txt"]
+    with pytest.raises(PermissionDenied):
+        check(permissions.narrowed("read_only"), Action("command", "make"))
+
+
+def test_always_for_a_command_holds_in_later_runs_of_this_project_alone(tmp_path):
+    home, project, other = tmp_path / "home", tmp_path / "project", tmp_path / "other"
+    project.mkdir()
+    other.mkdir()
+    person = Person("project")
+
+    def run(folder, what):
+        check(Permissions("ask", person, grants=Grants(ProjectGrants(home, folder))), Action("command", what))
+
+    run(project, "make test")
+    run(project, "make test")
+    assert person.asked == ["make test"]
+    run(project, "make clean")
+    run(other, "make test")
+    assert person.asked == ["make test", "make clean", "make test"]
+    unattended = Permissions("ask", None, grants=Grants(ProjectGrants(home, project)))
+    check(unattended, Action("command", "make test"))
+    with pytest.raises(PermissionDenied):
+        check(unattended.unasked(), Action("command", "make test"))
+    assert list(project.iterdir()) == []
+    assert (home / "permissions.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_another_folder_at_the_same_path_has_none_of_the_grants(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    grants = ProjectGrants(tmp_path / "home", project)
+    grants.add("make test")
+    assert grants.allows("make test")
+    project.rename(tmp_path / "before")
+    project.mkdir()
+    assert not grants.allows("make test")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"x": 5', "\xff"])
+def test_a_damaged_file_holds_no_grant_and_is_replaced(tmp_path, text):
+    (tmp_path / "permissions.json").write_text(text, encoding="latin-1")
+    grants = ProjectGrants(tmp_path, tmp_path)
+    assert not grants.allows("make")
+    grants.add("make")
+    assert grants.allows("make")
+
+
+def test_only_single_commands_can_be_allowed_for_a_project(tmp_path):
+    person, stored = Person("project"), ProjectGrants(tmp_path, tmp_path)
+    request = ConsentRequest("lead wants to do this:", ("run x",))
+    for action in (Action("network", "x"), Action("command", "x", request=request)):
+        check(Permissions("ask", person, covered=frozenset(), grants=Grants(stored)), action)
+    assert not stored.allows("x")
+
+
+def test_a_question_takes_the_answers_that_it_offers(capsys):
+    request = ConsentRequest("work wants to run:", ("make",))
+    always: dict[str, Answer] = {"a": "run", "p": "project"}
+    for typed, answer in (("a\n", "run"), ("P\n", "project"), ("y\n", True), ("\n", False), ("x\n", False)):
+        assert PagedQuestion(request, "allow it?", always).hear(typed) == answer
+    assert PagedQuestion(request, "Run it?").hear("a\n") is False

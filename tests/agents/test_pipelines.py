@@ -12,9 +12,9 @@ from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
-from fanfold.agents.roles.registry import Registry, Root, load_roles
-from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.testing.provider import Asked, Call, Reply, answer_with
+from fanfold.agents.roles import Registry, Root, load_roles
+from fanfold.agents.tools.toolbox import SessionTools
+from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.models.sessions import Killed, Recorder, World, kinds, play, request
 
 HEAD = """\
@@ -68,10 +68,11 @@ async def run(world: World, what: SessionRequest, recorder: Recorder | None = No
 # -- running
 
 
-def by_stage(heard: Asked) -> Reply:
+def by_stage(heard: RecordedRequest) -> Reply:
     return Reply(text="faults: none") if heard.prompt.startswith("Check") else Reply(text="hello, briefly")
 
 
+@pytest.mark.full
 def test_stages_run_in_order_and_the_last_one_answers(tmp_path):
     (tmp_path / "a.txt").write_text("hello world\n")
 
@@ -89,6 +90,7 @@ def test_stages_run_in_order_and_the_last_one_answers(tmp_path):
     play(by_stage, scene)
 
 
+@pytest.mark.full
 def test_a_session_without_stages_goes_straight_through(tmp_path):
     async def scene(here):
         result = await run(here, asked(tmp_path))
@@ -98,6 +100,7 @@ def test_a_session_without_stages_goes_straight_through(tmp_path):
     play([Reply(text="ok")], scene)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("killed_at", range(1, 8))
 def test_a_crash_behind_any_entry_repeats_no_stage_that_ended_and_pays_for_nothing_twice(killed_at, tmp_path):
     (tmp_path / "a.txt").write_text("hello world\n")
@@ -117,10 +120,11 @@ def test_a_crash_behind_any_entry_repeats_no_stage_that_ended_and_pays_for_nothi
     play(by_stage, scene)
 
 
+@pytest.mark.full
 def test_a_stage_that_was_cut_short_goes_on_behind_its_own_entries(tmp_path):
     (tmp_path / "a.txt").write_text("hello\n")
 
-    def script(heard: Asked) -> Reply:
+    def script(heard: RecordedRequest) -> Reply:
         if heard.prompt.startswith("Check"):
             return Reply(text="done")
         return (
@@ -146,6 +150,7 @@ def test_a_stage_that_was_cut_short_goes_on_behind_its_own_entries(tmp_path):
 WRITE = {"tool": "write_file", "args": {"path": "out.txt", "content": "{{previous}}"}}
 
 
+@pytest.mark.full
 def test_a_tool_stage_changes_what_its_session_may_change(tmp_path):
     async def scene(here):
         result = await run(here, asked(tmp_path, {"model": True}, WRITE))
@@ -157,6 +162,7 @@ def test_a_tool_stage_changes_what_its_session_may_change(tmp_path):
     play([Reply(text="words")], scene)
 
 
+@pytest.mark.full
 def test_a_change_that_a_crash_swallowed_is_not_repeated_and_fails_the_session(tmp_path):
     async def scene(here):
         before = asked(tmp_path, {"model": True}, WRITE)
@@ -177,6 +183,7 @@ def test_a_change_that_a_crash_swallowed_is_not_repeated_and_fails_the_session(t
     play([Reply(text="words")], scene)
 
 
+@pytest.mark.full
 def test_a_stage_cannot_write_where_its_session_may_not(tmp_path):
     async def scene(here):
         with pytest.raises(SessionFailed) as failed:
@@ -189,6 +196,7 @@ def test_a_stage_cannot_write_where_its_session_may_not(tmp_path):
     play([], scene)
 
 
+@pytest.mark.full
 def test_an_agent_stage_is_as_narrow_as_its_role_and_its_session(tmp_path):
     async def scene(here):
         await run(here, asked(tmp_path, CHECK | {"prompt": "Look"}, read_only=False))
@@ -198,6 +206,7 @@ def test_an_agent_stage_is_as_narrow_as_its_role_and_its_session(tmp_path):
     play([Reply(text="ok")], scene)
 
 
+@pytest.mark.full
 def test_what_the_step_wants_of_its_output_is_asked_of_the_last_stage_alone(tmp_path):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -215,6 +224,7 @@ def test_what_the_step_wants_of_its_output_is_asked_of_the_last_stage_alone(tmp_
     )
 
 
+@pytest.mark.full
 def test_a_stage_may_have_a_schema_model_tools_and_instructions_of_its_own(tmp_path):
     stage = {
         "name": "list",
@@ -243,6 +253,7 @@ def test_a_stage_may_have_a_schema_model_tools_and_instructions_of_its_own(tmp_p
     )
 
 
+@pytest.mark.full
 def test_a_field_that_is_not_there_fails_with_the_stage_and_the_words(tmp_path):
     async def scene(here):
         with pytest.raises(SessionFailed) as failed:
@@ -256,6 +267,7 @@ def test_a_field_that_is_not_there_fails_with_the_stage_and_the_words(tmp_path):
     play([Reply(text="plain text")], scene)
 
 
+@pytest.mark.full
 def test_a_tool_s_failure_names_its_stage(tmp_path):
     async def scene(here):
         with pytest.raises(SessionFailed) as failed:
@@ -266,6 +278,7 @@ def test_a_tool_s_failure_names_its_stage(tmp_path):
     play([], scene)
 
 
+@pytest.mark.full
 def test_secrets_in_what_a_tool_stage_read_are_neither_recorded_nor_passed_on(tmp_path):
     (tmp_path / "a.txt").write_text("the word is hunter2-hunter2\n")
 
@@ -277,6 +290,7 @@ def test_secrets_in_what_a_tool_stage_read_are_neither_recorded_nor_passed_on(tm
     play([Reply(text="ok")], scene)
 
 
+@pytest.mark.full
 def test_whoever_is_spoken_to_again_begins_with_the_first_stage(tmp_path):
     async def scene(here):
         before = asked(tmp_path, {"model": True})

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.command.calls import Turn, make_call
-from fanfold.agents.command.events import TAKES, TurnEnd, read_line
-from fanfold.agents.command.profile import Profile
-from fanfold.agents.command.profile_checks import GROUPS, VALUES, check_profile
+from fanfold.agents.command.events import GROUPS, TAKES, VALUES, TurnEnd, check_profile, read_line
+from fanfold.agents.command.profile import TAKEN, Profile, is_program, profile_names
 from fanfold.agents.command.profile_files import find_profile, load_profiles
-from fanfold.agents.command.profile_names import TAKEN, is_program, profile_names
 from fanfold.errors import AuthorError
 from fanfold.wiring import BACKENDS
 from tests.session_requests import session_request

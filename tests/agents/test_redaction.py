@@ -102,11 +102,13 @@ values = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(values)
 def test_a_value_without_secrets_comes_back_as_the_same_object(value):
     assert Redactor([KEY]).json(value) is value
 
 
+@pytest.mark.full
 @given(values)
 def test_no_secret_survives_anywhere_in_a_value(value):
     hidden = {"deep": [value, {KEY: [f"a {KEY} b", 1, None]}], "same": value}

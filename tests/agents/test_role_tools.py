@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.role import Notice, Role
-from fanfold.agents.roles.files import read_role
-from fanfold.agents.toolbox.schemas import BY_NAME
+from fanfold.agents.role_files import read_role
+from fanfold.agents.tool_names import BY_NAME
 
 EVERYTHING = set(BY_NAME)
 FILE_CHANGES = {"write_file", "edit_file", "apply_patch", "delete_file"}
@@ -39,7 +39,7 @@ def test_all_tools_can_be_asked_for(tmp_path, keys):
 @pytest.mark.parametrize(
     ("keys", "kept", "words"),
     [
-        ("tools: Task, TodoWrite", (), ["Task", "TodoWrite"]),
+        ("tools: LSP, TodoWrite", (), ["LSP", "TodoWrite"]),
         ("tools: Edit(docs/**), Read", ("Read",), ["Edit(docs/**)"]),
         (
             "tools: [Read, WebFetch(domain:a.example, domain:b.example)]",
@@ -60,8 +60,17 @@ def test_what_a_claude_role_cannot_have_here_is_noted(tmp_path, keys, kept, word
     assert all(f'"{word}"' in notice.message for word, notice in zip(words, notices, strict=True))
 
 
+@pytest.mark.parametrize("tool", ["Task", "Agent"])
+def test_a_role_that_cannot_delegate_here_says_so(tmp_path, tool):
+    role, notices = claude(tmp_path, f"tools: Read, {tool}")
+    assert role.tools == ("Read",)
+    (notice,) = notices
+    assert (notice.code, notice.severity) == ("role.lacks", "warning")
+    assert f"does without {tool}" in notice.message
+
+
 def test_a_note_stands_at_the_line_of_the_tool(tmp_path):
-    _, notices = claude(tmp_path, "tools:\n  - Read\n  - Task\n  - Edit(src/*)")
+    _, notices = claude(tmp_path, "tools:\n  - Read\n  - LSP\n  - Edit(src/*)")
     assert [notice.line for notice in notices] == [6, 7]
 
 

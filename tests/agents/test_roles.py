@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.roles.files import MAX_FILE_BYTES
-from fanfold.agents.roles.registry import Registry, load_roles, role_roots
+from fanfold.agents.role_files import MAX_FILE_BYTES
+from fanfold.agents.roles import Registry, load_roles, role_roots
 
 TOML = """\
 name = "{name}"

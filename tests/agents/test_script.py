@@ -2,8 +2,7 @@
 
 import pytest
 
-from fanfold.agents.scripts.answer import FORMAT, Answer, ScriptedCall
-from fanfold.agents.scripts.script import Script
+from fanfold.agents.script import FORMAT, Answer, Script, ScriptedCall
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import FAILURE_CLASSES
 from tests.work import count_calls

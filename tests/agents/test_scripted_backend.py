@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionResult
-from fanfold.agents.backends.scripted import CALLS_VARIABLE, ScriptedBackend
 from fanfold.agents.entries import E, Entry, ToolResult
-from fanfold.agents.scripts.script import Script
+from fanfold.agents.script import Script
+from fanfold.agents.scripted import CALLS_VARIABLE, ScriptedBackend
 from tests.session_requests import session_request
 
 

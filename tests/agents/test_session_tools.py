@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.agents.backend import SessionRequest
+from fanfold.agents.confined import ToolFailed
 from fanfold.agents.permissions import Action, Permissions
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.artifacts import ArtifactFiles
-from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.agents.toolbox.patches import PatchError, apply, parse
+from fanfold.agents.tool_names import PatchError, apply, parse
+from fanfold.agents.tools.files import ArtifactFiles
+from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.errors import WorldError
 from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactRoom
 from tests.session_requests import session_request
@@ -72,6 +72,7 @@ def test_files_are_listed_by_name_and_read_on_by_offset(project):
     assert call(project, "list_files", path="src") == {"files": ["src/a.py", "src/b.txt"]}
 
 
+@pytest.mark.full
 def test_searching_gives_lines_and_leaves_out_what_is_noise(project):
     found = call(project, "search_files", pattern=r"^def \w+")
     assert [(hit["path"], hit["line"]) for hit in found["matches"]] == [("src/a.py", 1), ("src/a.py", 5)]
@@ -84,8 +85,9 @@ def test_searching_gives_lines_and_leaves_out_what_is_noise(project):
     assert two["matches"][0]["line"] == 5
 
 
+@pytest.mark.full
 def test_a_pattern_that_never_ends_is_ended(project, monkeypatch):
-    monkeypatch.setattr("fanfold.agents.toolbox.search.SEARCH_S", 0.3)
+    monkeypatch.setattr("fanfold.agents.tools.files.SEARCH_S", 0.3)
     (project / "evil").write_text("a" * 5_000 + "b")
     failed = refused(
         project, "search_files", "tool.timeout", pattern=r"^(a|a|aa)+$|(x+x+)+y|(a*)*c", path="evil"
@@ -93,6 +95,7 @@ def test_a_pattern_that_never_ends_is_ended(project, monkeypatch):
     assert "simpler" in failed.hint
 
 
+@pytest.mark.full
 def test_a_search_does_not_hold_up_the_others(project):
     (project / "evil").write_text("a" * 5_000 + "b")
 
@@ -113,10 +116,11 @@ def test_a_search_does_not_hold_up_the_others(project):
         assert ticks > 5
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fanfold.agents.toolbox.search.SEARCH_S", 0.5)
+        patch.setattr("fanfold.agents.tools.files.SEARCH_S", 0.5)
         asyncio.run(main())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tool", ["read_file", "list_files", "search_files", "edit_file"])
 @pytest.mark.parametrize("path", ["/etc", "../..", "out", "src/../../.."])
 def test_nothing_outside_the_workspace_is_reached(project, tool, path):
@@ -299,7 +303,7 @@ def test_a_role_is_offered_what_it_lists_whatever_it_calls_it(project):
 def test_every_schema_is_closed_and_accepted_by_the_validator(project):
     import jsonschema_rs
 
-    from fanfold.agents.toolbox.schemas import SPECS
+    from fanfold.agents.tool_names import SPECS
 
     for spec in SPECS:
         assert spec.schema["additionalProperties"] is False

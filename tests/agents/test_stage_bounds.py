@@ -11,7 +11,7 @@ from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResu
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role, SandboxMode, Stage
-from fanfold.agents.toolbox.catalogue import SessionTools
+from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.kernel.events import Usage
 from tests.models.sessions import Recorder, request
 

@@ -173,9 +173,7 @@ class Console:
 def browser() -> Iterator[Browser]:
     """Chromium, and the event loop that drives it: while it runs, this thread can start no other."""
     if CHROMIUM is None:
-        pytest.skip(
-            "no Chromium here: tools/browser installs it for root, apt-get install chromium for anybody"
-        )
+        pytest.skip("needs Chromium: apt-get install chromium")
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM)

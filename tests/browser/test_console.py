@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, expect
 from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, SWEEP_SCRIPT, Console, spent
 from tests.server.conftest import Server, serving
 
+pytestmark = pytest.mark.full
+
 
 def test_a_first_visit_teaches_and_runs_something_without_a_key(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
@@ -42,6 +44,7 @@ def test_the_other_first_runs_end_well_too(browser: Browser, tmp_path: Path, nam
         assert console.watch.wrong == []
 
 
+@pytest.mark.proof("console page")
 def test_a_recipe_is_run_from_its_form_and_seen_to_end(console: Console) -> None:
     page = console.go("/recipes/research-and-brief?view=run")
     run = page.get_by_role("button", name="Run", exact=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Console
+
+pytestmark = pytest.mark.full
 
 BREAKS = """\
 name: breaks

@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, Console, lay_out_console, spent
 from tests.server.conftest import run_command, serving
 
+pytestmark = pytest.mark.full
+
 TABS = 12
 STEPS = 2_000
 complete_only = pytest.mark.skipif(not COMPLETE, reason="takes long: make browser")

@@ -10,7 +10,7 @@ from unicodedata import category
 import pytest
 from playwright.sync_api import expect
 
-from fanfold.text.terminal import visible
+from fanfold.language.terminal import visible
 from tests.browser.conftest import Console
 
 SAYS = "name: says\nsteps: [{id: say, agent: explorer, prompt: x}]\n"
@@ -45,6 +45,7 @@ def said(console: Console, folder: Path, output: Any) -> str:
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [
@@ -68,6 +69,7 @@ def test_no_text_keeps_a_page_from_being_used(console: Console, folder: Path, te
     assert time.monotonic() - began < MUCH_S
 
 
+@pytest.mark.full
 def test_a_long_text_is_shown_to_its_end(console: Console, folder: Path) -> None:
     run = said(console, folder, "word " * 210_000 + "the very end")
     page = console.go(f"/runs/{run}?view=table&step=say")
@@ -76,6 +78,7 @@ def test_a_long_text_is_shown_to_its_end(console: Console, folder: Path) -> None
     assert (shown.text_content() or "").endswith("word the very end")
 
 
+@pytest.mark.full
 def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) -> None:
     family = "\U0001f469\u200d\U0001f467"
     text = f"\x1b[31mred \x00 \u202etxt.exe\u202c \U000e0041 \r\nnext \u0645\u06cc\u200c\u062e {family}"
@@ -87,6 +90,7 @@ def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) ->
     expect(page.locator(".output pre.block")).to_contain_text("␛[31mred ␀ <U+202E>txt.exe")
 
 
+@pytest.mark.full
 def test_what_the_command_line_shows_by_a_sign_the_console_does_too(console: Console) -> None:
     """Whatever is assigned, but for marks that scripts need and spaces, which have a width."""
     page = console.go("/")
@@ -100,6 +104,7 @@ def test_what_the_command_line_shows_by_a_sign_the_console_does_too(console: Con
     assert known & set(signed) - on_the_command_line - {ord("\r")} == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -117,6 +122,7 @@ def test_marks_that_pile_up_are_shown_and_one_that_is_needed_stays(
     expect(page.locator(".output .prose p")).to_have_text(shown)
 
 
+@pytest.mark.full
 def test_a_page_that_cannot_be_drawn_says_so_there_and_to_the_browser_and_the_others_go_on(
     console: Console,
 ) -> None:
@@ -134,6 +140,7 @@ def test_a_page_that_cannot_be_drawn_says_so_there_and_to_the_browser_and_the_ot
     console.watch.expected = ()
 
 
+@pytest.mark.full
 def test_a_recipe_with_line_ends_of_windows_is_shown_without_signs(console: Console, folder: Path) -> None:
     file = folder / ".fanfold" / "workflows" / "windows.yaml"
     file.write_bytes(SAYS.replace("says", "windows").replace("\n", "\r\n").encode())
@@ -142,6 +149,7 @@ def test_a_recipe_with_line_ends_of_windows_is_shown_without_signs(console: Cons
     expect(page.locator(".editor pre")).not_to_contain_text("␍")
 
 
+@pytest.mark.full
 def test_no_digit_of_a_long_number_is_lost(console: Console, folder: Path) -> None:
     (folder / ".fanfold" / "workflows" / "decides.yaml").write_text(DECIDES)
     page = console.go("/recipes/decides?view=run")

@@ -12,6 +12,8 @@ from tests.browser.conftest import Console, spent
 from tests.browser.test_pages import hanging_over, not_for_everybody
 from tests.server.conftest import Server
 
+pytestmark = pytest.mark.full
+
 NAME = "a-recipe-with-a-name-as-long-as-a-name-of-a-recipe-may-be-at-all"
 STEP = "a_step_with_a_name_that_is_longer_than_any_box_on_a_page_could_hold"
 UNBROKEN = "x" * 400

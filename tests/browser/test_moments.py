@@ -15,9 +15,11 @@ from playwright.sync_api import Browser, Request, Route, expect
 from fanfold.kernel.events import Usage
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.stores.trees import head
+from fanfold.testing.store_suite import head
 from tests.browser.conftest import SLOW_SCRIPT, Console, lay_out_console
 from tests.server.conftest import serving
+
+pytestmark = pytest.mark.full
 
 PRESSED_WHEN_DRAWN = """
 new MutationObserver((_, watch) => {

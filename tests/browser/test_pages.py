@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import COMPLETE, Console
 from tests.server.conftest import Server
 
+pytestmark = pytest.mark.full
+
 PAGES = {
     "home": "/",
     "recipes": "/recipes",

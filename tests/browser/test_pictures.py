@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, expect
 from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, Console
 from tests.server.conftest import Server
 
+pytestmark = pytest.mark.full
+
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
@@ -33,7 +35,7 @@ PICTURES = [
 ]
 
 
-@pytest.mark.skipif(not COMPLETE, reason="writes docs/images: make browser")
+@pytest.mark.skipif(not COMPLETE, reason="takes long: make browser")
 def test_pictures_are_taken(browser: Browser, server: Server, swept: str) -> None:
     for picture in PICTURES:
         options: dict[str, Any] = {"color_scheme": picture.theme, "reduced_motion": "reduce"}

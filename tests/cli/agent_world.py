@@ -57,8 +57,10 @@ class AgentWorld:
         program.write_text(f"#!/usr/bin/env python3\n{source}")
         program.chmod(0o755)
         for act in acts:
-            if "says" in act:
-                shutil.copy(RECORDED / act["says"], self.bin)
+            for one in (act, *act.get("told", {}).values()):
+                for key in ("says", "errs"):
+                    if key in one:
+                        shutil.copy(RECORDED / one[key], self.bin)
         (self.bin / f"{name}.json").write_text(json.dumps({"acts": acts}))
 
     def role(self, name: str, backend: str, more: str = "") -> None:

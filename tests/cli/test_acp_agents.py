@@ -7,6 +7,8 @@ import pytest
 from tests.cli.agent_world import SPEAKING, AgentWorld, step
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def agents(project, tmp_path, monkeypatch):

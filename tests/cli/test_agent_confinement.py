@@ -18,6 +18,8 @@ from tests.hostile.worlds import without_bubblewrap
 from tests.levels import needs_bubblewrap
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 TOKENS = {
     "accessToken": "access-token-of-the-user",
     "refreshToken": "refresh-token-of-the-user",

@@ -78,6 +78,7 @@ def test_what_cannot_be_meant_is_refused_where_it_stands(project, fanfold, step,
     assert words in f"{found[0]['message']} {found[0]['help']}"
 
 
+@pytest.mark.full
 def test_a_prompt_from_a_file_is_frozen_with_the_run(project, fanfold):
     (project / "prompts").mkdir()
     (project / "prompts/look.md").write_text("Look for {{inputs.topic}}.")

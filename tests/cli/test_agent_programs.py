@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
+from fanfold.agents.command.transcript_events import MAX_TEXT_CHARS
 from tests.cli.agent_world import SUCCESS, AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
@@ -87,7 +89,6 @@ REFUSED = [
     ("goose", "goose-unreachable.jsonl", "transport", "agent.unreachable", "Could not connect"),
     ("claude", "claude-denied.json", "permission", "agent.denied", "not allowed to use Write"),
     ("claude", "claude-max-turns.json", "agent", "session.max_turns", "maximum number of turns"),
-    ("claude", "claude-budget.json", "budget", "agent.budget", "maximum budget"),
 ]
 
 
@@ -121,8 +122,10 @@ def test_what_ends_with_status_0_and_did_not_work_fails_with_the_right_class(
 ):
     agents.install(name, {"says": says})
     agents.role("coder", name)
-    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"], retry={"attempts": 1})))
-    error = done["steps"]["work"]["error"]
+    once = step("coder", write_set=["*.txt"], retry={"attempts": 1})
+    done = run(fanfold, agents.recipe(once, limits={"outage": 0}))
+    error = done["error"] if kind == "transport" else done["steps"]["work"]["error"]
+    assert done["status"] == ("paused" if kind == "transport" else "failed")
     assert (error["class"], error["code"]) == (kind, code), error
     assert words in error["message"]
 
@@ -138,8 +141,9 @@ def test_an_agent_that_waits_for_ever_is_ended(agents, fanfold, name, says, kind
     agents.install(name, {"says": says, "then": "hang"})
     agents.role("coder", name)
     agents.profile(name, f"credentials = []\n{limit}\n")
-    done = run(fanfold, agents.recipe(step("coder", retry={"attempts": 1})))
-    assert done["steps"]["work"]["error"]["class"] == kind
+    done = run(fanfold, agents.recipe(step("coder", retry={"attempts": 1}), limits={"outage": 0}))
+    error = done["error"] if kind == "transport" else done["steps"]["work"]["error"]
+    assert error["class"] == kind
 
 
 def test_an_agent_that_closes_its_output_and_goes_on_is_ended(agents, fanfold, monkeypatch):
@@ -181,9 +185,24 @@ def test_what_an_agent_writes_outside_of_its_set_and_its_workspace_does_not_arri
     assert "other.md" in error["message"]
     assert not (project / "other.md").exists()
     assert not outside.exists()
-    [call] = agents.calls()
+    call, corrected = agents.calls()
     assert call["wrote"]["/etc/planted"] == "Read-only file system"
     assert not (tmp_path / "home" / ".ssh").exists()
+    assert "- other.md (" in corrected["stdin"], "it was given one turn to correct it"
+    assert "It may change: `*.txt`." in corrected["stdin"]
+
+
+def test_a_change_outside_of_the_write_set_that_is_corrected_does_not_fail_the_step(agents, fanfold, project):
+    wrong = {"says": SUCCESS["claude"], "writes": {"other.md": "x", "hello.txt": "hello\n"}}
+    agents.install("claude", wrong, {"says": SUCCESS["claude"], "deletes": ["other.md"]})
+    agents.role("coder", "claude")
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
+    assert (done["status"], [one["path"] for one in done["changes"]]) == ("completed", ["hello.txt"])
+    first, second = agents.calls()
+    known = first["argv"][first["argv"].index("--session-id") + 1]
+    assert "--resume" in second["argv"], f"in the same conversation as {known}"
+    told = fanfold("transcript", "last", "work", "--json").json()["entries"]
+    assert "may not change" in json.dumps(told)
 
 
 def test_an_agent_without_schemas_of_its_own_is_told_and_corrected(agents, fanfold):
@@ -234,7 +253,8 @@ def test_a_role_that_is_a_command_gets_its_task_on_standard_input(agents, fanfol
     assert (project / "hello.txt").read_text() == "hi\n"
     [call] = agents.calls()
     assert call["argv"] == ["--now"]
-    assert call["stdin"] == "You are careful.\n\nWrite hello.txt"
+    assert call["stdin"].startswith("You are careful.\n\nFacts about this session:\n")
+    assert call["stdin"].endswith("\n\nWrite hello.txt")
 
 
 def test_of_a_plain_answer_that_is_too_long_the_end_is_kept(agents, fanfold):
@@ -255,7 +275,8 @@ def test_a_profile_of_the_user_makes_any_program_a_back_end(agents, fanfold):
     done = run(fanfold, agents.recipe(step("coder", outputs=["answer"])))
     assert done["output"] == {"answer": 42}
     [call] = agents.calls()
-    assert call["argv"][0].startswith("You are careful.\n\nWrite hello.txt")
+    assert call["argv"][0].startswith("You are careful.\n\nFacts about this session:\n")
+    assert "\n\nWrite hello.txt" in call["argv"][0]
 
 
 def test_what_a_role_runs_is_asked_for_first(agents, fanfold):
@@ -307,12 +328,54 @@ def test_an_agent_that_can_be_told_is_called_with_what_is_left_of_a_budget(agent
     said = [call["argv"][call["argv"].index("--max-budget-usd") + 1] for call in agents.calls()]
     assert said == ["1.000000", "0.992650"], "the first spent something"
     assert done["status"] == "completed", done["steps"]
-    agents.install("claude", {"says": "claude-budget.json"})
-    error = run(fanfold, agents.recipe(first), "--budget-usd", "1")["steps"]["work"]["error"]
-    assert (error["class"], error["code"]) == ("budget", "agent.budget")
     agents.install("claude", writing("claude"))
     run(fanfold, agents.recipe(first))
     assert "--max-budget-usd" not in agents.calls()[-1]["argv"]
+
+
+def test_an_agent_that_stops_at_its_own_budget_pauses_the_run_and_continues_when_it_is_raised(
+    agents, fanfold
+):
+    agents.install("claude", {"says": "claude-budget.json"}, writing("claude"))
+    agents.role("coder", "claude")
+    paused = fanfold("run", agents.recipe(step("coder")), "--yes", "--json", "--budget-usd", "0.01")
+    assert (paused.status, paused.json()["status"]) == (5, "paused")
+    assert paused.json()["usage"]["cost_usd"] == 0.0033
+    done = fanfold("resume", "last", "--budget-usd", "1", "--yes", "--json").json()
+    assert (done["status"], done["usage"]["cost_usd"]) == ("completed", 0.0033 + 0.00735)
+
+
+def message(name: str, tokens: int) -> str:
+    said = {"type": "text", "text": f"{name} is done"}
+    usage = {"input_tokens": tokens, "cache_read_input_tokens": 50_000, "output_tokens": 10}
+    body = {"id": name, "model": "claude-sonnet-4-5", "content": [said], "usage": usage}
+    return json.dumps({"type": "assistant", "message": body})
+
+
+def test_an_agent_whose_messages_use_up_the_budget_is_stopped_and_continues_its_conversation(agents, fanfold):
+    started = json.dumps({"type": "system", "subtype": "init", "session_id": "s-1"})
+    messages = [message("one", 2_000), message("one", 2_000), message("two", 2_500)]
+    agents.install("claude", {"lines": [started, *messages], "then": "hang"}, writing("claude"))
+    agents.role("coder", "claude")
+    paused = fanfold("run", agents.recipe(step("coder")), "--yes", "--json", "--budget-tokens", "4000")
+    assert (paused.status, paused.json()["status"]) == (5, "paused")
+    usage = paused.json()["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (104_500, 20), "two messages, cached input too"
+    assert "used up" in fanfold("explain", "last", "work").out
+    done = fanfold("resume", "last", "--budget-tokens", "9000", "--yes", "--json").json()
+    assert (done["status"], done["usage"]["input_tokens"]) == ("completed", 104_500 + 2_200)
+    _, second = (call["argv"] for call in agents.calls())
+    assert second[second.index("--resume") + 1] == "s-1"
+
+
+def test_an_agent_that_speaks_acp_is_stopped_when_its_cost_has_used_up_the_budget(agents, fanfold):
+    says = {"says": "acp-claude.jsonl"}
+    agents.install("claude-agent-acp", {**says, "then": "hang"}, says, speaks=True)
+    agents.role("coder", "claude-acp")
+    paused = fanfold("run", agents.recipe(step("coder")), "--yes", "--json", "--budget-usd", "0.005")
+    assert (paused.status, paused.json()["usage"]["cost_usd"]) == (5, 0.00735)
+    assert any("cancelled" in kept for kept in agents.spoken())
+    assert fanfold("resume", "last", "--budget-usd", "1", "--yes", "--json").json()["status"] == "completed"
 
 
 def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfold, monkeypatch):
@@ -324,14 +387,16 @@ def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfol
     (agents.bin / "goose").write_text("#!/bin/sh\nsleep 60\n")
     (agents.bin / "goose").chmod(0o755)
     agents.profile("goose", "credentials = []\n")
-    monkeypatch.setattr("fanfold.runtime.operations.system.installed_agents.ANSWER_S", 1.0)
+    monkeypatch.setattr("fanfold.api.doctor.ANSWER_S", 1.0)
     checks = [one for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "agents"]
     said = {one["message"].split(" at ")[0]: one for one in checks}
     assert set(said) == {
         "Claude Code 2.1.325 (claude)",
         "Codex 0.166.0 (codex)",
-        "Goose does not answer (goose, goose-acp)",
+        "Goose does not answer (goose)",
+        "Goose over ACP does not answer (goose-acp)",
     }
+    assert "OPENAI_API_KEY" in said["Goose over ACP does not answer (goose-acp)"]["hint"]
     assert 'credentials = ["OPENAI_API_KEY"]' in said["Codex 0.166.0 (codex)"]["hint"]
 
 
@@ -339,7 +404,7 @@ def test_doctor_leaves_nothing_of_what_it_asked_and_keeps_little_of_what_it_was_
     agents, fanfold, monkeypatch
 ):
     """One that goes on for ever, one that says no end of things, and one that leaves somebody behind."""
-    monkeypatch.setattr("fanfold.runtime.operations.system.installed_agents.ANSWER_S", 2.0)
+    monkeypatch.setattr("fanfold.api.doctor.ANSWER_S", 2.0)
     lasting = f"exec -a {agents.bin}/left sleep 500"
     scripts = {
         "goose": f"({lasting}) & (setsid bash -c '{lasting}') & sleep 501",

@@ -6,6 +6,8 @@ import pytest
 
 from tests.cli.agent_world import SPEAKING, AgentWorld, step, writing
 
+pytestmark = pytest.mark.full
+
 SERVERS = """
 [mcp_servers.wiki]
 command = "wiki-server"

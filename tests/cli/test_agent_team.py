@@ -15,6 +15,8 @@ from tests.work import PATIENCE_S
 from tools import markdown
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def provider(tmp_path):

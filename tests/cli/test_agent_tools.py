@@ -20,6 +20,7 @@ def told(call: dict[str, Any], *flags: str) -> bool:
     return any(words[at : at + len(flags)] == list(flags) for at in range(len(words)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "flags"),
     [("claude", ("--tools", "Grep,Read")), ("copilot", ("--available-tools=grep,view",))],
@@ -33,6 +34,7 @@ def test_an_agent_that_takes_a_list_is_called_with_it(agents, fanfold, name, fla
     assert told(call, *flags)
 
 
+@pytest.mark.full
 def test_gemini_is_given_rules_that_deny_everything_else(agents, fanfold):
     agents.install("gemini", {"says": SUCCESS["gemini"], "reads": ["~/.fanfold/tools.toml"]})
     agents.role("reader", "gemini", READING)
@@ -46,6 +48,7 @@ def test_gemini_is_given_rules_that_deny_everything_else(agents, fanfold):
     )
 
 
+@pytest.mark.full
 def test_opencode_is_denied_everything_else_in_its_environment(agents, fanfold):
     agents.install("opencode", {"says": SUCCESS["opencode"]})
     agents.role("reader", "opencode", READING)
@@ -55,6 +58,7 @@ def test_opencode_is_denied_everything_else_in_its_environment(agents, fanfold):
     assert permission == {"*": "deny", "grep": "allow", "read": "allow", "external_directory": "allow"}
 
 
+@pytest.mark.full
 def test_a_step_narrows_what_its_agent_is_told(agents, fanfold):
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
@@ -76,6 +80,7 @@ def test_an_agent_that_cannot_be_kept_to_a_list_is_refused_before_anything_runs(
     assert not agents.homes()
 
 
+@pytest.mark.full
 def test_a_role_that_may_run_commands_may_do_all_that_such_an_agent_does(agents, fanfold, project):
     agents.install("codex", writing("codex"))
     agents.role("coder", "codex", 'tools = ["read_file", "run_command"]\n')
@@ -90,6 +95,7 @@ def test_an_empty_list_never_becomes_every_tool(agents, fanfold):
     assert refused.json()["error"]["code"] == "role.refused"
 
 
+@pytest.mark.full
 def test_a_program_of_a_role_is_told_where_its_words_say(agents, fanfold):
     agents.install("our-agent", {"lines": ["fine"]})
     agents.role("own", "command", READING + 'command = ["our-agent", "--only={tools}"]\n')

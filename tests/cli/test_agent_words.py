@@ -7,6 +7,8 @@ import pytest
 
 from tests.cli.agent_world import RECORDED, AgentWorld
 
+pytestmark = pytest.mark.full
+
 LINES = (RECORDED / "claude-stream-json.jsonl").read_text().splitlines()
 BEGAN = next(line for line in LINES if json.loads(line).get("subtype") == "init")
 OVER = LINES[-1]

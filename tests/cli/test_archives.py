@@ -56,6 +56,7 @@ def elsewhere(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return go
 
 
+@pytest.mark.full
 def test_the_file_opens_anywhere_and_holds_no_markup_of_agents(exported: Path) -> None:
     page = exported.read_text()
     assert page.count("<script") == 1  # the data, which no browser runs
@@ -66,6 +67,7 @@ def test_the_file_opens_anywhere_and_holds_no_markup_of_agents(exported: Path) -
     assert "child/in" in page
 
 
+@pytest.mark.full
 def test_a_run_is_imported_whole_and_can_be_forked_again(
     fanfold: Fanfold, exported: Path, elsewhere: Go
 ) -> None:
@@ -85,7 +87,7 @@ def test_a_run_is_imported_whole_and_can_be_forked_again(
     # Nobody here permitted it, and its script was somebody else's choice.
     refused = fanfold("fork", run, "--from", "note")
     assert refused.status == 4
-    assert "which may be somebody else's" in refused.err
+    assert "which another user may have written" in refused.err
 
 
 def test_a_fork_of_an_imported_run_runs_once_it_is_permitted(
@@ -201,6 +203,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_file_that_was_changed_is_refused_whole(
     fanfold: Fanfold, exported: Path, elsewhere: Go, change: Callable[[Any], None]

@@ -1,5 +1,9 @@
 """A run tells what it did to the project's files all in all, and not what it did on the way."""
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 CHILD = """\
 name: child
 steps: [{id: deep, agent: worker, write_set: [deep.txt], prompt: x}]
@@ -39,3 +43,15 @@ def test_summary_and_inspection_tell_each_file_once_by_what_became_of_it(fanfold
     assert done.status == 0, done.err
     assert TOLD in done.err
     assert f"\nChanged\n{TOLD}" in fanfold("inspect", "last").out
+
+
+def test_changes_of_a_sub_workflow_are_part_of_the_result_by_their_paths_in_the_tree(fanfold, project):
+    (project / "child.yaml").write_text(CHILD)
+    (project / "rounds.yaml").write_text("name: rounds\nsteps: [{id: kid, workflow: ./child.yaml}]\n")
+    (project / "script.yaml").write_text(SCRIPT)
+    done = fanfold("run", "rounds.yaml", "--script", "script.yaml", "--yes", "--json").json()
+    assert [(one["path"], one["step"], one["state"]) for one in done["changes"]] == [
+        ("deep.txt", "kid/deep", "merged")
+    ]
+    assert "added deep.txt (kid/deep, merged)" in done["report"]
+    assert fanfold("inspect", "last", "--json").json()["changes"] == done["changes"]

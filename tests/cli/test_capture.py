@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def delegated(fanfold, project):
@@ -47,14 +49,15 @@ def test_some_of_the_children_are_captured_by_name(delegated):
     assert (missing.status, missing.json()["error"]["code"]) == (6, "subagent.not_found")
 
 
-def test_only_open_runs_are_captured(fanfold, project):
+def test_a_run_of_a_workflow_gives_its_own_recipe_also_when_the_file_is_gone(fanfold, project):
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, prompt: x}]\n")
     (project / "s.yaml").write_text("default: ok\n")
     fanfold("run", "r.yaml", "--script", "s.yaml", "--yes")
-    refused = fanfold("capture", "last", "--json")
-    assert (refused.status, refused.json()["error"]["code"]) == (2, "capture.not_open")
-    suggested = refused.json()["error"]["hint"].removesuffix(" shows what it did").split()
-    assert fanfold(*suggested[1:]).status == 0, suggested
+    (project / "r.yaml").unlink()
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    assert fanfold("show", run).out == "name: r\nsteps: [{id: a, prompt: x}]\n"
+    assert fanfold("capture", "last", "--name", "kept").status == 0
+    assert fanfold("show", "kept").status == 0
 
 
 def test_a_run_in_which_nothing_succeeded_has_no_recipe(fanfold, project):

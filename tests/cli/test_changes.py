@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.client import Client
+from fanfold.api.permission import Options
 from fanfold.kernel.events import Event, Evidence
-from fanfold.kernel.fingerprint import fingerprint
-from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.kernel.state import fingerprint
 from fanfold.wiring import wire
 from tests.kernel.drive import Drive, function, plan
+
+pytestmark = pytest.mark.full
 
 LINES = "".join(f"line {number}\n" for number in range(20))
 CHILD = """\
@@ -238,11 +240,12 @@ def test_what_was_applied_is_applied_everywhere_one_looks(fanfold, project, chan
     assert "draft proposes to change 2 files" in fanfold("resume", changed).err
     assert fanfold("apply", changed, "draft").status == 0
     states = {c["path"]: c["state"] for c in fanfold("inspect", changed, "--json").json()["changes"]}
-    assert states == {"src/a.txt": "applied", "src/new.txt": "applied", "src/now.txt": "merged"}
+    merged = {"src/a.txt": "applied", "src/new.txt": "applied", "src/now.txt": "merged"}
+    assert states == {**merged, "src/deep.txt": "proposed"}
     assert steps(fanfold("diff", changed, "--json"))["draft"]["state"] == "applied"
     report = (project / ".fanfold/runs" / changed / "report.md").read_text()
-    assert "| src/a.txt | modified | draft | applied |" in report
-    assert "A proposal waits to be applied (kid/deep)" in report
+    assert "- modified src/a.txt (draft, applied)" in report
+    assert "- proposed, not applied: kid/deep:" in report
     assert "draft proposes" not in fanfold("resume", changed).err
 
 

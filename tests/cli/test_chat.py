@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from fanfold.cli.chat.slash import WORDS
-from fanfold.testing.provider import Asked, Reply, answer_with
+from fanfold.cli.chat import WORDS
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.e2e.world import MODELS, Provider
 from tests.work import PATIENCE_S
 from tools import chat_recording
 from tools.screen import Screen
+
+pytestmark = pytest.mark.full
 
 SCRIPT = """\
 steps:
@@ -123,7 +125,7 @@ def test_a_person_is_asked_before_anything_is_delegated_and_may_change_that(talk
     screen = talk("--script", "script.yaml")
     screen.until("permission ask", "leaves\n>")
     screen.type("Where is the switch?\r")
-    screen.until("lead wants to do this", "Find the switch.", "allow it? [y/N]")
+    screen.until("asks for permission to have a task done", "Find the switch.", "allow it? [y/N]")
     screen.type("n\r")
     screen.until("Explain this", "allow it? [y/N]")
     screen.type("y\r")
@@ -311,7 +313,7 @@ def test_a_chat_that_no_model_could_answer_is_not_begun(shell: Any, project: Pat
 def test_words_of_a_model_are_shown_as_they_come_and_drive_no_terminal(talk: Open) -> None:
     evil = "Look: \x1b]0;owned\x07\x1b[2J\x1b[31m and \u202egnp.exe\r\nThat is all."
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: RecordedRequest) -> Reply:
         if asked.prompt.startswith("The request, as a JSON string"):
             return answer_with({"suitable": True, "reason": "\x1b[2Jno"}, asked)
         return Reply(text=evil)
@@ -349,3 +351,41 @@ def test_what_can_be_told_to_a_chat_fits_a_terminal_of_80_columns(talk: Open, pr
     (last,) = [number for number, row in enumerate(rows) if row.endswith("another line.")]
     assert last - first + 1 == len(WORDS) + 2, "a line is broken"
     leave(screen)
+
+
+TEAM = """\
+name: team
+steps: [{id: sub, workflow: ./inner.yaml}, {id: broken, agent: explorer, prompt: Break., on_failure: inline}]
+"""
+INNER = "name: inner\nsteps: [{id: write, agent: worker, write_set: [a.txt], prompt: Write it.}]\n"
+
+
+def test_a_lead_gets_the_report_of_a_workflow_and_knows_that_it_may_write(shell: Any, project: Path) -> None:
+    (project / "team.yaml").write_text(TEAM)
+    (project / "inner.yaml").write_text(INNER)
+
+    def answer(asked: RecordedRequest) -> Reply | Fault:
+        if asked.prompt.startswith("The request, as a JSON string"):
+            return answer_with({"suitable": True, "reason": "Two parts"}, asked)
+        if asked.prompt.startswith("Run the team"):
+            call = Call("run_workflow", {"name": "team.yaml"})
+            return Reply(text="Done.") if asked.results else Reply(calls=(call,))
+        if asked.prompt == "Write it.":
+            call = Call("write_file", {"path": "a.txt", "content": "x"})
+            return Reply(text="Written.") if asked.results else Reply(calls=(call,))
+        return Fault("rejected")
+
+    with Provider(answer) as provider:
+        environment = {**provider.environment, "FANFOLD_MODEL": MODELS["chat"]}
+        said = shell("chat", "Run the team.", "--permission", "auto", **environment)
+    assert said.status == 0, said.err
+    (last,) = [asked for asked in provider.asked if asked.prompt.startswith("Run the team") and asked.results]
+    (result,) = [json.loads(text)["run"] for text in last.results.values()]
+    assert "- sub/write (worker): completed" in result["report"]
+    assert "- added a.txt (sub/write, merged)" in result["report"]
+    assert "**broken** failed" in result["report"]
+    assert result["changes"] == ["added a.txt"]
+    system = last.body["messages"][0]["content"]
+    assert "- Write access: every file of the working folder" in system
+    (hit,) = shell("query", "kind:error parameter", "--json").json()["hits"]
+    assert (hit["run_id"], hit["path"], hit["role"]) == (result["run_id"], "broken", "explorer")

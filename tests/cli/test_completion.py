@@ -1,7 +1,6 @@
 """Completion offers what the commands declare and what the project holds, and never an error."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -22,9 +21,10 @@ class ZshScreen(Screen):
 def offered(fanfold, *typed: str) -> list[str]:
     result = fanfold("completion", "bash", "--words", "--", *typed)
     assert (result.status, result.err) == (0, "")
-    return shlex.split(result.out)
+    return str(result.out).splitlines()
 
 
+@pytest.mark.full
 def test_commands_options_choices_and_names_are_offered(fanfold, project):
     (project / "one.yaml").write_text(
         "name: one\ninputs: {topic: {}}\nsteps: [{id: a, run: [echo, hello]}]\n"
@@ -66,6 +66,7 @@ def test_no_name_is_offered_that_a_shell_would_act_on(fanfold, project, name: st
     assert offered(fanfold, "run", "í") == ["íto.yaml"]
 
 
+@pytest.mark.full
 def test_items_of_steps_are_offered(fanfold, project):
     (project / "many.yaml").write_text(
         "name: many\nsteps: [{id: each, for_each: '[1, 2]', run: [echo, '{{item}}']}]\n"
@@ -79,6 +80,7 @@ def test_a_project_that_cannot_be_read_offers_nothing(fanfold, project):
     assert offered(fanfold, "inspect", "") == []
 
 
+@pytest.mark.full
 def test_what_answers_is_offered_only_what_waits_for_an_answer(fanfold, project):
     (project / "two.yaml").write_text(
         "name: two\nsteps: [{id: a, run: [echo, x]}, {id: ok, approve: Go?, depends_on: a}]\n"
@@ -110,7 +112,8 @@ def mapped(fanfold, project: Path, tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "HOME": str(home), "ZDOTDIR": str(home), "FANFOLD_HOME": own}
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish: apt-get install fish")
 def test_fish_completes_by_the_script(mapped: dict[str, str], project: Path) -> None:
     asks = (
         "fanfold completion fish | source; complete -C 'fanfold tra'; complete -C 'fanfold inspect last eac'"
@@ -121,7 +124,8 @@ def test_fish_completes_by_the_script(mapped: dict[str, str], project: Path) -> 
     assert done.stdout.split() == ["transcript", "each", "each[0]", "each[1]"]
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh: apt-get install zsh")
 def test_zsh_completes_at_the_first_key_and_quotes_what_it_puts_there(
     mapped: dict[str, str], project: Path
 ) -> None:
@@ -140,7 +144,8 @@ def test_zsh_completes_at_the_first_key_and_quotes_what_it_puts_there(
         screen.close()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: apt-get install bash")
 def test_bash_completes_by_the_script(project, tmp_path: Path):
     program = tmp_path / "bin" / "fanfold"
     program.parent.mkdir()
@@ -158,3 +163,11 @@ def test_the_script_says_nothing_but_itself_in_a_sub_folder(fanfold, project, mo
     (project / "deep").mkdir()
     monkeypatch.chdir(project / "deep")
     assert fanfold("completion", "bash").err == ""
+
+
+def test_a_file_whose_name_begins_with_a_sign_of_the_shell_is_offered_by_its_path(fanfold, project):
+    for name in ("-x.yaml", "#x.yaml", "=ls.yaml"):
+        (project / name).write_text("name: x\nsteps: [{id: a, run: [echo, hello]}]\n")
+    found = offered(fanfold, "run", "")
+    assert {"./-x.yaml", "./#x.yaml", "./=ls.yaml"} <= set(found)
+    assert not {"-x.yaml", "#x.yaml", "=ls.yaml"}.intersection(found)

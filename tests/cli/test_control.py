@@ -8,10 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from fanfold.runtime.hosting.requests import AnswerRequest
-from fanfold.runtime.operations.runs.control import leave
+from fanfold.api.run_handle import leave
+from fanfold.engine.requests import AnswerRequest
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 CHAIN = """\
 name: chain

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from fanfold.api import approvals, doctor
+from fanfold.api import recipe_documents as recipe_views
+from fanfold.api import run_documents as run_views
+from fanfold.api import step_documents as step_views
+from fanfold.api.approvals import ErrorDocument
+from fanfold.api.display import RunRow
+from fanfold.api.doctor import Examination, GcResult, InitResult, SmokeReport
+from fanfold.api.history import FoundOutputs
+from fanfold.api.models import ModelsDocument
+from fanfold.api.recipe_documents import CheckReport, EditorSetUp, RecipeDocument
+from fanfold.api.roles import RoleDocument, RoleList
+from fanfold.api.run_documents import ApplyResult, InspectDocument, RunChanges, RunDocument
+from fanfold.api.step_documents import ExplainedRun, ExplainedStep
+from fanfold.api.verify import Audit, AuditedRun
+from fanfold.engine.forecast_documents import DryRun, WhatIf
 from fanfold.kernel.events import Envelope
-from fanfold.recipe.library import ListedRecipe
-from fanfold.runtime import views
-from fanfold.runtime.operations.agents.models import ModelsDocument
-from fanfold.runtime.operations.agents.roles import RoleDocument, RoleList
-from fanfold.runtime.operations.history.query import FoundOutputs
-from fanfold.runtime.operations.history.verify import Audit, AuditedRun
-from fanfold.runtime.views.errors import ErrorDocument
-from fanfold.runtime.views.installation import Examination, Initialised, Removed, SmokeReport
-from fanfold.runtime.views.recipes.documents import CheckReport, EditorSetUp, RecipeDocument
-from fanfold.runtime.views.recipes.forecasts import DryRun, WhatIf
-from fanfold.runtime.views.runs.changes import Applied, RunChanges
-from fanfold.runtime.views.runs.documents import InspectDocument, RunDocument
-from fanfold.runtime.views.runs.rows import RunRow
-from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
+from fanfold.language.library import ListedRecipe
+
+pytestmark = pytest.mark.full
 
 RECIPE = """
 name: team
@@ -47,8 +49,9 @@ steps:
 
 def structs() -> list[type[msgspec.Struct]]:
     """Every struct that the views define."""
-    names = [f"{views.__name__}.{module.name}" for module in pkgutil.iter_modules(views.__path__)]
-    found = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    modules = (approvals, doctor, run_views, step_views, recipe_views)
+    names = {module.__name__ for module in modules}
+    found = [value for module in modules for value in vars(module).values()]
     kinds = (one for one in found if isinstance(one, type) and issubclass(one, msgspec.Struct))
     return list(dict.fromkeys(one for one in kinds if one.__module__ in names))
 
@@ -90,14 +93,14 @@ COMMANDS: list[tuple[list[str], Any]] = [
     (["whatif", "last", "--max-concurrency", "2"], WhatIf),
     (["query", "found"], FoundOutputs),
     (["diff", "last"], RunChanges),
-    (["apply", "last", "note", "--dry-run"], Applied),
-    (["apply", "last", "note"], Applied),
+    (["apply", "last", "note", "--dry-run"], ApplyResult),
+    (["apply", "last", "note"], ApplyResult),
     (["replay", "last"], AuditedRun),
     (["verify", "--all"], Audit),
     (["pause", "last"], RunRow),
     (["cancel", "last"], RunRow),
     (["resume", "last"], RunDocument),
-    (["gc", "--older-than", "0d", "--dry-run"], Removed),
+    (["gc", "--older-than", "0d", "--dry-run"], GcResult),
     (["check", "team.yaml"], CheckReport),
     (["list"], list[ListedRecipe]),
     (["show", "team.yaml", "--mermaid"], RecipeDocument),
@@ -106,7 +109,7 @@ COMMANDS: list[tuple[list[str], Any]] = [
     (["models"], ModelsDocument),
     (["doctor"], Examination),
     (["smoke", "--dry-run"], SmokeReport),
-    (["init"], Initialised),
+    (["init"], InitResult),
     (["schema", "--install"], EditorSetUp),
     (["inspect", "nobody"], ErrorDocument),
     (["run", "nowhere.yaml"], ErrorDocument),

@@ -121,6 +121,7 @@ def test_forks_that_cannot_be_are_refused(fanfold, essay, arguments, status, cod
     assert len(fanfold("runs", "--json").json()) == 1
 
 
+@pytest.mark.full
 def test_a_fork_has_the_permission_of_the_run_it_comes_from(fanfold, project):
     (project / "w.yaml").write_text("name: w\nsteps: [{id: a, run: [echo, hi]}]\n")
     assert fanfold("run", "w.yaml", "--permission", "auto").status == 0
@@ -246,6 +247,7 @@ def test_turns_are_numbered_through_all_of_a_conversation_and_forked_at_by_that_
     assert "c has had 3 turns" in refused.err
 
 
+@pytest.mark.full
 def test_a_subagent_is_forked_at_any_turn_of_what_was_said_to_it(fanfold, project):
     (project / "s.yaml").write_text("default: I am {{step}}\n")
     fanfold("spawn", "explorer", "look", "--name", "scout", "--script", "s.yaml", "--wait")
@@ -287,6 +289,7 @@ def test_a_turn_that_is_not_there_is_refused(fanfold, looked, given, status, cod
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
 
 
+@pytest.mark.full
 def test_a_subagent_is_forked_at_a_turn_into_a_new_one(fanfold, project):
     (project / "s.yaml").write_text("default: I am {{step}}\n")
     fanfold("spawn", "explorer", "look", "--name", "scout", "--script", "s.yaml", "--wait")

@@ -3,7 +3,11 @@
 import json
 import re
 
+import pytest
+
 from tests.text.test_terminal import HOSTILE, is_harmless
+
+pytestmark = pytest.mark.full
 
 EVIL = re.sub("[\ud800-\udfff\x00]", "", "".join(HOSTILE.values()))
 SAID = {"one": EVIL, "two": {"fail": {"class": "agent", "message": EVIL, "hint": EVIL}}}

@@ -10,6 +10,8 @@ import pytest
 
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 SLOW = """\
 name: slow
 steps:

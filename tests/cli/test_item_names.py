@@ -7,6 +7,8 @@ import pytest
 
 from tests.cli.conftest import Result
 
+pytestmark = pytest.mark.full
+
 PIPE = """\
 name: pipe
 inputs: {files: {type: array, default: [a.txt, b.txt, c.txt]}}
@@ -45,7 +47,7 @@ def test_lines_summary_report_explanation_and_patch_name_the_item_of_a_step_insi
     assert "file[1]/doubt b.txt failed: no idea" in fanfold("explain", "last").out
     assert "# file[1]/port b.txt: 1 file merged" in fanfold("diff", "last").out
     (report,) = project.glob(".fanfold/runs/*/report.md")
-    assert "| file[1]/doubt b.txt | critic | failed |" in report.read_text()
+    assert "- file[1]/doubt b.txt (critic): failed" in report.read_text()
     inside = fanfold("inspect", "last", "file[1]/doubt", "--json").json()
     assert inside["item"] == "b.txt"
     item = fanfold("inspect", "last", "file[1]")

@@ -13,6 +13,8 @@ import yaml
 from tests.cli.conftest import Result
 from tools.screen import Screen
 
+pytestmark = pytest.mark.full
+
 Shell = Callable[..., Result]
 
 

@@ -1,5 +1,9 @@
 """Work that did not come home: who ran it is told, and told the command that shows it."""
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 
 def test_a_step_that_wrote_only_ignored_files_is_named_at_the_end_and_by_diff(fanfold, project):
     (project / ".gitignore").write_text("*.log\n")

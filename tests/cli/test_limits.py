@@ -99,6 +99,7 @@ def test_held_back_names_the_steps_that_wait_for_a_limit(fanfold, many):
     assert fanfold("inspect", "last", "--state", "--json").json()["state"]["held_back"] == ["b"]
 
 
+@pytest.mark.full
 def test_nothing_goes_on_where_workflows_are_switched_off(fanfold, shell, many):
     del many
     fanfold("run", "chain.yaml", "--script", "script.yaml", "--budget-tokens", "60")
@@ -110,6 +111,7 @@ def test_nothing_goes_on_where_workflows_are_switched_off(fanfold, shell, many):
     assert fanfold("runs", "--json").json()[0]["status"] == "paused"
 
 
+@pytest.mark.full
 def test_cancelling_a_child_leaves_a_run_that_waits_for_people_waiting(fanfold, project: Path):
     (project / "child.yaml").write_text("name: child\nsteps: [{id: ask, approve: Inside?}]\n")
     (project / "root.yaml").write_text(
@@ -122,6 +124,7 @@ def test_cancelling_a_child_leaves_a_run_that_waits_for_people_waiting(fanfold, 
     assert (seen["status"], seen["runs"][0]["status"]) == ("waiting", "cancelled")
 
 
+@pytest.mark.full
 def test_why_a_step_was_held_back_is_told_when_it_has_run(fanfold, project: Path):
     (project / "two.yaml").write_text(
         "name: two\nsteps:\n"

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.entries import Preparing
-from fanfold.cli.terminal import progress
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.cli import progress
 from fanfold.wiring import wire
 from tools.screen import Screen
+
+pytestmark = pytest.mark.full
 
 RECIPE = """\
 name: a-recipe-with-a-name-that-no-narrow-terminal-has-room-for

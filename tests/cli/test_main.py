@@ -28,6 +28,7 @@ def test_the_static_help_is_what_the_commands_say():
     assert cli_reference.help_text() == HELP
 
 
+@pytest.mark.full
 def test_help_imports_neither_click_nor_msgspec(shell):
     code = (
         "import sys; from fanfold.cli.main import main; main(['--help']);"
@@ -50,12 +51,14 @@ def ended(code: str) -> tuple[int, str]:
     return done.returncode, done.stdout.removeprefix(f"fanfold {package.__version__}\n") + done.stderr
 
 
+@pytest.mark.full
 def test_a_process_of_ours_ends_at_once_but_for_what_was_to_be_done_at_its_end():
     code = "class Slow:\n  def __del__(self): print('taken apart')\nslow = Slow()\n"
     code += "atexit.register(print, 'at its end')\nmain()\nprint('unreached')"
     assert ended(code) == (0, "at its end\n")
 
 
+@pytest.mark.full
 def test_a_process_with_a_thread_ends_when_that_has_ended():
     code = "go = threading.Event(); threading.Thread(target=lambda: (go.wait(), print('done'))).start()\n"
     assert ended(f"{code}main()\ngo.set()") == (0, "done\n")
@@ -192,6 +195,7 @@ def test_an_interrupt_exits_with_130(fanfold, monkeypatch):
     assert (status, out, err) == (130, "", "interrupted\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments", [["list"], ["--help"], ["show", "code-review", "--svg"], ["list", "--json"]]
 )
@@ -204,6 +208,7 @@ def test_a_reader_that_goes_away_is_no_failure(project, arguments):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.full
 def test_bytes_that_are_not_text_do_not_crash_it(shell):
     for arguments in ([b"\xff"], ["check", b"\xff.yaml"], ["check", b"\xff", "--json"], ["show", b"a\xffb"]):
         done = shell(*arguments)
@@ -211,6 +216,7 @@ def test_bytes_that_are_not_text_do_not_crash_it(shell):
         assert "Traceback" not in done.err
 
 
+@pytest.mark.full
 def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(shell):
     done = shell("show", "research-debate-write", PYTHONIOENCODING="ascii")
     assert done.status == 0
@@ -235,6 +241,7 @@ def test_the_reference_page_has_every_command_and_option():
     assert "| 70 | internal error |" in page
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
     "arguments", ["--help", "list", "list --help", "check r.yaml", "run r.yaml --script s.yaml", "runs"]
@@ -247,6 +254,7 @@ def test_a_stream_that_is_closed_is_nobody_reading_and_no_failure(project, argum
     assert (done.returncode, b"internal" in done.stderr) == (0, False)
 
 
+@pytest.mark.full
 def test_an_error_that_nobody_can_read_keeps_its_exit_status(project):
     command = f'"{sys.executable}" -m fanfold.cli.main check nosuch.yaml >&- 2>&-'
     assert subprocess.run(["bash", "-c", command], check=False, timeout=PATIENCE_S).returncode == 6

@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
-from fanfold.runtime.operations.system.mcp_clients import CLIENTS
-from fanfold.text.json_comments import remove_entry, set_entry
-from fanfold.text.toml_tables import remove_table, set_table
+from fanfold.api.mcp_setup import CLIENTS
+from fanfold.language.json_text import remove_entry, set_entry
+from fanfold.language.toml_text import remove_table, set_table
 
 NAMES = [client.name for client in CLIENTS]
 JSON_NAMES = [client.name for client in CLIENTS if not client.toml]
@@ -189,3 +189,39 @@ def test_what_is_set_is_read_and_what_is_removed_is_gone(text):
     table = set_table('a = 1\n[x.g]\nk = "v"\n', ("x", "f"), {"k": [1, 2]})
     assert tomllib.loads(table) == {"a": 1, "x": {"g": {"k": "v"}, "f": {"k": [1, 2]}}}
     assert tomllib.loads(remove_table(table, ("x", "f"))) == {"a": 1, "x": {"g": {"k": "v"}}}
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
+def test_an_agent_does_the_work_of_what_it_starts_unless_somebody_else_is_named(fanfold, client):
+    install(fanfold, client.name, "--scope", "user")
+    made = entry(client, client.user_file(os.environ))
+    words = made["command"] if isinstance(made["command"], list) else made["args"]
+    assert ("--agent-backend" in words) == client.backend
+    install(fanfold, client.name, "--scope", "user", "--model", "openai:gpt-5")
+    made = entry(client, client.user_file(os.environ))
+    words = made["command"] if isinstance(made["command"], list) else made["args"]
+    assert "--agent-backend" not in words
+
+
+def test_keys_that_a_client_would_strip_are_named_and_never_written(fanfold, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-user-0123456789")
+    monkeypatch.setenv("GEMINI_API_KEY", "key-of-the-user-0123456789")
+    for client in CLIENTS:
+        install(fanfold, client.name, "--scope", "user")
+        assert "key-of-the-user" not in client.user_file(os.environ).read_text()
+    by_name = {client.name: entry(client, client.user_file(os.environ)) for client in CLIENTS}
+    assert "OPENAI_API_KEY" in by_name["codex"]["env_vars"]
+    assert by_name["gemini"]["env"]["GEMINI_API_KEY"] == "$GEMINI_API_KEY"
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
+def test_what_a_user_added_to_the_entry_stays_when_it_is_installed_again(fanfold, client):
+    install(fanfold, client.name, "--scope", "user")
+    file = client.user_file(os.environ)
+    added = {**entry(client, file), "env": {"MINE": "1"}}
+    edit = set_table if client.toml else set_entry
+    file.write_text(edit(file.read_text(), client.where, added))
+    done = install(fanfold, client.name, "--scope", "user", "--permission", "auto")
+    assert done["change"] == "written"
+    assert entry(client, file)["env"]["MINE"] == "1"
+    assert install(fanfold, client.name, "--scope", "user", "--permission", "auto")["change"] == "unchanged"

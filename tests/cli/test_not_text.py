@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BYTES = "\udcff\udcfe"
 """What Python makes of an argument that is not UTF-8."""
 RECIPE = """\

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.recipe.own_commands import find_own_command
-from fanfold.recipe.own_files import MAX_BYTES
+from fanfold.language.project_commands import MAX_BYTES, find_own_command
 from tests.work import PATIENCE_S, patience
 
 UNIT = "import unittest\n"
@@ -107,6 +106,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", LAYOUTS, ids=" ".join)
 def test_what_is_found_for_unittest_runs_the_tests_wherever_they_are(tmp_path: Path, names: list[str]):
     for name in names:

@@ -7,6 +7,8 @@ import pytest
 import fanfold as package
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 BUSY = """\
 name: busy
 steps:

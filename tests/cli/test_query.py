@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Result
 
 RECIPE = """
@@ -52,8 +54,87 @@ def test_filters_narrow_what_is_searched(fanfold: Callable[..., Result], project
         assert fanfold("query", "owl", *wrong).status == 2
 
 
+@pytest.mark.full
 def test_what_subagents_said_is_found(fanfold: Callable[..., Result], project: Path):
     (project / "s.yaml").write_text("default: the heron stands on one leg")
     assert fanfold("spawn", "explorer", "Look", "--name", "bird", "--script", "s.yaml").status == 0
     assert fanfold("wait", "bird").status == 0
     assert paths(fanfold("query", "heron", "--json")) == ["bird"]
+
+
+NESTED = """\
+name: nested
+steps:
+  - id: audit
+    repeat: {until: iteration == 1, max_iterations: 1}
+    steps: [{id: find, agent: explorer, prompt: Look for badgers}]
+  - {id: broken, agent: explorer, prompt: Break}
+"""
+ANSWERS = """\
+steps:
+  "audit#1/find": the badger lives under the shed
+  broken: {fail: {class: agent, message: the wolverine escaped}}
+"""
+
+
+def test_a_text_is_found_once_where_it_was_made(fanfold, project):
+    (project / "nested.yaml").write_text(NESTED)
+    (project / "answers.yaml").write_text(ANSWERS)
+    assert fanfold("run", "nested.yaml", "--script", "answers.yaml").status == 1
+    hits = fanfold("query", "badger", "--json").json()["hits"]
+    assert [(hit["path"], hit["role"], hit["kind"]) for hit in hits] == [
+        ("audit#1/find", "explorer", "output")
+    ]
+
+
+PHASED = """\
+name: phased
+phases:
+  - id: look
+    tasks:
+      - {id: left, agent: explorer, prompt: Look left}
+      - {id: right, agent: explorer, prompt: Look right, output_schema: {type: object}}
+  - id: tell
+    tasks: [{id: sub, workflow: ./inner.yaml}]
+"""
+INNER = "name: inner\nsteps: [{id: say, agent: explorer, prompt: Say}]\n"
+FOUND = """\
+steps:
+  "look#1/left": the badger lives under the shed
+  "look#1/right": {output: {animal: otter, place: {name: river}}}
+  "tell#1/sub/say": the heron sleeps
+default: nothing
+"""
+
+
+def test_phases_and_sub_workflows_do_not_repeat_what_their_steps_said(fanfold, project):
+    (project / "phased.yaml").write_text(PHASED)
+    (project / "inner.yaml").write_text(INNER)
+    (project / "answers.yaml").write_text(FOUND)
+    assert fanfold("run", "phased.yaml", "--script", "answers.yaml").status == 0
+
+    def found(*words: str) -> list[str]:
+        return [hit["path"] for hit in fanfold("query", *words, "--json").json()["hits"]]
+
+    assert found("badger") == ["look#1/left"]
+    assert found("river") == ["look#1/right"]
+    assert sorted(found("badger otter")) == ["look#1/left", "look#1/right"]
+    assert found("heron") == ["say"]
+
+
+def test_errors_prompts_and_transcripts_are_found_by_kind(fanfold, project):
+    (project / "nested.yaml").write_text(NESTED)
+    (project / "answers.yaml").write_text(ANSWERS)
+    fanfold("run", "nested.yaml", "--script", "answers.yaml")
+
+    def found(*words: str) -> list[tuple[str, str]]:
+        return [(hit["path"], hit["kind"]) for hit in fanfold("query", *words, "--json").json()["hits"]]
+
+    assert found("wolverine") == found("kind:error", "wolverine") == [("broken", "error")]
+    assert found("kind:error wolverine") == [("broken", "error")]
+    assert found("badgers") == []
+    assert found("kind:prompt", "badgers") == [("audit#1/find", "prompt")]
+    assert found("kind:output", "wolverine") == []
+    assert fanfold("query", "kind:nonsense", "x").status == 2
+    assert fanfold("run", "nested.yaml", "--script", "answers.yaml").status == 1
+    assert len(found("kind:error", "wolverine")) == 2

@@ -35,6 +35,7 @@ def test_what_only_reads_calls_nothing_that_writes(recipes, fanfold, who):
     assert fanfold("verify", "--all").status == 0
 
 
+@pytest.mark.full
 def test_one_file_is_called_to_read_and_to_write(recipes, fanfold):
     (recipes / "r.yaml").write_text(
         "name: r\nsteps:\n  - {id: reads, workflow: ./outer.yaml, posture: read_only}\n"

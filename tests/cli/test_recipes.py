@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fanfold.text.json_comments import SettingsUnreadableError, set_entry
+from fanfold.language.json_text import SettingsUnreadableError, set_entry
 
 OWN = "name: own\ndescription: Mine\nversion: 3\nsteps:\n  - {id: one, agent: explorer, prompt: Look.}\n"
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Result
 
+pytestmark = pytest.mark.full
+
 RECIPE = """\
 name: job
 steps:

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 
-from fanfold.text.terminal import cells
+from fanfold.language.terminal import cells
 
 GOOD = """\
 name: good

@@ -37,7 +37,7 @@ def test_a_dry_run_in_json_has_exactly_the_documented_keys(fanfold):
         "conflicts": [],
         "conflicts_total": 0,
         "critical_path": ["gather", "angles", "brief"],
-        "agents": {"min": 3, "max": 6},
+        "agents": {"min": 3, "expected": 3, "max": 6},
         "cost": {"usd_max": None},
         "would_run": True,
         "warnings": [],
@@ -197,6 +197,7 @@ def test_a_run_warns_of_the_files_of_roles_it_uses_and_of_no_others(project, fan
     assert "other.md" not in done.err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("more", ["", "  - {id: b, handler: 'work:rest', depends_on: [a]}\n"])
 def test_a_run_whose_store_is_wiped_away_never_says_that_it_completed(fanfold, project, more):
     wipe = "import shutil\ndef wipe():\n    shutil.rmtree('.fanfold')\ndef rest():\n    pass\n"
@@ -230,6 +231,7 @@ steps:
 """
 
 
+@pytest.mark.full
 def test_the_order_that_a_dry_run_shows_is_the_order_in_the_log(fanfold, project):
     (project / "many.yaml").write_text(MANY)
     (project / "kid.yaml").write_text(KID)

@@ -19,6 +19,7 @@ steps:
 """
 RESULT_KEYS = {
     "run_id", "recipe", "version", "status", "output", "error", "steps", "usage", "changes", "children",
+    "report", "waits",
 }  # fmt: skip
 STEP_KEYS = {"status", "type", "output", "error", "attempts", "started_at", "ended_at", "usage"}
 
@@ -121,6 +122,7 @@ steps:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("flags", "allowed"),
     [
@@ -181,6 +183,7 @@ def test_a_script_with_a_mistake_is_refused_before_anything_runs(fanfold, brief,
     assert fanfold("runs", "--json").json() == []
 
 
+@pytest.mark.full
 def test_a_recipe_without_agents_needs_no_model(fanfold, project):
     (project / "recipe.yaml").write_text("name: r\nsteps: [{id: a, run: [echo, hello]}]\n")
     assert fanfold("run", "recipe.yaml", "--yes").out == "hello\n"
@@ -243,6 +246,7 @@ def test_the_advice_names_the_limit_that_holds_also_beside_a_budget(fanfold, pro
     assert re.search(r"fanfold resume \w+ --max-agents 4\n", held.err)
 
 
+@pytest.mark.full
 def test_more_steps_can_be_allowed_in_the_background(fanfold, shell, project, until):
     step = "{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}"
     recipe = f"name: r\nlimits: {{max_steps: 2}}\nsteps: [{step}]\n"

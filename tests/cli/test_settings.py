@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from fanfold.api.permission import Options
+from fanfold.api.start import start_consent
+from fanfold.wiring import wire
+
 FAN = """\
 name: fan
 steps:
@@ -26,6 +30,7 @@ def test_more_than_one_machine_is_refused_and_not_passed_over(project, fanfold, 
     assert fanfold("runs", "--json").json() == []
 
 
+@pytest.mark.full
 def test_the_password_of_an_address_is_not_shown(fanfold, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "https://me:verysecret@host.example:99/v1?key=verysecret")
     told = fanfold("doctor", "--json")
@@ -56,6 +61,7 @@ def test_a_folder_of_one_s_own_that_is_another_one_everywhere_is_refused(fanfold
         assert f"error[config.bad_value]: {name} is {value!r}, but must be the absolute path" in refused.err
 
 
+@pytest.mark.full
 def test_doctor_warns_of_a_folder_of_one_s_own_that_agents_may_write(fanfold, project, monkeypatch):
     def told() -> list[str]:
         return [
@@ -80,3 +86,77 @@ def test_a_tool_that_nobody_has_is_refused(project, fanfold):
     assert 'there is no tool "raed_file"' in refused.err
     assert 'did you mean "read_file"?' in refused.err
     assert "1 error" in refused.out
+
+
+LARGE = """\
+name: large
+limits: {max_agents: 200, max_concurrency: 8, timeout: 2h}
+steps:
+  - {id: look, agent: explorer, prompt: Look}
+"""
+CAPS = {"MAX_AGENTS": "10", "MAX_CONCURRENT": "2", "TIMEOUT_MS": "60000"}
+
+
+@pytest.mark.parametrize("prefix", ["FANFOLD", "AGENT"])
+def test_limits_of_the_user_are_caps_for_every_recipe_and_each_surface_says_so_once(
+    project, fanfold, monkeypatch, prefix
+):
+    (project / "large.yaml").write_text(LARGE)
+    (project / "script.yaml").write_text("default: ok\n")
+    for name, value in CAPS.items():
+        monkeypatch.setenv(f"{prefix}_WORKFLOW_{name}", value)
+    line = f"max_agents is 10, your cap ({prefix}_WORKFLOW_MAX_AGENTS), not 200 as large says"
+    seen = fanfold("run", "large.yaml", "--script", "script.yaml", "--dry-run", "--json").json()
+    assert [one for one in seen["warnings"] if "max_agents" in one] == [line]
+    wired = wire(project)
+    question = start_consent(wired, wired.plan_of("large.yaml"), {}, Options()).request
+    assert question.totals.count(line) == 1
+    done = fanfold("run", "large.yaml", "--script", "script.yaml", "--yes")
+    assert done.err.count(line) == 1
+    state = fanfold("inspect", "last", "--state", "--json").json()["state"]
+    assert (state["agents"]["of"], state["slots"]["of"]) == (10, 2)
+
+
+def test_a_flag_wins_over_the_cap_of_the_user(project, fanfold, monkeypatch):
+    (project / "large.yaml").write_text(LARGE)
+    (project / "script.yaml").write_text("default: ok\n")
+    monkeypatch.setenv("FANFOLD_WORKFLOW_MAX_AGENTS", "10")
+    done = fanfold("run", "large.yaml", "--script", "script.yaml", "--yes", "--max-agents", "300")
+    assert "your cap" not in done.err
+    assert fanfold("inspect", "last", "--state", "--json").json()["state"]["agents"]["of"] == 300
+
+
+def test_a_recipe_may_raise_what_the_user_did_not_set(project, fanfold):
+    (project / "large.yaml").write_text(LARGE)
+    (project / "script.yaml").write_text("default: ok\n")
+    (project / ".fanfold").mkdir()
+    (project / ".fanfold/config.toml").write_text("[workflows]\nmax_agents = 5\n")  # no word of the user's
+    assert fanfold("run", "large.yaml", "--script", "script.yaml", "--yes").status == 0
+    assert fanfold("inspect", "last", "--state", "--json").json()["state"]["agents"]["of"] == 200
+
+
+@pytest.mark.parametrize("text", ["[workflows]\nmax_agents = 700\n", "[ceilings]\nagents = 700\n"])
+def test_the_file_of_the_user_goes_beyond_the_range_and_is_a_cap(
+    project, fanfold, tmp_path, monkeypatch, text
+):
+    home = tmp_path / "own"
+    home.mkdir()
+    (home / "config.toml").write_text(text)
+    monkeypatch.setenv("FANFOLD_HOME", str(home))
+    (project / "script.yaml").write_text("default: ok\n")
+    (project / "fits.yaml").write_text(LARGE.replace("200", "650"))
+    assert fanfold("run", "fits.yaml", "--script", "script.yaml", "--yes").status == 0
+    assert fanfold("inspect", "last", "--state", "--json").json()["state"]["agents"]["of"] == 650
+    (project / "beyond.yaml").write_text(LARGE.replace("200", "701"))
+    assert "from 1 to 700" in fanfold("check", "beyond.yaml").err
+
+
+def test_a_map_with_more_slots_than_its_run_is_a_warning(project, fanfold):
+    text = FAN.replace("max_concurrency: 20", "max_concurrency: 6")
+    (project / "fan.yaml").write_text(text)
+    told = fanfold("check", "fan.yaml", "--json")
+    assert told.status == 0
+    messages = [one["message"] for one in told.json()["diagnostics"] if one["code"] == "recipe.unused_key"]
+    assert messages == ['"max_concurrency" of "each" is 6, but the run has 4']
+    (project / "fan.yaml").write_text(text.replace("steps:", "max_concurrency: 6\nsteps:"))
+    assert fanfold("check", "fan.yaml", "--json").json()["diagnostics"] == []

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api import smoke
+from fanfold.api import smoke as real_smoke
 from fanfold.cli.main import main
 from fanfold.kernel.events import Envelope
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.system import real_smoke, smoke
-from fanfold.runtime.records.memory import FileChange
+from fanfold.language.compile import compile_recipe
+from fanfold.steps.records import FileChange
 from fanfold.wiring import wire
 
 
+@pytest.mark.full
 def test_every_promise_is_shown_from_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["smoke", "--json", "--project", str(tmp_path)])
     document = json.loads(capsys.readouterr().out)
@@ -44,10 +46,10 @@ def test_a_real_dry_run_needs_no_provider_and_writes_nothing(
 
 def test_a_promise_that_does_not_hold_is_reported_as_failed() -> None:
     """The checks can fail: an empty log proves nothing."""
-    empty = smoke.Ran("failed", [], {})
+    empty = smoke.SmokeRun("failed", [], {})
     assert [check(empty).ok for _, _, check in smoke.PLAN] == [False] * len(smoke.PLAN)
     for offers_tools in (True, False):
-        left = real_smoke.Left(smoke.Ran("completed", [], {}), [], {}, offers_tools)
+        left = real_smoke.ScenarioRun(smoke.SmokeRun("completed", [], {}), [], {}, offers_tools)
         assert all(shows(left).missing for _, shows in real_smoke.SCENARIOS.values())
 
 
@@ -57,15 +59,15 @@ def test_a_model_without_tools_wrote_nothing_itself_and_smoke_says_so() -> None:
         Envelope("r", i, i, 0, "subagent_event", {**row, "workspace": "isolated"}, "r", "r", None, 0, "", 1)
         for i, row in enumerate({"step": step, "status": status} for step, status in lives)
     ]
-    ran = smoke.Ran("completed", events, {}, {"first": "one", "second": "said"})
+    ran = smoke.SmokeRun("completed", events, {}, {"first": "one", "second": "said"})
     change = FileChange(real_smoke.ANSWER, "added", "keep", "auto", None, "merged")
     files = {real_smoke.ANSWER: "said\n"}
-    shown = real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, False))
+    shown = real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [change], files, False))
     told = ["no agent wrote anything: the model is offered no tools"]
     assert (shown.missing, shown.evidence["tools"]) == (told, "this model is offered none")
-    assert real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, True)).missing
-    assert real_smoke.writer_controlled(real_smoke.Left(ran, [], files, False)).missing
-    assert real_smoke.writer_controlled(real_smoke.Left(ran, [change], {}, False)).missing
+    assert real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [change], files, True)).missing
+    assert real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [], files, False)).missing
+    assert real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [change], {}, False)).missing
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_nothing_runs_in_a_run_that_is_paused_and_its_time_stands(fanfold, proje
     assert "no process drives it" in now
     assert "running" not in now
     assert re.search(r"a +waiting .*was stopped; runs again when the run is resumed", now)
-    monkeypatch.setattr("fanfold.runtime.operations.history.runs.time", lambda: 4e9)
+    monkeypatch.setattr("fanfold.api.history.time", lambda: 4e9)
     assert fanfold("inspect", halted).out == now
     document = fanfold("inspect", halted, "--json").json()
     stand = {path: (step["status"], step.get("reason", "")) for path, step in document["steps"].items()}
@@ -43,15 +43,14 @@ def test_nothing_runs_in_a_run_that_is_paused_and_its_time_stands(fanfold, proje
     assert "waiting (interrupted)" in fanfold("inspect", halted, "g/a").out.replace("  ", " ")
     assert fanfold("explain", halted, "g/a", "--json").json()["status"] == "waiting"
     report = (project / ".fanfold" / "runs" / halted / "report.md").read_text()
-    assert "| g/a | explorer | waiting (interrupted) |" in report
+    assert "- g/a (explorer): waiting (interrupted)" in report
     assert fanfold("verify", halted).status == 0
 
 
 def test_the_report_says_what_each_step_took_and_cost(fanfold, project, halted):
     report = (project / ".fanfold" / "runs" / halted / "report.md").read_text()
-    assert "| step | who | status | took | tokens | cost |" in report
-    (row,) = [line for line in report.splitlines() if line.startswith("| b |")]
-    assert re.fullmatch(r"\| b \| explorer \| completed \| \d+(\.\d)? m?s \| 7 \| \$0\.2500 \|", row)
+    (line,) = [line for line in report.splitlines() if line.startswith("- b (")]
+    assert re.match(r"- b \(explorer\): completed in \d+(\.\d)? m?s, 7 tokens, \$0\.2500", line), line
 
 
 def test_a_step_that_asks_is_shown_with_what_it_asks(fanfold, project):

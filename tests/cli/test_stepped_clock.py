@@ -19,6 +19,8 @@ import pytest
 from tests.stepped_clock import SteppedClock, build
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 STEPS_S = {"back": -3_600, "forward": 86_400}
 WAITS = """\
 name: waits
@@ -50,7 +52,7 @@ NEVER = "default: {output: never, delay_ms: 600000}\n"
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = build(tmp_path_factory.mktemp("clock"))
     if isinstance(made, str):
-        pytest.skip(made)
+        pytest.skip(f"{made}: apt-get install gcc")
     return made
 
 

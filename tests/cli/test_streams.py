@@ -12,6 +12,8 @@ import pytest
 
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 RECIPE = "name: two\nsteps: [{id: a, agent: explorer, prompt: a}, {id: b, agent: explorer, prompt: b}]\n"
 
 

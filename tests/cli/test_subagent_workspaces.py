@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from fanfold.agents.entries import ToolResult
+from fanfold.api.permission import Options
+from fanfold.api.roles import find_role
+from fanfold.api.start import create_open, freeze
+from fanfold.api.subagents import Task, list_subagents, make_step
+from fanfold.engine.children import AddRequest
+from fanfold.engine.requests import to_row
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.hosting.children import AddRequest
-from fanfold.runtime.hosting.requests import to_row
-from fanfold.runtime.operations.agents.delegation import Task, make_step
-from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.operations.agents.subagents import list_subagents
-from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.frozen import to_json
 from fanfold.sessions.log import read_entries
+from fanfold.steps.run_config import to_json
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 LINES = "".join(f"line {i}\n" for i in range(1, 10))
 

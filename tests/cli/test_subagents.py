@@ -9,6 +9,8 @@ import pytest
 
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def agents(fanfold, project):
@@ -145,18 +147,12 @@ def test_where_nothing_ran_there_are_no_subagents(fanfold, project):
     assert not (project / ".fanfold").exists()
 
 
-def test_with_workflows_off_nothing_is_kept_to_be_started_later(agents, monkeypatch):
-    spawn(agents, "quick", "--wait")
+def test_with_workflows_off_subagents_are_still_spawned_and_told_more(agents, monkeypatch):
     monkeypatch.setenv("FANFOLD_WORKFLOWS", "off")
-    for refused in (
-        agents("spawn", "explorer", "x", "--script", "quick.yaml"),
-        agents("send", "explorer-1", "And now?"),
-    ):
-        assert refused.status == 4
-        assert "workflows are switched off" in refused.err
-    monkeypatch.setenv("FANFOLD_WORKFLOWS", "on")
-    assert spawn(agents, "quick", "--wait")["id"] == "explorer-2"
-    assert [child["turns"] for child in agents("ps", "--all", "--json").json()] == [1, 1]
+    assert spawn(agents, "quick", "--wait")["id"] == "explorer-1"
+    assert agents("send", "explorer-1", "And now?").status == 0
+    assert agents("wait").status == 0
+    assert [child["turns"] for child in agents("ps", "--all", "--json").json()] == [2]
 
 
 def test_after_everybody_was_cancelled_hints_name_the_run_that_came_next(agents, project):

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 RECIPE = """\
 name: mend
 steps:

@@ -10,6 +10,8 @@ import pytest
 from tests.levels import HAS_BUBBLEWRAP
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 RECIPE = """\
 name: slow
 steps:
@@ -28,7 +30,7 @@ def let_run_out(project, run):
     db.close()
 
 
-@pytest.mark.skipif(not HAS_BUBBLEWRAP, reason="the program waits for a file of a folder that is bound in")
+@pytest.mark.skipif(not HAS_BUBBLEWRAP, reason="needs bubblewrap: apt-get install bubblewrap")
 def test_it_takes_nothing_away_from_who_goes_on_and_no_work_is_lost(fanfold, project, background, until):
     (project / "slow.yaml").write_text(RECIPE)
     (project / "node_modules").mkdir()

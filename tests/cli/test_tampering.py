@@ -17,8 +17,15 @@ import pytest
 
 from fanfold.process_identity import ProcessIdentity
 from fanfold.store.protocol import Claim, Request
+from fanfold.store.sealing import COLUMNS as SEALED_COLUMNS
+from fanfold.store.sealing import LINK_BYTES, Database, link, prepare, state_of
 from fanfold.store.sqlite import SqliteStore
+from fanfold.store.tables import bind
+from fanfold.workspace.seal import chain_key
 from tests.sampling import spread
+from tests.sessions.trees import wait_until
+
+pytestmark = pytest.mark.full
 
 EVERYTHING = os.environ.get("HOSTILE") == "all"
 COLUMNS = ("data", "at", "type", "chain")
@@ -47,7 +54,9 @@ def told(fanfold, project: Path) -> Path:
     first = fanfold("runs", "--json").json()[-1]["run_id"]
     assert fanfold("approve", first, "ask").status == 0
     assert fanfold("watch", first).status == 0
-    store = SqliteStore(project / ".fanfold")
+    log = project / ".fanfold" / "fanfold.db-wal"
+    wait_until(lambda: not log.exists())  # the process that `approve` started has closed the database
+    store = SqliteStore(project / ".fanfold", key=chain_key(Path(os.environ["HOME"]) / ".fanfold"))
     waiting = store.heads(status="waiting")[0].run_id
     store.request(Request(root=waiting, run_id=waiting, kind="pause", data={}, at=1))
     dead = store.acquire(waiting, ProcessIdentity("an earlier boot", 4711, "12345", "1"))
@@ -132,7 +141,7 @@ def test_every_column_of_every_table(told: Path, tampered):
 
 def test_every_row_that_a_run_needs(told: Path, tampered):
     for table, (key, *_), rows in list(tables(told)):
-        if table in ("cache", "requests", "claims"):
+        if table in ("cache", "requests", "claims", "about"):
             continue  # nothing says that there must be one
         for row in rows:
             found = tampered(f"DELETE FROM {table} WHERE {key} = ?", row[0])
@@ -170,3 +179,108 @@ def test_an_event_that_cannot_be_read_is_broken_and_no_bug(fanfold, told: Path, 
         for run in fanfold("runs", "--json").json():
             assert fanfold("verify", run["run_id"]).status in (0, 1)
             assert fanfold("replay", run["run_id"]).status in (0, 1)
+
+
+# ------------------------------------------------------------------- by somebody who knows the format
+
+
+def forge(database: Path, key: bytes) -> None:
+    """Change when an agent said something, and make every hash fit again with the code that makes them."""
+    db = Database(str(database))
+    db.key = key
+    prepare(db)
+    entries = "SELECT max(id) FROM events WHERE session IS NOT NULL GROUP BY id >> 41"
+    db.execute(f"UPDATE events SET at = at + 1 WHERE id IN ({entries})")
+    for (tree,) in db.execute("SELECT key FROM logs").fetchall():
+        before, since = b"", list[tuple[Any, ...]]()
+        query = (
+            "SELECT id, log, session, seq, at, type, epoch, path, data, chain FROM events WHERE id >> 41 = ?"
+        )
+        for *values, chained in db.execute(f"{query} ORDER BY id", (tree,)).fetchall():
+            since.append((*values, None))
+            if isinstance(chained, bytes):
+                before, since = link(before, state_of(chained), since, key), []
+                assert len(before) == LINK_BYTES
+                made = before + state_of(chained)
+                db.execute("UPDATE events SET chain = ? WHERE id = ?", (made, values[0]))
+    for table, columns in SEALED_COLUMNS.items():
+        db.execute(f"UPDATE {table} SET seal = seal({columns})")
+    db.close()
+
+
+@pytest.mark.parametrize("key", [b"", b"a secret of somebody else"], ids=["no key", "another key"])
+def test_a_log_whose_hashes_were_made_again_without_the_secret(fanfold, told: Path, key: bytes):
+    forge(told, chain_key(Path(os.environ["HOME"]) / ".fanfold"))
+    assert fanfold("verify", "--all").status == 0, "who knows the secret can do anything"
+    forge(told, key)
+    found = fanfold("verify", "--all", "--json")
+    assert (found.status, found.json()["ok"]) == (1, False)
+    assert all(not run["ok"] for run in found.json()["runs"])
+
+
+def test_a_log_whose_hashes_were_made_again_and_noted_as_older_than_the_key(fanfold, told: Path):
+    forge(told, b"")
+    db = Database(str(told))
+    prepare(db)
+    bind(db)
+    db.close()
+    assert fanfold("verify", "--all").status == 1
+
+
+def test_a_database_that_claims_to_be_older_than_the_key(fanfold, told: Path):
+    forge(told, b"")
+    with closing(sqlite3.connect(told, isolation_level=None)) as db:
+        db.execute("ALTER TABLE logs DROP COLUMN unkeyed")
+        db.execute("DELETE FROM about WHERE name = 'key'")
+        db.execute("PRAGMA user_version = 3")
+    refused = fanfold("verify", "--all")
+    assert "error[store.replaced]" in refused.err
+
+
+def test_events_of_another_users_state_are_named_as_not_keyed(
+    fanfold, told: Path, monkeypatch, tmp_path: Path
+):
+    assert all(run["unkeyed"] == 0 for run in fanfold("verify", "--all", "--json").json()["runs"])
+    monkeypatch.setenv("FANFOLD_HOME", str(tmp_path / "other"))
+    assert fanfold("state", "adopt", "--yes").status == 0
+    said = fanfold("verify", "--all")
+    assert said.status == 0, said.out
+    assert "none of them keyed" in said.out
+    assert all(run["unkeyed"] == run["events"] for run in fanfold("verify", "--all", "--json").json()["runs"])
+
+
+FORMS = [
+    ("a trigger", "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM requests; END"),
+    ("a view", "CREATE VIEW v AS SELECT * FROM runs"),
+    ("a table", "CREATE TABLE more (name TEXT)"),
+    ("a column", "ALTER TABLE runs ADD COLUMN more TEXT"),
+    ("a column that is worked out", "ALTER TABLE runs ADD COLUMN more TEXT GENERATED ALWAYS AS ('x')"),
+    ("no index", "DROP INDEX events_of_sessions"),
+    ("another index", "DROP INDEX runs_by_root; CREATE INDEX runs_by_root ON runs (recipe)"),
+    ("a table by another name", "ALTER TABLE cache RENAME TO cached"),
+    ("no name of the key", "DELETE FROM about WHERE name = 'key'"),
+    ("nothing about itself", "DELETE FROM about"),
+]
+
+
+@pytest.mark.parametrize("edit", [row[1] for row in FORMS], ids=[row[0] for row in FORMS])
+def test_a_database_with_other_tables_is_found(fanfold, told: Path, edit: str):
+    with closing(sqlite3.connect(told, isolation_level=None)) as db:
+        db.executescript(edit)
+    assert fanfold("verify", "--all").status != 0
+
+
+def test_a_planted_trigger_has_nothing_sealed(fanfold, project: Path, told: Path):
+    columns = SEALED_COLUMNS["requests"]
+    with closing(sqlite3.connect(told, isolation_level=None)) as db:
+        root = db.execute("SELECT root FROM requests").fetchone()[0]
+        db.execute(
+            "CREATE TRIGGER t AFTER INSERT ON events BEGIN"
+            f" INSERT OR IGNORE INTO requests VALUES (9001, '{root}', '{root}', 'cancel', '{{}}', 1, NULL);"
+            f" UPDATE requests SET seal = seal({columns}) WHERE id = 9001; END"
+        )
+    (project / "quick.yaml").write_text("name: quick\nsteps: [{id: a, agent: explorer, prompt: p}]\n")
+    assert fanfold("run", "quick.yaml", "--script", "script.yaml").status == 0
+    with closing(sqlite3.connect(told, isolation_level=None)) as db:
+        assert db.execute("SELECT count(*) FROM requests WHERE id = 9001").fetchone() == (0,)
+    assert fanfold("verify", "--all").status == 1

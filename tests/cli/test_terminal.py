@@ -14,6 +14,8 @@ import pytest
 
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 GATED = """\
 name: gated
 steps:
@@ -208,7 +210,8 @@ def test_a_command_that_an_agent_chooses_is_asked_for_each_time(project, answer,
     terminal = Terminal("run", "agent.yaml", "--script", "script.yaml")
     terminal.until("Run it? [y/N]")
     terminal.type("y\n")
-    terminal.until("fix wants to run: touch made.txt")
+    terminal.until("fix wants to run:")
+    terminal.until("│ touch made.txt")
     terminal.until("allow it? [y/N]")
     terminal.type(f"{answer}\n")
     status, shown = terminal.end()

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import fanfold as package
-from fanfold.testing.provider import Asked, Call, Reply
+from fanfold.testing.provider import Call, RecordedRequest, Reply
 from tests.e2e.world import Provider
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 RECIPE = """\
 name: look
@@ -159,10 +161,10 @@ def test_a_subagent_is_shown_with_all_its_turns(fanfold, project):
 
 def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_path: Path) -> None:
 
-    from fanfold.runtime.operations.runs.starting.options import Options
+    from fanfold.api.permission import Options
     from tests.runtime.running import HERE, client
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if len(asked.body["messages"]) > 1:
             return Reply(text="It holds a secret.", input_tokens=100, output_tokens=20)
         return Reply(calls=(Call("read_file", {"path": "notes.txt"}),), input_tokens=50, output_tokens=10)

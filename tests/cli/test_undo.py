@@ -13,6 +13,8 @@ import pytest
 import fanfold as ff
 from fanfold.wiring import wire
 
+pytestmark = pytest.mark.full
+
 RECIPE = """\
 name: writes
 steps:

@@ -42,6 +42,7 @@ def ran(fanfold, waiting):
     assert fanfold("resume", "last").status == 0
 
 
+@pytest.mark.full
 def test_more_slots_would_have_taken_less_time(fanfold, ran):
     found = fanfold("whatif", "last", "--max-concurrency", "4", "--json").json()
     assert set(found) == KEYS
@@ -54,6 +55,7 @@ def test_more_slots_would_have_taken_less_time(fanfold, ran):
     assert found["notes"] == ["waits for people are left out (1 question)"]
 
 
+@pytest.mark.full
 def test_a_person_is_told_the_same(fanfold, ran):
     status, out, _ = fanfold("whatif", "last", "--max-concurrency", "4")
     assert status == 0
@@ -75,6 +77,7 @@ def test_of_a_run_that_is_not_over_only_what_has_ended_counts(fanfold, waiting):
     assert found["notes"] == ["the run is not over: this is about the steps that have ended"]
 
 
+@pytest.mark.full
 def test_it_writes_nothing(fanfold, project, ran):
     before, told = _bytes_of(project), fanfold("logs", "last", "--json").out
     assert fanfold("whatif", "last", "--max-concurrency", "2").status == 0
@@ -102,6 +105,7 @@ def test_what_cannot_be_asked_is_a_clear_error(fanfold, waiting, arguments, stat
     assert (result.status, result.json()["error"]["code"]) == (status, code)
 
 
+@pytest.mark.full
 def test_a_question_that_was_open_when_the_run_was_ended_takes_no_time(fanfold, project):
     recipe = """\
 name: ends

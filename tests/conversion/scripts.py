@@ -57,7 +57,7 @@ return done
 export const meta = { name: 'code', description: "x" }
 const names = ['a', 'b']
 let n = 0
-const one = await agent('Say ' + args.word, { schema: THING })
+const one = await agent('Say ' + args.word, { retries: THING })
 while (n < 3) {
   n += 1
 }

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fanfold.cli.main import main
-from fanfold.recipe.conversion.source import FORMAT
-from fanfold.text.trees.tree import plain
-from fanfold.text.trees.yaml import parse_yaml
+from fanfold.language.convert.source import FORMAT
+from fanfold.language.tree import plain
+from fanfold.language.yaml_text import parse_yaml
 
 BRANCHES = """\
 name: branches
@@ -76,6 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sorted_as", "done"),
     [
@@ -94,6 +95,7 @@ def test_what_depends_on_a_node_that_was_left_out_is_left_out(
     assert steps == done | {"sort-it"}
 
 
+@pytest.mark.full
 def test_a_value_that_is_no_text_is_compared_as_text(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +114,7 @@ nodes:
     }
 
 
+@pytest.mark.full
 def test_a_loop_goes_on_while_its_word_is_only_talked_about(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_number_that_no_expression_holds_is_told(folder: Path, capsys: pytest.
     node = f"id: b, depends_on: [a], when: '$a.output > {'9' * 400}', prompt: B."
     text = f"name: far\nnodes:\n  - {{id: a, prompt: A.}}\n  - {{{node}}}\n"
     (folder / "flow.yaml").write_text(text)
-    assert main(["convert", "flow.yaml", "--json"]) == 0
+    assert main(["convert", "flow.yaml", "--json"]) == 2
     made = json.loads(capsys.readouterr().out)
+    assert "when: to_be_written(" in made["text"]
     assert [one["line"] for one in made["lost"]] == [4]

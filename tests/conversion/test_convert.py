@@ -32,10 +32,16 @@ def fanfold(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return status, json.loads(capsys.readouterr().out)
 
 
+REFUSED = {"conductor-others", "conductor-together", "archon-command", "archon-scripts", "claude-audit"}
+"""Those with parts that no recipe can say: `check` refuses them until somebody has written these."""
+REFUSALS = {"recipe.unknown_key", "recipe.unknown_workflow", "recipe.bad_expression"}
+
+
 def test_there_are_twenty_of_them() -> None:
     assert len(ALL) >= 20
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ALL)
 def test_a_workflow_of_another_system_runs_to_its_end(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
@@ -45,9 +51,13 @@ def test_a_workflow_of_another_system_runs_to_its_end(
     for other, text in workflow.others.items():
         put(project, other, text)
     status, made = fanfold(capsys, "convert", workflow.file)
-    assert made["diagnostics"] == [], made["text"]
-    assert (status, made["system"]) == (0, system)
+    assert made["system"] == system
     assert sorted(one["line"] for one in made["lost"]) == sorted(workflow.lost), made["lost"]
+    if name in REFUSED:
+        assert status == 2
+        assert {one["code"] for one in made["diagnostics"]} <= REFUSALS
+        return
+    assert (status, made["diagnostics"]) == (0, []), made["text"]
     (project / "recipe.yaml").write_text(made["text"])
     (project / "script.yaml").write_text(json.dumps({"default": "ok", "steps": dict(workflow.script)}))
     inputs = [word for key, value in workflow.inputs.items() for word in ("-i", f"{key}={value}")]
@@ -69,7 +79,8 @@ def test_a_recipe_of_protoagent_is_one_of_ours_as_it_is(
     workflow = PROTOAGENT[name]
     put(project, workflow.file, workflow.text)
     _, made = fanfold(capsys, "convert", workflow.file)
-    assert made["text"] == workflow.text
+    inline = "" if "on_failure" in workflow.text.split("steps:")[0] else "on_failure: inline\n"
+    assert made["text"] == workflow.text.rstrip() + "\n" + inline
     _, checked = fanfold(capsys, "check", workflow.file)
     assert [one for one in checked["diagnostics"] if one["severity"] == "error"] == []
 
@@ -122,9 +133,10 @@ def test_a_role_that_is_known_here_does_the_step_that_names_it(
     calls = [f"await agent('{name}', {{agentType: '{name}'}})" for name in ("reviewer", "Plan", "nobody")]
     put(project, "w.js", "\n".join(calls) + "\n")
     status, made = fanfold(capsys, "convert", "w.js")
-    assert status == 0
+    assert (status, [one["message"] for one in made["diagnostics"]]) == (2, ['there is no role "nobody"'])
     assert [line.strip() for line in made["text"].splitlines() if "agent:" in line] == [
         "agent: reviewer",
         "agent: planner",
+        "agent: nobody",
     ]
     assert [(one["line"], one["what"]) for one in made["lost"]] == [(3, "agentType: 'nobody'")]

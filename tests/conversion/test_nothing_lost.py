@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from fanfold.errors import FanfoldError
-from fanfold.recipe.builder import as_yaml
-from fanfold.recipe.conversion.formats import convert
-from fanfold.recipe.conversion.source import ForeignFile, Lost
+from fanfold.language.builder import as_yaml
+from fanfold.language.convert.formats import convert
+from fanfold.language.convert.source import ForeignFile, Loss
 from tests.conversion.scripts import Workflow
 from tests.conversion.workflows import ALL
 
@@ -23,7 +23,7 @@ NOT_SAID = {("for_each", "type"), ("name",)}
 """`type: for_each` says what the key around it says. A name becomes one that recipes can have."""
 
 
-def converted(workflow: Workflow, system: str, document: Any) -> tuple[str, list[Lost]]:
+def converted(workflow: Workflow, system: str, document: Any) -> tuple[str, list[Loss]]:
     text = yaml.safe_dump(document, sort_keys=False)
     source = ForeignFile(
         text.encode(), workflow.file, lambda name: workflow.others.get(name, "").encode() or None
@@ -48,11 +48,12 @@ def changed(document: Any, at: tuple[str | int, ...], odd: Any) -> Any:
     return made
 
 
-def is_told(text: str, lost: list[Lost], usual: set[str]) -> bool:
+def is_told(text: str, lost: list[Loss], usual: set[str]) -> bool:
     """Whether an odd value is in the recipe, or something is listed at its key."""
     return MARK in text.lower() or "7777" in text or any(one.what not in usual for one in lost)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(READ))
 def test_an_odd_value_is_carried_over_or_listed(name: str) -> None:
     system, workflow = ALL[name]

@@ -9,12 +9,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.hosting.requests import AnswerRequest
-from fanfold.runtime.operations.runs.control import leave
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.run_handle import leave
+from fanfold.api.start import create
+from fanfold.engine.requests import AnswerRequest
+from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from fanfold.store.protocol import LeaseLost
-from fanfold.workspace.delivery import calls as calls_module
-from fanfold.workspace.delivery.calls import ServerCalls
+from fanfold.workspace import remotes as calls_module
+from fanfold.workspace.remotes import ServerCalls
 from tests.delivery.world import World
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 STALLING = """\
 #!/bin/sh

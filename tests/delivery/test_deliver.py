@@ -13,6 +13,8 @@ import pytest
 from tests.delivery.world import RECIPE, World
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -416,3 +418,12 @@ def test_a_process_that_dies_at_an_event_delivers_once(world: World, commit: int
     assert codes == [-9, 0], told
     assert "completed" in told
     world.check_delivered_once()
+
+
+def test_the_identity_in_the_repository_s_own_configuration_makes_the_commit(world: World) -> None:
+    world.git("config", "user.name", "Bo")
+    world.git("config", "user.email", "bo@example.org")
+    world.git("config", "--global", "--unset", "user.name")
+    world.run()
+    approved(world)
+    assert world.git("log", "-1", "--format=%an <%ae>", "fix/owls").strip() == "Bo <bo@example.org>"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.trust.repository import find_repository
-from fanfold.workspace.delivery.refs import Refs
+from fanfold.workspace.delivery import Refs
+from fanfold.workspace.repository import find_repository
 from tests.delivery.world import World
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture

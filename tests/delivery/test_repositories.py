@@ -11,6 +11,8 @@ import pytest
 
 from tests.delivery.world import RECIPE, SCRIPT, World
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

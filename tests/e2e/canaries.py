@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from urllib.parse import quote
 
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.e2e.world import Project
 
 CANARIES = {
@@ -67,7 +67,7 @@ def set_up(project: Project) -> None:
     project.file(LEAK).write_text(ALL)
 
 
-def answer(asked: Asked) -> Reply | Fault:
+def answer(asked: RecordedRequest) -> Reply | Fault:
     """A model that says and does all it should not."""
     match asked.prompt.partition(" ")[0], asked.turns:
         case "REFUSED", _:

@@ -6,7 +6,7 @@ the one that takes its run over.
 
 from __future__ import annotations
 
-from fanfold.testing.provider import Asked, Call, Reply, answer_with
+from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.e2e.world import Project
 
 RECIPE = """\
@@ -54,17 +54,17 @@ def set_up(project: Project) -> None:
     project.file("greeting.py").write_text(GREETING)
 
 
-def role(asked: Asked) -> str:
+def role(asked: RecordedRequest) -> str:
     """Which of the three is asking."""
     return asked.prompt.partition(" ")[0]
 
 
-def at(asked: Asked) -> tuple[str, int]:
+def at(asked: RecordedRequest) -> tuple[str, int]:
     """Who is asking, and how many responses it has had."""
     return role(asked), asked.turns
 
 
-def answer(asked: Asked) -> Reply:
+def answer(asked: RecordedRequest) -> Reply:
     """What each of them says at each point."""
     match at(asked):
         case "EXPLORE", 0:

@@ -5,6 +5,8 @@ import pytest
 from tests.e2e import canaries
 from tests.e2e.world import MODELS, Done, Project, Provider
 
+pytestmark = pytest.mark.full
+
 MARK = "[redacted]"
 
 

@@ -7,9 +7,13 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
+import pytest
+
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.e2e.world import MODELS, Project, Provider
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 AGENTS = 200
 NUMBERS = [str(i) for i in range(AGENTS)]
@@ -76,7 +80,7 @@ def test_two_hundred_agents_of_a_recipe_work_at_once_and_all_complete(project: P
     (own / "config.toml").write_text(CEILINGS)
     limited: set[str] = set()
 
-    def script(asked: Asked) -> Reply | Fault:
+    def script(asked: RecordedRequest) -> Reply | Fault:
         who = asked.prompt.split()[0]
         if who.endswith("7") and who not in limited:  # one in ten is told to slow down, once
             limited.add(who)

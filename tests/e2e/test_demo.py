@@ -10,6 +10,8 @@ from tests.work import PATIENCE_S
 from tools import demo
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 
 def test_the_demo_is_killed_goes_on_and_leaves_a_repository_whose_tests_pass(tmp_path: Path):
     done = subprocess.run(

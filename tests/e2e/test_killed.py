@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from fanfold.agents.models.messages import UNKNOWN
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.e2e import processes, team
 from tests.e2e.world import MODELS, Project, Provider, Script
+
+pytestmark = pytest.mark.full
 
 SLEEP = f"sleep 86{os.getpid()}"
 """What a blocked program can be told by."""
@@ -115,6 +117,7 @@ def test_killed_while_a_program_runs_the_model_hears_that_the_outcome_is_unknown
         assert heard.results["the_call"] == UNKNOWN
 
 
+@pytest.mark.proof("kill and resume")
 def test_killed_in_the_second_of_two_calls_the_first_keeps_its_result(project: Project):
     calls = (
         Call("write_file", {"path": "notes/more.md", "content": "more\n"}, "first"),
@@ -136,7 +139,7 @@ def test_killed_between_the_last_response_and_the_end_of_its_step_nothing_is_ask
     """The worker's changes wait for the workspace's lock; its answer is paid for and must survive that."""
     held: list[int] = []
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if team.at(asked) == ("WORK", 4):
             held.append(os.open(project.folder / ".fanfold/workspace/lock", os.O_RDWR))
             fcntl.flock(held[0], fcntl.LOCK_EX)

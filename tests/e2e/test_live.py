@@ -5,10 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.cli.test_terminal import Terminal
 from tests.e2e import processes
 from tests.e2e.world import MODELS, Project, Provider, Script
+
+pytestmark = pytest.mark.full
 
 RECIPE = """\
 name: one
@@ -38,7 +40,7 @@ def watched(
 def test_text_is_shown_as_it_arrives(project: Project, wire: str, monkeypatch: pytest.MonkeyPatch):
     """The response stops in its middle, so what is shown of it can only have come from the stream."""
 
-    def script(asked: Asked) -> Reply | Fault:
+    def script(asked: RecordedRequest) -> Reply | Fault:
         if asked.turns == 0:
             return Reply(text="I look around first.", calls=(Call("search_files", {"pattern": "x"}),))
         return Fault("stall", after=5)
@@ -48,7 +50,7 @@ def test_text_is_shown_as_it_arrives(project: Project, wire: str, monkeypatch: p
 
 
 def test_a_call_is_shown_while_it_is_carried_out(project: Project, monkeypatch: pytest.MonkeyPatch):
-    def script(_: Asked) -> Reply:
+    def script(_: RecordedRequest) -> Reply:
         return Reply(text="Let me wait.", calls=(Call("run_command", {"argv": ["sleep", "600"]}),))
 
     with watched(project, "chat", script, monkeypatch) as terminal:

@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 
+from fanfold.api import smoke as real_smoke
 from fanfold.cli.main import main
-from fanfold.runtime.operations.system import real_smoke
-from fanfold.testing.provider import KEY, Asked, Call, Fault, Reply
+from fanfold.testing.provider import KEY, Call, Fault, RecordedRequest, Reply
 from tests.e2e.world import MODELS, Done, Project, Provider
+
+pytestmark = pytest.mark.full
 
 SCENARIOS = ("micro_parallel", "dependency", "writer_controlled")
 
 
-def talk(asked: Asked) -> Reply:
+def talk(asked: RecordedRequest) -> Reply:
     """A model that only talks."""
     return Reply(text="done" if "note.txt" in asked.prompt else "ultramarine")
 
 
-def work(asked: Asked) -> Reply:
+def work(asked: RecordedRequest) -> Reply:
     """A model that writes the file it is asked to write, then says so."""
     found = re.search(r"[\w-]+/note\.txt", asked.prompt)
     if found is None or asked.turns > 0:
@@ -74,7 +76,7 @@ def test_writers_that_only_say_they_wrote_are_not_ok(project: Project):
 
 
 def test_a_write_that_was_refused_is_no_write(project: Project):
-    def astray(asked: Asked) -> Reply:
+    def astray(asked: RecordedRequest) -> Reply:
         if asked.turns > 0:
             return talk(asked)
         return Reply(calls=(Call("write_file", {"path": "../out.txt", "content": "x"}),))
@@ -147,7 +149,7 @@ def test_no_network_names_what_could_not_be_reached(
         address = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
         done = inside(project, once, {"OPENAI_BASE_URL": address}, monkeypatch, capsys)
     error = told(done)
-    assert (done.status, error["code"]) == (1, "model.unreachable")
+    assert (done.status, error["code"]) == (3, "model.unreachable")
     assert "check the network" in error["hint"]
 
 

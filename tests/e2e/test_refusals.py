@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanfold.testing.provider import KEY, Asked, Fault, Reply
+from fanfold.testing.provider import KEY, Fault, RecordedRequest, Reply
 from tests.e2e.world import MODELS, Done, Project, Provider
+
+pytestmark = pytest.mark.full
 
 RECIPE = """\
 name: two
@@ -38,11 +40,11 @@ def refused(project: Project, model: str, **environment: str) -> tuple[Done, Don
     return both
 
 
-def word(asked: Asked) -> str:
+def word(asked: RecordedRequest) -> str:
     return asked.prompt.split()[0]
 
 
-def fine(asked: Asked) -> Reply:
+def fine(asked: RecordedRequest) -> Reply:
     return Reply(text=f"{word(asked)} done")
 
 
@@ -106,10 +108,13 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_without_a_network_the_run_ends_and_names_what_it_could_not_reach(two: Project, nobody: str):
-    two.file("two.yaml").write_text(RECIPE.replace("FIRST", "FIRST, retry: {attempts: 1}"))
+def test_without_a_network_the_run_pauses_and_names_what_it_could_not_reach(two: Project, nobody: str):
+    recipe = RECIPE.replace("FIRST", "FIRST, retry: {attempts: 1}").replace(
+        "steps:", "limits: {outage: 0}\nsteps:"
+    )
+    two.file("two.yaml").write_text(recipe)
     done = run(two, OPENAI_BASE_URL=f"{nobody}/v1", OPENAI_API_KEY=KEY)
-    assert done.status == 1
+    assert done.status == 3
     assert f"{nobody} cannot be reached" in done.err
     assert "check the network" in done.err
     error = done.json["error"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from fanfold.testing.provider import KEY, Asked, Fault, Reply, ScriptedProvider
+from fanfold.testing.provider import KEY, Answer, RecordedRequest, Reply, ScriptedProvider
 from tests.work import PATIENCE_S
 
 MODELS = {
@@ -20,7 +20,7 @@ MODELS = {
     "responses": "openai-responses:gpt-5",
     "messages": "anthropic:claude-sonnet-4-6",
 }
-Script = Callable[[Asked], Reply | Fault]
+Script = Callable[[RecordedRequest], Answer]
 
 
 class Provider:
@@ -28,7 +28,7 @@ class Provider:
 
     def __init__(self, script: Script, *, key: str | None = KEY) -> None:
         self.script = script
-        self.given: list[tuple[Asked, Reply]] = []
+        self.given: list[tuple[RecordedRequest, Reply]] = []
         """Whole responses: what a provider charges for."""
         self._server = ScriptedProvider(self._answer, key=key)
         self._news = threading.Condition()
@@ -46,7 +46,7 @@ class Provider:
         self._thread.join(PATIENCE_S)
 
     @property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[RecordedRequest]:
         return self._server.asked
 
     @property
@@ -60,9 +60,9 @@ class Provider:
         """What a process needs to talk to it."""
         return {**self.addresses, "OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
 
-    def until(self, holds: Callable[[Asked], bool]) -> Asked:
+    def until(self, holds: Callable[[RecordedRequest], bool]) -> RecordedRequest:
         """Wait for a request of which this holds; that request."""
-        found: list[Asked] = []
+        found: list[RecordedRequest] = []
 
         def look() -> bool:
             found[:] = [one for one in self.asked if holds(one)]
@@ -77,7 +77,7 @@ class Provider:
         said = [json.dumps(asked.body.get("messages", asked.body.get("input"))) for asked, _ in self.given]
         return sorted({one for one in said if said.count(one) > 1})
 
-    def _answer(self, asked: Asked) -> Reply | Fault:
+    def _answer(self, asked: RecordedRequest) -> Answer:
         answer = self.script(asked)
         with self._news:
             if isinstance(answer, Reply):

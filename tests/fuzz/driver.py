@@ -24,15 +24,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.api.verify import verify
+from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.events import Envelope
-from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.kernel.nodes import Node
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.kernel.state import RUN_TERMINAL, Node
+from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 from tests.fuzz.interpreter import Foretold, Interpreter, Said, StepEnd

@@ -15,7 +15,8 @@ import fanfold
 from tests.fuzz.model import Expression, Names, Unresolved
 
 DATA: tuple[Any, ...] = (
-    5, None, True, 2.5, "just words", [1, "inputs.flag"], {"a": {"literal": 1}}, {"literal": "inputs.flag"},
+    5, None, True, 2.5, "just words",
+    {"literal": [1, "inputs.flag"]}, {"a": {"literal": 1}}, {"literal": "inputs.flag"},
 )  # fmt: skip
 
 

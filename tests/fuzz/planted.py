@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fanfold.kernel.commands import Conclude
-from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.runtime.records import values
-from fanfold.runtime.steps.agent import AgentSteps
-from fanfold.runtime.steps.step_type import Outcome
+from fanfold.kernel.state import COMPLETED
+from fanfold.steps import values
+from fanfold.steps.agent import AgentSteps
+from fanfold.steps.step_type import Outcome
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[str, Plant] = {}
@@ -38,7 +38,7 @@ def a_default_of_reject_completes(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def values_in_sets_are_patterns(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fanfold.runtime.steps.step_type.escape", lambda text: text)
+    patch.setattr("fanfold.steps.step_type.escape", lambda text: text)
 
 
 @planted
@@ -65,20 +65,20 @@ def the_end_of_a_back_off_is_a_second_result(patch: pytest.MonkeyPatch) -> None:
         command = Conclude(node.run.id, node.path, status, node.attempt, node.execution, error, reason)
         state.agenda.append(command)
 
-    for module in ("outcomes", "sweep", "run_events", "progress", "step_events"):
-        patch.setattr(f"fanfold.kernel.fold.{module}.conclude", conclude)
+    for module in ("progress", "transitions", "step_transitions"):
+        patch.setattr(f"fanfold.kernel.{module}.conclude", conclude)
 
 
 @planted
 def a_failed_round_ends_its_loop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fanfold.kernel.fold.progress.can_be_repeated", lambda *_: False)
+    patch.setattr("fanfold.kernel.progress.can_be_repeated", lambda *_: False)
 
 
 @planted
 def nothing_is_tolerated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fanfold.kernel.fold.tolerance.is_tolerated", lambda _: False)
+    patch.setattr("fanfold.kernel.progress.is_tolerated", lambda _: False)
 
 
 @planted
 def everything_is_tolerated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("fanfold.kernel.fold.tolerance.is_tolerated", lambda _: True)
+    patch.setattr("fanfold.kernel.progress.is_tolerated", lambda _: True)

@@ -8,6 +8,8 @@ from tests.fuzz.driver import find_difference, main
 from tests.fuzz.planted import PLANTED, defect
 from tests.sampling import SEED
 
+pytestmark = pytest.mark.full
+
 CAUGHT_FROM = {
     "a_default_of_reject_completes": 5,
     "values_in_sets_are_patterns": 12,
@@ -21,6 +23,12 @@ CAUGHT_FROM = {
 """The first seed that shows it. When a run is disturbed is a matter of time: the next few may be needed."""
 TRIED = 40
 RECIPES = 100
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back the home that the driver sets for its recipes."""
+    monkeypatch.setenv("FANFOLD_HOME", "")
 
 
 def test_random_recipes_come_to_what_they_should(capsys: pytest.CaptureFixture[str]):

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from fanfold.workspace.sandbox.levels import detect
+from fanfold.workspace.sandbox import detect
 from tests.hostile.attempt import Attempt, carry_out
 from tests.hostile.attempts.local_user import ATTEMPTS as LOCAL_USER
 from tests.hostile.attempts.model import ATTEMPTS as MODEL
@@ -19,8 +19,12 @@ from tests.hostile.attempts.recipe import ATTEMPTS as RECIPE
 from tests.hostile.attempts.repository import ATTEMPTS as REPOSITORY
 from tests.hostile.attempts.role import ATTEMPTS as ROLE
 from tests.hostile.attempts.server import ATTEMPTS as SERVER
+from tests.hostile.attempts.shared import ATTEMPTS as SHARED
 from tests.hostile.worlds import NOBODY, Setting, World, installation, matches
+from tests.levels import needs
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 ATTACKERS: dict[str, tuple[Attempt, ...]] = {
     "repository": REPOSITORY,
@@ -29,6 +33,7 @@ ATTACKERS: dict[str, tuple[Attempt, ...]] = {
     "model": MODEL,
     "server or page": SERVER,
     "local user": LOCAL_USER,
+    "shared program": SHARED,
 }
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 LEVELS = ("bubblewrap", "landlock")
@@ -70,13 +75,13 @@ ROWS = [
 @pytest.mark.parametrize(("attempt", "setting"), ROWS)
 def test_it_comes_to_nothing(attempt: Attempt, setting: Setting):
     if not getattr(detect(ROOT), setting.level).available:
-        pytest.skip(f"no {setting.level} here")
+        pytest.skip(needs(setting.level))
     if (
         setting.user == "ordinary"
         and os.geteuid() == 0
         and not (shutil.which("setpriv") and installation(NOBODY))
     ):
-        pytest.skip("no second user can be had here")
+        pytest.skip("needs root: sudo make test-full")
     world = World(setting)
     try:
         carry_out(attempt, world)

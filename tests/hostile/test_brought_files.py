@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.trust.project_files import LedOut, NotAFile, list_beneath, read_beneath
+from fanfold.project_files import LedOut, NotAFile, list_beneath, read_beneath
 from tests.hostile.test_state import World
+
+pytestmark = pytest.mark.full
 
 ROLE = 'name = "{name}"\ndescription = "d"\ndeveloper_instructions = "CANARY"\n'
 

@@ -20,6 +20,8 @@ import pytest
 from tests.hostile.test_trees import STATUSES, look
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 RECIPE = (
     "name: writes\nsteps:\n"
     "  - {id: w, agent: worker, prompt: p, write_set: ['**/*']}\n"

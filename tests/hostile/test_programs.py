@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox.levels import detect
+from fanfold.workspace.sandbox import detect
 from tests.hostile.worlds import without_bubblewrap
+from tests.levels import needs
 from tests.runtime.test_sandboxed import Project
 from tests.workspace.attempts import ATTEMPTS, NOT_UNDER_LANDLOCK, PRELUDE
 from tests.workspace.test_sandbox import ALL, World, look
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 NEED_NARROW_LIMITS = {
     "fork without end", "write a file without end", "take memory without end", "fill the temporary folder",
@@ -23,7 +26,7 @@ NEED_NARROW_LIMITS = {
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
 def test_no_way_leads_out(tmp_path: Path, level: str):
     if not getattr(detect(ROOT), level).available:
-        pytest.skip(f"no {level} here")
+        pytest.skip(needs(level))
     world = World(tmp_path)
     try:
         said = tried(world, level)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.role import Role
-from fanfold.agents.toolbox.mcp.servers import LentEnvironment, declare_server, read_server
-from fanfold.runtime.operations.runs.starting.permission import served_lines
+from fanfold.agents.tools.mcp_servers import LentEnvironment, declare_server, read_server
+from fanfold.api.effects import role_effects
 from tests.hostile.test_state import World
 
 
@@ -33,7 +33,9 @@ def test_what_is_asked_about_a_server_is_what_will_be_reached(settings: dict[str
     used = read_server("s", settings, {"GITHUB_TOKEN": "t", "HOME": "/h"})
     if used is not None and used.argv:
         assert shown.startswith(used.argv[0])
-    assert served_lines(Role(name="r", description="d", mcp_servers={"s": settings}))[-1].endswith(shown)
+    role = Role(name="r", description="d", mcp_servers={"s": settings})
+    *_, effect = role_effects(role, lambda _: None, "model")
+    assert effect.text.endswith(shown)
 
 
 def test_a_project_s_server_gets_no_secret_that_the_user_did_not_name():
@@ -55,6 +57,7 @@ def test_a_project_s_server_gets_no_secret_that_the_user_did_not_name():
     assert allowed.environment == {"NPM_TOKEN": "other-other-other", "LANG": "C"}
 
 
+@pytest.mark.full
 def test_the_project_s_own_file_cannot_allow_a_secret(tmp_path: Path):
     world = World(tmp_path)
     (world.project / ".fanfold").mkdir()
@@ -62,31 +65,23 @@ def test_the_project_s_own_file_cannot_allow_a_secret(tmp_path: Path):
     assert "config.not_here" in world.fanfold("check", "one.yaml").stderr
 
 
-def test_nothing_that_is_asked_for_is_cut_or_hidden(tmp_path: Path):
+@pytest.mark.full
+def test_what_is_asked_is_shown_page_by_page_and_agreed_to_on_the_last_alone(tmp_path: Path):
     world = World(tmp_path)
     commands = [["sh", "-c", f"echo {i}\n# {'x' * 500}{i}"] for i in range(40)]
     steps = [{"id": f"c{i}", "run": argv, "env": {"A": "b c"}} for i, argv in enumerate(commands)]
     (world.project / "many.yaml").write_text(json.dumps({"name": "many", "steps": steps}))
-    said = ask(world, "many.yaml", "n")
-    for i in range(40):
-        assert f"c{i} runs: A='b c' sh -c 'echo {i}␊# {'x' * 500}{i}'" in said
-    assert "Run it (40 things; m shows them page by page)? [y/N]" in said
-
-
-def test_what_scrolled_away_is_shown_page_by_page(tmp_path: Path):
-    world = World(tmp_path)
-    steps = [{"id": f"c{i}", "run": ["echo", f"{i}" * 60]} for i in range(40)]
-    (world.project / "many.yaml").write_text(json.dumps({"name": "many", "steps": steps}))
-    asked, _, paged = ask(world, "many.yaml", "m", "", "", "", "n").partition("page by page)? [y/N]")
-    assert "(page" not in asked
-    first, second, third, last = paged.split("; Enter goes on, q leaves)")  # of 70 rows, 22 at a time
-    assert first.endswith("(page 1 of 4")
-    assert third.endswith("(page 3 of 4")
-    assert "  c15 runs: echo" in first
-    assert "  c16 runs: echo" in second
-    assert (
-        last.index("  c39 runs: echo") < last.index("Run it (40 things") < last.index("[permission_denied]")
+    screen = ask(world, "many.yaml", *["y"] * 16, "n")  # an early yes only turns the page
+    assert screen.startswith(
+        "many asks for permission.\n  40 commands\n   1. c0 runs: sh -c 'echo 0\n    │ # xxx"
     )
+    assert "(page 1 of 17: Enter shows the next one, n refuses)" in screen
+    pages = screen.split("n refuses) ")
+    assert len(pages) == 17
+    assert "c39 runs: sh -c 'echo 39" in pages[-1]
+    assert "    │ with A='b c'\n" in pages[-1]
+    assert "Run it? (m shows it again) [y/N]" in pages[-1]
+    assert "[permission_denied]" in pages[-1]
 
 
 def ask(world: World, recipe: str, *answers: str) -> str:
@@ -105,7 +100,7 @@ def ask(world: World, recipe: str, *answers: str) -> str:
         command = [sys.executable, "-m", "fanfold.cli.main", "run", recipe, "--script", "script.yaml"]
         os.execve(sys.executable, command, environment)
     said = b""
-    while b"[y/N]" not in said:
+    while b"[y/N]" not in said and b"n refuses)" not in said:
         said += os.read(handle, 65_536)
     os.write(handle, "".join(f"{answer}\n" for answer in answers).encode())
     try:

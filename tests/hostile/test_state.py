@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from fanfold.cli.main import COMMANDS
-from fanfold.trust.git_index import tracked_below
-from fanfold.trust.state import why_foreign
+from fanfold.workspace.repository import tracked_below
+from fanfold.workspace.seal import why_foreign
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 RECIPE = "name: one\nsteps:\n  - {id: a, agent: explorer, prompt: hello}\n"
 SCRIPT = "default: done\n"
@@ -163,7 +165,7 @@ def test_doctor_tells_of_foreign_state_and_how_to_get_out_of_it(world: World):
 
 
 def _takes_run(name: str) -> bool:
-    return name not in ("runs", "list", "agents", "ps", "doctor", "gc", "verify", "check", "wait")
+    return name not in ("runs", "costs", "list", "agents", "ps", "doctor", "gc", "verify", "check", "wait")
 
 
 def test_a_folder_that_is_a_link_is_foreign(world: World):
@@ -176,18 +178,48 @@ def test_a_folder_that_is_a_link_is_foreign(world: World):
     assert world.run().returncode == 0
 
 
-def test_a_project_that_was_moved_is_adopted_and_goes_on(world: World):
+def test_a_project_that_was_moved_continues_with_one_notice(world: World):
     assert world.run().returncode == 0
     moved = world.top / "moved"
     os.rename(world.project, moved)
-    refused = world.fanfold("runs", project=moved)
-    assert "made for another folder" in refused.stderr
-    shown = json.loads(world.fanfold("state", "show", "--json", project=moved).stdout)
+    told = world.fanfold("runs", "--json", project=moved)
+    notice = f"the state of this project was moved from {world.project}; it continues here"
+    assert told.stderr == f"notice[state.moved]: {notice}\n"
+    assert len(json.loads(told.stdout)) == 1
+    assert world.fanfold("runs", project=moved).stderr == ""
+
+
+def test_a_project_that_was_restored_in_its_place_continues_with_one_notice(world: World):
+    assert world.run().returncode == 0
+    os.rename(world.project, world.top / "cache")  # which keeps its inode, so that the copy has another
+    shutil.copytree(world.top / "cache", world.project, symlinks=True)
+    told = world.fanfold("runs", "--json")
+    assert "notice[state.moved]: the state of this project was restored" in told.stderr
+    assert len(json.loads(told.stdout)) == 1
+    assert world.fanfold("runs").stderr == ""
+
+
+def test_a_copy_is_adopted_after_the_user_confirmed(world: World):
+    assert world.run().returncode == 0
+    copy = world.top / "copy"
+    shutil.copytree(world.project, copy, symlinks=True)
+    assert "it is a copy of the state in" in world.fanfold("runs", project=copy).stderr
+    shown = json.loads(world.fanfold("state", "show", "--json", project=copy).stdout)
     assert shown["standing"] == "foreign"
     assert "fanfold.db" in [part["name"] for part in shown["parts"]]
-    assert world.fanfold("state", "adopt", project=moved).returncode == 4, "nobody is there to confirm"
-    assert world.fanfold("state", "adopt", "--yes", project=moved).returncode == 0
-    assert len(json.loads(world.fanfold("runs", "--json", project=moved).stdout)) == 1
+    assert world.fanfold("state", "adopt", project=copy).returncode == 4, "nobody is there to confirm"
+    assert world.fanfold("state", "adopt", "--yes", project=copy).returncode == 0
+    assert len(json.loads(world.fanfold("runs", "--json", project=copy).stdout)) == 1
+
+
+def test_files_that_fanfold_does_not_know_are_no_state(world: World):
+    own = world.project / ".fanfold"
+    own.mkdir()
+    for name in ("README.md", "notes.txt"):
+        (own / name).write_text("mine")
+    assert world.run().returncode == 0
+    assert world.fanfold("state", "remove", "--yes").returncode == 0
+    assert (own / "notes.txt").read_text() == "mine"
 
 
 def test_a_copy_is_refused_and_the_original_goes_on(world: World):
@@ -303,7 +335,7 @@ def test_state_that_came_with_a_commit_is_seen_in_a_split_index(world: World):
     assert world.fanfold("runs").returncode == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test-full")
 def test_state_of_another_user_is_foreign(world: World):
     assert world.run().returncode == 0
     os.chown(world.project / ".fanfold/fanfold.db", 65534, 65534)
@@ -314,16 +346,19 @@ def test_what_is_kept_is_private_whatever_the_umask_and_whoever_made_the_folder(
     own = world.project / ".fanfold"
     (own / "workflows").mkdir(parents=True)
     own.chmod(0o777)
+    (world.project / "two.yaml").write_text("name: two\nsteps: [{id: a, run: [touch, x], write_set: [x]}]\n")
     before = os.umask(0)
     try:
         assert world.run().returncode == 0
+        assert world.fanfold("run", "two.yaml", "--yes").returncode == 0
     finally:
         os.umask(before)
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     open_to_others = [
         path
         for path in own.rglob("*")
-        if not path.is_symlink() and "workflows" not in path.parts and path.name != ".gitignore"
+        if not path.is_symlink() and not {"workflows", "tree"}.intersection(path.parent.parts)
+        and path.name not in ("workflows", ".gitignore")
         and stat.S_IMODE(path.stat().st_mode) & 0o077
     ]  # fmt: skip
     assert open_to_others == []

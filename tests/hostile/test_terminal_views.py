@@ -21,6 +21,8 @@ from tests.cli.test_hostile_text import ALLOWED, BROKEN, EVIL, toml
 from tests.hostile.ways import LASTING, ways
 from tests.text.test_terminal import is_harmless
 
+pytestmark = pytest.mark.full
+
 OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[0-9]*[A-D]|\r?\x1b\[2K|\r\n")
 """What we say to a terminal ourselves: colours, the cursor of the live tree, the ends of lines."""
 SHOWN = json.dumps(ALLOWED, ensure_ascii=False)

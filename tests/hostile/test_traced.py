@@ -25,6 +25,8 @@ from tests.hostile.worlds import CANARY, Setting, World, installation
 from tests.workspace.tracing import why_not
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 
 def chosen() -> list[str]:
     names = sorted(set(COMMANDS) - set(LASTING))
@@ -42,10 +44,10 @@ def users() -> tuple[str, ...]:
 @pytest.fixture(scope="module", params=users())
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if why := why_not():
-        pytest.skip(why)
+        pytest.skip(f"{why}: make hostile where it is")
     made = World(Setting(request.param, "bubblewrap"))
     if installation(made.uid) is None:
-        pytest.skip("no second user can be had here")
+        pytest.skip("needs root: sudo make test-full")
     clone_hostile(made)
     (made.top / "free/tmp").mkdir()
     (made.top / "free/said").mkdir()

@@ -19,6 +19,8 @@ from tests.hostile.trees import Maker
 from tests.hostile.ways import ways
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 COUNT = int(os.environ.get("HOSTILE_TREES", "24"))
 FIRST = int(os.environ.get("HOSTILE_SEED", "0"))
 SEEDS = range(

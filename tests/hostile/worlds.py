@@ -254,7 +254,12 @@ class World:
             for here, _, files in os.walk(top):
                 for name in files:
                     path = Path(here, name)
-                    if stat.S_ISREG(path.lstat().st_mode) and CANARY.encode() in path.read_bytes():
+                    status = path.lstat()  # an overlay leaves empty files that only root may read
+                    if (
+                        stat.S_ISREG(status.st_mode)
+                        and status.st_size
+                        and CANARY.encode() in path.read_bytes()
+                    ):
                         found.append(str(path))
         return found
 

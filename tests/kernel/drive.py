@@ -20,44 +20,34 @@ from fanfold.kernel.commands import (
 )
 from fanfold.kernel.decide import decide, next_timer
 from fanfold.kernel.events import (
-    Added,
     CancelRequested,
-    Created,
-    Decided,
     Envelope,
     Event,
     Failure,
-    Finished,
-    Paused,
+    LimitsRaised,
     PauseRequested,
-    Raised,
-    Resumed,
+    RunCreated,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    RunStarted,
     Settings,
-    Started,
+    StepAdded,
     StepEvent,
+    TimerFired,
     Usage,
-    Woke,
+    ValueDecided,
     WorkflowEvent,
     log_line,
     read_line,
     type_name,
 )
-from fanfold.kernel.fold.open_runs import comes_after
 from fanfold.kernel.invariants import Auditor
-from fanfold.kernel.nodes import Node, State
-from fanfold.kernel.plan import (
-    GroupAction,
-    Limits,
-    Plan,
-    Repeat,
-    Step,
-    WorkflowAction,
-)
-from fanfold.kernel.state import create_state, evolve, find_node, fold, mark_late
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.command import CommandBody
-from fanfold.recipe.types.function import FunctionBody
+from fanfold.kernel.open_runs import comes_after
+from fanfold.kernel.plan import GroupAction, Limits, Plan, Repeat, Step, WorkflowAction
+from fanfold.kernel.state import Node, State
+from fanfold.kernel.transitions import create_state, evolve, find_node, fold, mark_late
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody, FunctionBody
 
 Answer = Callable[[Evaluate], Any]
 
@@ -113,10 +103,10 @@ class Drive:
         self.starts: list[str] = []
         self.stops: list[tuple[str, str]] = []
         self.auditor = Auditor()
-        created = Created(plan=plan, settings=Settings(**settings), epoch=1)
+        created = RunCreated(plan=plan, settings=Settings(**settings), epoch=1)
         self.state: State = create_state(Event("r", self.at, created))
         self._store(Event("r", self.at, created))
-        self.report_run(Started())
+        self.report_run(RunStarted())
 
     # Reports from outside
 
@@ -132,7 +122,7 @@ class Drive:
 
     def add(self, *steps: Step) -> None:
         for step in steps:
-            self.report_run(Added(step=step))
+            self.report_run(StepAdded(step=step))
 
     def send(self, name: str, turn: int) -> str:
         """The next turn of a child of an open run; its path."""
@@ -166,11 +156,11 @@ class Drive:
         due = next_timer(self.state)
         assert due is not None
         self.at = max(self.at, due)
-        self.report_run(Woke())
+        self.report_run(TimerFired())
 
-    def resume(self, raised: Raised | None = None) -> None:
+    def resume(self, raised: LimitsRaised | None = None) -> None:
         self.epoch += 1
-        self.report_run(Resumed(self.epoch, raised))
+        self.report_run(RunResumed(self.epoch, raised))
 
     def crash(self) -> None:
         """Forget everything but the log."""
@@ -224,7 +214,7 @@ class Drive:
                 word = "started" if waits is None else "waiting"
                 return StepEvent(step, word, attempt, execution, child_run_id=child)
             case Create(workflow=workflow, parent_run=parent):
-                return Created(workflow=workflow, parent_run_id=parent)
+                return RunCreated(workflow=workflow, parent_run_id=parent)
             case Skip(step=step, reason=reason):
                 return StepEvent(step, "skipped", reason=reason)
             case Retry(step=step, attempt=attempt, retry_at=retry_at):
@@ -235,18 +225,18 @@ class Drive:
             case Conclude(step=step, status=status, error=error, reason=reason):
                 return StepEvent(step, status, command.attempt, command.execution, error=error, reason=reason)
             case Finish(status=status, error=error):
-                return Finished(status=status, error=error)
+                return RunFinished(status=status, error=error)
             case Pause(reason=reason):
-                return Paused(reason)
+                return RunPaused(reason)
 
-    def _decided(self, step: str, what: str, value: Any) -> Decided:
+    def _decided(self, step: str, what: str, value: Any) -> ValueDecided:
         if isinstance(value, Failure):
-            return Decided(step=step, what=what, error=value)
+            return ValueDecided(step=step, what=what, error=value)
         if isinstance(value, dict):
-            return Decided(step=step, what=what, value=True, **value)
+            return ValueDecided(step=step, what=what, value=True, **value)
         if isinstance(value, list):
             value = value.pop(0)
-        return Decided(step=step, what=what, value=value)
+        return ValueDecided(step=step, what=what, value=value)
 
     def _append(self, event: Event) -> None:
         evolve(self.state, event)

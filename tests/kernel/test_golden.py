@@ -15,7 +15,7 @@ import pytest
 from fanfold.kernel.events import CloseRequested, EndRequested, ResumeRequested, read_line
 from fanfold.kernel.invariants import Auditor
 from fanfold.kernel.plan import Plan, RetryPolicy
-from fanfold.kernel.state import create_state, evolve
+from fanfold.kernel.transitions import create_state, evolve
 from tests.kernel.drive import Drive, agent, approval, call, function, group, plan, repeat
 
 FOLDER = Path(__file__).parent / "golden"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.kernel.graph import find_rings
+from fanfold.kernel.plan import find_rings
 
 GRAPHS = st.integers(1, 7).flatmap(
     lambda size: st.fixed_dictionaries(
@@ -25,6 +26,7 @@ def reachable(graph: dict[str, list[str]], start: str) -> set[str]:
     return seen
 
 
+@pytest.mark.full
 @given(GRAPHS)
 def test_every_knot_has_one_ring_through_its_first_node(graph: dict[str, list[str]]):
     reach = {node: reachable(graph, node) for node in graph}
@@ -39,6 +41,7 @@ def test_every_knot_has_one_ring_through_its_first_node(graph: dict[str, list[st
             assert following in graph[node]
 
 
+@pytest.mark.full
 def test_a_ring_of_a_hundred_thousand_is_found():
     size = 100_000
     graph = {str(i): [str((i + 1) % size)] for i in range(size)}

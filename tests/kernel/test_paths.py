@@ -10,10 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fanfold.kernel.paths import matches, overlaps, witness
-from fanfold.kernel.sets import claims
-from fanfold.kernel.sets.claims import ClaimIndex
-from fanfold.kernel.sets.globs import GlobError, check_glob
+from fanfold.kernel import claims
+from fanfold.kernel.claims import ClaimIndex
+from fanfold.kernel.paths import GlobError, check_glob, matches, overlaps, witness
 from tests.sampling import examples
 from tests.work import count_calls, patience
 
@@ -392,6 +391,7 @@ def test_the_index_answers_like_a_list_of_claims(steps, questions, limits):
             assert index.latest(patterns, below) == model.latest(patterns, below)
 
 
+@pytest.mark.full
 @given(st.lists(globs, min_size=1, max_size=6), globs)
 @settings(max_examples=60, deadline=None)
 def test_the_index_finds_overlaps_of_any_globs(held, question):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from fanfold.kernel.events import Failure, Raised, StepEvent, Usage
+from fanfold.kernel.events import Failure, LimitsRaised, StepEvent, Usage
 from fanfold.kernel.plan import Budget, Limits, RetryPolicy, Step
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.deliver import DeliverBody
-from fanfold.recipe.types.end import EndBody
+from fanfold.language.leaf_steps import AgentBody, DeliverBody, EndBody
 from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
 
 TRIED_AGAIN = RetryPolicy(attempts=3, backoff_ms=100, on=("timeout", "transport"))
@@ -47,7 +45,7 @@ def test_groups_that_open_together_do_not_exceed_max_steps_together():
     assert run.state.instances <= 7
     run.complete_all()
     assert run.status() == "paused"
-    run.resume(Raised(max_steps=100))
+    run.resume(LimitsRaised(max_steps=100))
     run.complete_all()
     assert run.status() == "completed"
 
@@ -70,7 +68,7 @@ def test_a_fold_counts_as_a_step():
     run = Drive(plan(agent("a", repeat=repeat(), fold=fold)), max_steps=1)
     run.complete_all()
     assert run.status() == "paused"
-    run.resume(Raised(max_steps=2))
+    run.resume(LimitsRaised(max_steps=2))
     assert run.running() == ["a/fold"]
     run.complete_all()
     assert run.status() == "completed"
@@ -95,7 +93,7 @@ def test_a_budget_set_while_attempts_run_releases_only_what_it_reserved():
     child = plan(agent("inner"), limits=Limits(budget=Budget(tokens=100)))
     run = Drive(plan(call("kid", "child"), workflows={"child": child}))
     run.crash()
-    run.resume(Raised(budget_tokens=50))
+    run.resume(LimitsRaised(budget_tokens=50))
     run.complete("kid/inner", tokens=5)
     assert run.status() == "completed"
     assert run.state.ledger.reserved_tokens == 0

@@ -6,10 +6,10 @@ import pytest
 
 from fanfold.errors import BugError
 from fanfold.kernel.decide import is_waiting, next_timer
-from fanfold.kernel.events import Event, Failure, Raised, Resumed, StepEvent, Usage
+from fanfold.kernel.events import Event, Failure, LimitsRaised, RunResumed, StepEvent, Usage
 from fanfold.kernel.explain import explain
 from fanfold.kernel.plan import Budget, Limits, RetryPolicy
-from fanfold.kernel.state import evolve
+from fanfold.kernel.transitions import evolve
 from tests.kernel.drive import Drive, agent, approval, call, command, function, group, plan, repeat
 
 # Edges and slots
@@ -504,7 +504,7 @@ def test_an_event_that_fits_no_transition_is_refused() -> None:
 def test_an_owner_with_an_old_epoch_is_refused() -> None:
     run = Drive(plan(agent("a")))
     with pytest.raises(BugError, match="epoch"):
-        run.report_run(Resumed(1))
+        run.report_run(RunResumed(1))
 
 
 # Limits and budgets
@@ -516,7 +516,7 @@ def test_the_run_pauses_when_no_agents_are_left_and_goes_on_when_there_are_more(
     assert explain(run.state, run.node("b")).reason == "max_agents"
     run.complete("f")
     assert run.status() == "paused"
-    run.resume(Raised(max_agents=2))
+    run.resume(LimitsRaised(max_agents=2))
     run.complete("b")
     assert run.status() == "completed"
 
@@ -532,7 +532,7 @@ def test_expanding_beyond_max_steps_pauses_the_run() -> None:
     run = Drive(plan(agent("m", for_each="list")), values={"m": 3}, max_steps=2)
     assert run.status() == "paused"
     assert explain(run.state, run.node("m")).reason == "max_steps"
-    run.resume(Raised(max_steps=3))
+    run.resume(LimitsRaised(max_steps=3))
     run.complete_all()
     assert run.status() == "completed"
 
@@ -542,7 +542,7 @@ def test_a_budget_pauses_before_it_is_exceeded_and_a_raise_goes_on() -> None:
     run.complete("a", tokens=10)
     run.complete("b", tokens=10)
     assert run.status() == "paused"
-    run.resume(Raised(budget_tokens=100))
+    run.resume(LimitsRaised(budget_tokens=100))
     run.complete("c", tokens=10)
     assert run.status() == "completed"
     assert run.state.ledger.spent_tokens == 30
@@ -572,7 +572,7 @@ def test_a_raise_on_resume_lifts_the_caps_of_scopes_too() -> None:
     run = Drive(plan(group("g", agent("a"), agent("b", "a"), max_agents=1)))
     run.complete("g/a")
     assert run.status() == "paused"
-    run.resume(Raised(max_agents=2))
+    run.resume(LimitsRaised(max_agents=2))
     run.complete("g/b")
     assert run.status() == "completed"
 
@@ -596,7 +596,7 @@ def test_a_money_budget_admits_nothing_after_spending_at_an_unknown_price() -> N
 def test_a_raise_never_lowers_a_limit() -> None:
     run = Drive(plan(agent("a"), agent("b", "a")), budget_tokens=100, max_agents=1)
     run.complete("a", tokens=10)
-    run.resume(Raised(budget_tokens=5, max_agents=2))
+    run.resume(LimitsRaised(budget_tokens=5, max_agents=2))
     assert run.state.ledger.max_tokens == 100
     assert run.running() == ["b"]
 

@@ -12,9 +12,9 @@ import asyncio
 import sys
 from pathlib import Path
 
+from fanfold.api.chats import ChatTurn, open_chat, resume_chat
+from fanfold.api.permission import Options
 from fanfold.errors import NotFoundError
-from fanfold.runtime.operations.agents.chats import ChatTurn, open_chat, resume_chat
-from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 

@@ -14,12 +14,11 @@ import time
 from pathlib import Path
 
 import fanfold
-from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.operations.runs.ownership import own
+from fanfold.api.ownership import own
+from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.store.protocol import LeaseHeld, LeaseLost
-from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
-from tests.dying_store import opened
+from tests.dying_store import KeyedStore, opened
 
 EXPIRY_S = 0.6
 EFFECT_S = 0.03
@@ -34,7 +33,7 @@ async def main(folder: Path, file: Path) -> None:
         whole.write_text(f"{text}{name}\n")
         os.replace(whole, file)
 
-    store = SqliteStore(folder / ".fanfold", durability="normal", expiry_s=EXPIRY_S)
+    store = KeyedStore(folder / ".fanfold", durability="normal", expiry_s=EXPIRY_S)
     project = wire(folder, store=opened(store))
     while free := [head.run_id for head in store.heads() if head.status not in RUN_TERMINAL]:
         with store.follow(free[0]) as changed:

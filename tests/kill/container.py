@@ -16,14 +16,13 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import fanfold
-from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.api.ownership import own
+from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.process_identity import ProcessIdentity
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.store.owners.leases import boot_clock_ms
+from fanfold.store.leases import boot_clock_ms
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost
-from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
-from tests.dying_store import opened
+from tests.dying_store import KeyedStore, opened
 
 EXPIRY_S = 0.6
 EFFECT_S = 0.05
@@ -42,7 +41,7 @@ class Journal:
         os.write(self._file, f"{at} {what} {lease.epoch} {lease.root}\n".encode())
 
 
-class WatchedStore(SqliteStore):
+class WatchedStore(KeyedStore):
     """Notes when each lease was taken, by the clock that the lease itself was written with."""
 
     journal: Journal

@@ -13,13 +13,13 @@ import os
 import sys
 from pathlib import Path
 
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.hosting.requests import AnswerRequest
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.control import leave
-from fanfold.runtime.operations.runs.ownership import Owned, own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.ownership import OwnedRun, own
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.run_handle import leave
+from fanfold.api.start import create
+from fanfold.engine.requests import AnswerRequest
+from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 
@@ -47,7 +47,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def record(project: Project) -> Owned:
+def record(project: Project) -> OwnedRun:
     found = project.library.find("campaign")
     plan = compile_recipe(found.data, found.file, project.around).plan
     assert plan is not None

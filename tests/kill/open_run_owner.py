@@ -12,7 +12,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fanfold.runtime.operations.runs.ownership import own
+from fanfold.api.ownership import own
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 

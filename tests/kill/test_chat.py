@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.files.undo import undo
+from fanfold.api.changes import undo
+from fanfold.api.verify import verify
 from fanfold.wiring import wire
 from tests.kill.chatting import SAID
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 SCRIPT = """\
 steps:

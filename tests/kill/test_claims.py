@@ -16,14 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.recipe.builder import Recipe
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.api.verify import verify
+from fanfold.language.builder import Recipe
 from fanfold.wiring import wire
 from tests.kill.claimant import EXPIRY_S
 from tests.kill.test_containers import HERE, UNSHARE, can_unshare
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 ALL = os.environ.get("KILL_TEST") == "all"
 TAKE_OVERS = 200 if ALL else 3
@@ -94,7 +96,7 @@ def taken(project: Path, roots: list[str]) -> int:
 @pytest.mark.parametrize("apart", [False, True], ids=["processes", "containers"])
 def test_no_update_is_lost_over_random_take_overs(tmp_path: Path, apart: bool):
     if apart and not can_unshare():
-        pytest.skip("namespaces may not be made here")
+        pytest.skip("needs namespaces and mounts: make test-full on a Linux that allows them")
     project, chance = tmp_path / "project", random.Random(11)
     project.mkdir()
     (project / "work.py").write_text(DECLARED)

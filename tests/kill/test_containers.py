@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.recipe.builder import Recipe
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.api.verify import verify
+from fanfold.language.builder import Recipe
 from fanfold.wiring import wire
 from tests.kill.container import EXPIRY_S
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 TAKE_OVERS = 200 if os.environ.get("KILL_TEST") == "all" else 6
 STEPS = 60
@@ -112,7 +114,9 @@ def record_run(project: Path) -> str:
         opened.close()
 
 
-@pytest.mark.skipif(not can_unshare(), reason="namespaces may not be made here")
+@pytest.mark.skipif(
+    not can_unshare(), reason="needs namespaces and mounts: make test-full on a Linux that allows them"
+)
 def test_no_effect_begins_under_a_lost_lease_over_random_take_overs(tmp_path: Path):
     project, chance = tmp_path / "project", random.Random(7)
     project.mkdir()

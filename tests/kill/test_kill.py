@@ -20,14 +20,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.runs.documents import run_document
-from fanfold.store.sqlite import SqliteStore
-from tests.dying_store import claimed
+from fanfold.api.run_documents import run_document
+from fanfold.api.verify import verify
+from fanfold.engine.run_tree import RunTree
+from fanfold.kernel.state import COMPLETED
+from tests.dying_store import KeyedStore, claimed
 from tests.sampling import spread
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
 WHOLE = os.environ.get("KILL_TEST") == "all"
@@ -71,7 +72,7 @@ class Campaign:
         return lines[1] if len(lines) > 2 else ""
 
     def tree(self) -> RunTree | None:
-        store = SqliteStore(self.folder / ".fanfold")
+        store = KeyedStore(self.folder / ".fanfold")
         try:
             return RunTree.load(store, self.root) if self.root and store.head(self.root) else None
         finally:
@@ -88,7 +89,7 @@ class Campaign:
         return [line.split()[0] for line in self.calls_file.read_text().splitlines()]
 
     def document(self) -> Any:
-        store = SqliteStore(self.folder / ".fanfold")
+        store = KeyedStore(self.folder / ".fanfold")
         try:
             assert self.root is not None
             return without_chance(msgspec.to_builtins(run_document(RunTree.load(store, self.root))))
@@ -96,7 +97,7 @@ class Campaign:
             store.close()
 
     def check_end(self) -> None:
-        store = SqliteStore(self.folder / ".fanfold")
+        store = KeyedStore(self.folder / ".fanfold")
         try:
             assert self.root is not None
             assert verify(store, self.root).violations == []

@@ -16,18 +16,19 @@ from pathlib import Path
 import pytest
 from msgspec import to_builtins
 
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.roles import find_role
+from fanfold.api.start import create_open, freeze
+from fanfold.api.subagents import Task, list_subagents, make_step
+from fanfold.api.verify import verify
+from fanfold.engine.children import AddRequest, InputRequest, ResumeRequest
+from fanfold.engine.requests import RunRequest, to_row
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.hosting.children import AddRequest, InputRequest, ResumeRequest
-from fanfold.runtime.hosting.requests import RunRequest, to_row
-from fanfold.runtime.operations.agents.delegation import Task, make_step
-from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.operations.agents.subagents import list_subagents
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
-from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
 WHOLE = os.environ.get("KILL_TEST") == "all"
@@ -119,7 +120,7 @@ def test_an_open_run_whose_owner_is_killed_loses_no_request_and_pays_for_nobody_
     tmp_path, kill_at, when
 ):
     if kill_at > commits_of_a_whole_life():
-        pytest.skip("nobody commits that often")
+        return  # the run has fewer commits
     children = Children(tmp_path)
     children.own(kill_at, when)
     before = children.calls.read_text()

@@ -21,12 +21,12 @@ import pytest
 from fanfold.agents.local.pull import pull
 from fanfold.agents.local.server import find_server
 from fanfold.agents.local.weights import RELEASE, Release, is_installed, local_state, models_folder
-from fanfold.runtime.config import fanfold_home
+from fanfold.engine.config import fanfold_home
 
 EVERYTHING = os.environ.get("LOCAL_TEST") == "all"
 _USER_HOME = fanfold_home(os.environ)
 
-slow = pytest.mark.skipif(not EVERYTHING, reason="takes long: make local-test")
+slow = pytest.mark.skipif(not EVERYTHING, reason="needs the local model: make local-test")
 
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
 
@@ -35,11 +35,11 @@ Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real weights, fetched once."""
     if not is_installed():
-        pytest.skip('fanfold[local] is not installed: make local-test, or pip install "fanfold[local]"')
+        pytest.skip("needs the local model: make local-test")
     if EVERYTHING:
         return pull(tmp_path_factory.mktemp("fetched")).file
     if not local_state(_USER_HOME).pulled:
-        pytest.skip("the weights are not here: make local-test, or fanfold models pull")
+        pytest.skip("needs the local model: make local-test")
     return models_folder(_USER_HOME) / RELEASE.file_name
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.local.weights import LocalState
+from fanfold.engine.config import Config, choose_model
 from fanfold.errors import FanfoldError
-from fanfold.runtime.config import Config
-from fanfold.runtime.model_choice import choose_model
 
 READY = LocalState(installed=True, pulled=True)
 BARE = LocalState(installed=True, pulled=False)

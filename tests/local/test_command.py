@@ -106,12 +106,13 @@ def test_a_wheel_with_other_weights_is_refused(models: Run, tmp_path: Path):
     assert (status, json.loads(out)["error"]["code"]) == (1, "local.bad_wheel")
 
 
-@pytest.mark.skipif(not is_installed(), reason="without the extra the first thing missing is llama.cpp")
+@pytest.mark.skipif(not is_installed(), reason="needs the local model: make local-test")
 def test_serving_what_was_never_pulled_says_how_to_pull(models: Run):
     status, _, err = models("serve")
     assert (status, "hint: fanfold models pull" in err) == (6, True)
 
 
+@pytest.mark.full
 def test_a_python_without_pip_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
@@ -121,6 +122,7 @@ def test_a_python_without_pip_is_told_apart(tmp_path: Path, monkeypatch: pytest.
     assert "ensurepip" in refused.value.hint
 
 
+@pytest.mark.full
 def test_without_the_library_the_error_names_the_extra(tmp_path: Path):
     # An interpreter that sees this package and its dependencies, but not llama.cpp.
     code = (

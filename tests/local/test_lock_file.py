@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.local import lock_file
-from fanfold.agents.local.lock_file import ServerFiles, ServerRecord
+from fanfold.agents.local import server_process
+from fanfold.agents.local.server_process import ServerFiles, ServerRecord
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fanfold.agents.local import lock_file
+from fanfold.agents.local import server_process as lock_file
 place = lock_file.place_of(Path(sys.argv[1]), Path(sys.argv[2]))
 handle = lock_file.hold(place)
 if handle is not None and sys.argv[3] != "silent":
@@ -28,8 +28,8 @@ sys.stdin.read()
 @pytest.fixture
 def place(tmp_path: Path) -> ServerFiles:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    place = lock_file.place_of(tmp_path / "a.gguf", tmp_path)
-    lock_file.prepare(place)
+    place = server_process.place_of(tmp_path / "a.gguf", tmp_path)
+    server_process.prepare(place)
     return place
 
 
@@ -50,45 +50,49 @@ def start(place: ServerFiles, home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_nobody_serves_what_nobody_holds(place):
-    assert lock_file.read(place) is None
+    assert server_process.read(place) is None
     place.lock.write_bytes(b'{"pid":1,"started_at":0,"state":"ready","port":80}')
-    assert lock_file.read(place) is None
+    assert server_process.read(place) is None
 
 
+@pytest.mark.full
 def test_a_holder_is_seen_with_its_process_and_port(place, holder):
-    found = lock_file.read(place)
+    found = server_process.read(place)
     assert found is not None
     assert (found.pid, found.state, found.base_url) == (holder.pid, "ready", "http://127.0.0.1:4711/v1")
 
 
+@pytest.mark.full
 def test_there_is_one_holder(place, holder):
-    assert lock_file.hold(place) is None
+    assert server_process.hold(place) is None
 
 
+@pytest.mark.full
 def test_what_a_killed_holder_leaves_is_stale_at_once(place, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert b'"ready"' in place.lock.read_bytes()
-    assert lock_file.read(place) is None
-    handle = lock_file.hold(place)
+    assert server_process.read(place) is None
+    handle = server_process.hold(place)
     assert handle is not None
     os.close(handle)
 
 
+@pytest.mark.full
 def test_a_holder_that_has_not_spoken_is_loading(place, tmp_path):
     process = start(place, tmp_path, "silent")
-    found = lock_file.read(place)
+    found = server_process.read(place)
     process.kill()
     process.communicate()
     assert found == ServerRecord(0, 0.0, "loading")
 
 
 def test_a_shorter_record_replaces_a_longer_one_whole(place):
-    handle = lock_file.hold(place)
+    handle = server_process.hold(place)
     assert handle is not None
-    lock_file.write(handle, ServerRecord(2**22, 1_800_000_000.123, "stopping", 65_535))
-    lock_file.write(handle, ServerRecord(1, 1.0, "ready", 1))
-    assert lock_file.read(place) == ServerRecord(1, 1.0, "ready", 1)
+    server_process.write(handle, ServerRecord(2**22, 1_800_000_000.123, "stopping", 65_535))
+    server_process.write(handle, ServerRecord(1, 1.0, "ready", 1))
+    assert server_process.read(place) == ServerRecord(1, 1.0, "ready", 1)
     os.close(handle)
 
 
@@ -100,7 +104,7 @@ def test_looking_does_not_keep_a_server_from_starting(place):
     import threading
 
     threading.Timer(0.1, os.close, [looker]).start()
-    handle = lock_file.hold(place)
+    handle = server_process.hold(place)
     assert handle is not None
     os.close(handle)
 
@@ -108,20 +112,20 @@ def test_looking_does_not_keep_a_server_from_starting(place):
 def test_other_weights_have_a_server_of_their_own(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.gguf").write_bytes(b"GGUF")
-    a, b = (lock_file.place_of(tmp_path / f"{name}.gguf", tmp_path) for name in "ab")
+    a, b = (server_process.place_of(tmp_path / f"{name}.gguf", tmp_path) for name in "ab")
     assert a.lock != b.lock
     (tmp_path / "a.gguf").write_bytes(b"GGUF, changed")
-    assert lock_file.place_of(tmp_path / "a.gguf", tmp_path).lock != a.lock
+    assert server_process.place_of(tmp_path / "a.gguf", tmp_path).lock != a.lock
 
 
 def test_a_server_notices_that_nobody_can_find_it(place):
-    handle = lock_file.hold(place)
+    handle = server_process.hold(place)
     assert handle is not None
-    assert lock_file.is_still_there(place, handle)
+    assert server_process.is_still_there(place, handle)
     place.lock.unlink()
-    assert not lock_file.is_still_there(place, handle)
+    assert not server_process.is_still_there(place, handle)
     place.lock.touch()
-    assert not lock_file.is_still_there(place, handle)
+    assert not server_process.is_still_there(place, handle)
     os.close(handle)
 
 

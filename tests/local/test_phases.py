@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.local.conftest import slow
 from tests.phases.test_audit_fix_verify import shop
+
+pytestmark = pytest.mark.full
 
 TIMEOUT_S = 900
 

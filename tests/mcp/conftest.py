@@ -15,8 +15,8 @@ from mcp import Client, StdioServerParameters
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.server.mcp.transports import http_endpoint
+from fanfold.api.permission import Options
+from fanfold.server.mcp import http_endpoint
 from fanfold.wiring import make_mcp_server
 from tests.tools.conftest import SCRIPT, opened, project
 from tests.work import PATIENCE_S

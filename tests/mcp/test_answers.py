@@ -12,6 +12,8 @@ from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import Answers, use
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 NUMBERS = """\
 name: numbers
 steps:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.agents.delegation import Task
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.tools.registry import TOOLS
+from fanfold.api import subagents
+from fanfold.api.permission import Options
+from fanfold.api.subagents import Task
+from fanfold.api.tool_registry import TOOLS
 from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import HttpServer
 from tests.mcp.fixture.server import make_fixture
@@ -25,6 +25,8 @@ from tests.tools.conftest import SCRIPT
 from tests.work import PATIENCE_S
 from tools.npm import NpmUnavailable, environment, install, node
 
+pytestmark = pytest.mark.full
+
 HERE = Path(__file__).parent
 EVERYTHING = os.environ.get("MCP_TEST") == "all"
 WAYS = [(transport, era) for transport in ("stdio", "http") for era in ("legacy", "modern")]
@@ -32,6 +34,7 @@ SPEC_VERSIONS = ("2025-11-25", "2026-07-28")
 ONE = "name: one\nsteps: [{id: a, agent: explorer, prompt: Say yes}]\n"
 CALLS: dict[str, dict[str, Any]] = {
     "plan_workflow": {"task": "Audit all packages, fix what is found, then test", "use_model": False},
+    "list_workflows": {},
     "run_workflow": {"name": "read-two", "inputs": {"topic": "owls"}},
     "workflow_status": {},
     "query_workflow": {"query": "owls"},
@@ -51,7 +54,7 @@ def programs() -> Path:
     try:
         return install(HERE / "programs") / "node_modules"
     except NpmUnavailable as error:
-        pytest.skip(f"the official programs cannot be had here: {error}")
+        pytest.skip(f"needs the official programs: make mcp-test with a network ({error})")
 
 
 def test_every_tool_is_called():

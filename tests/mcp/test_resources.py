@@ -2,9 +2,13 @@
 
 import json
 
-from fanfold.server.mcp.resources import MAX_CHARS, read_resource
+import pytest
+
+from fanfold.server.mcp import MAX_CHARS, read_resource
 from fanfold.wiring import wire
 from tests.mcp.test_session import cli
+
+pytestmark = pytest.mark.full
 
 LONG = "name: long\nsteps: [{id: say, agent: explorer, prompt: x}]\n"
 

@@ -14,12 +14,14 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.permission import Options
 from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import Answers, cli, running, use
 from tests.tools.conftest import SCRIPT
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture

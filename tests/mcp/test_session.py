@@ -12,12 +12,14 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.tools.registry import TOOLS
+from fanfold.api.permission import Options
+from fanfold.api.tool_registry import TOOLS
 from fanfold.wiring import make_mcp_server
 from tests.mcp.conftest import ERAS, connected, stdio
 from tests.tools.conftest import SLOW
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 
 class Answers:
@@ -46,6 +48,7 @@ async def use(client: Any, tool: str, /, **args: Any) -> Any:
     return result.structured_content
 
 
+@pytest.mark.proof("MCP client")
 @pytest.mark.parametrize("era", ERAS)
 def test_a_whole_session_over_stdio(project, era):
     answers = Answers(
@@ -286,14 +289,20 @@ def test_an_answer_that_is_sent_twice_starts_one_run(project, http):
     anyio.run(session)
 
 
-def test_the_master_switch_withholds_tools_and_leaves_reports_readable(project, http, monkeypatch):
+def test_workflows_switched_off_withhold_the_tools_that_start_them_and_leaves_reports_readable(
+    project, http, monkeypatch
+):
     ran = cli("run", "read-two", "-i", "topic=owls", "--script", str(_script(project)))
     monkeypatch.setenv("FANFOLD_WORKFLOWS", "off")
 
     async def session() -> None:
         async with connected(http(), "legacy") as client:
-            assert (await client.list_tools()).tools == []
-            refused = await client.call_tool("workflow_status", {})
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert "workflow_status" in names
+            assert not names & {"plan_workflow", "run_workflow"}
+            refused = await client.call_tool(
+                "run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}}
+            )
             assert refused.structured_content["error"]["code"] == "permission_denied"
             report = await client.read_resource(f"fanfold://runs/{ran['run_id']}/report")
             assert "OK from sum" in report.contents[0].text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from fanfold.agents.backend import SessionRequest, SessionResult
-from fanfold.agents.backends.model import ModelBackend
-from fanfold.agents.entries import E, Entry, News
+from fanfold.agents.entries import E, Entry, FailedRequest, News, QueuedRequest
 from fanfold.agents.models.connections import Connections
-from fanfold.agents.models.questions import Patience
-from fanfold.agents.providers import PROVIDERS, Access, Provider
+from fanfold.agents.models.requests import Patience
+from fanfold.agents.models.session import ModelBackend
+from fanfold.agents.providers import PROVIDERS, Access, Provider, Rate
 from fanfold.testing.provider import KEY, Script, ScriptedProvider
 from tests.session_requests import session_request
 from tests.work import PATIENCE_S
@@ -51,7 +51,8 @@ class Recorder:
         self._stop_at = stop_at
 
     async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
-        assert not may_wait, "what was paid for is written at once"
+        waits = isinstance(entry, QueuedRequest) or (isinstance(entry, FailedRequest) and entry.usage is None)
+        assert not may_wait or waits, "it was paid for"
         self.entries.append(entry)
         if len(self.entries) == self._stop_at:
             raise Killed
@@ -87,10 +88,11 @@ async def world(
     key: str = KEY,
     stall_s: float = PATIENCE_S,
     providers: Sequence[Provider] = PROVIDERS,
+    prices: Mapping[str, Rate] | None = None,
     **options: Any,
 ):
     async with ScriptedProvider(script) as provider:
-        given = access(provider.url, key, providers)
+        given = msgspec.structs.replace(access(provider.url, key, providers), own_prices=prices or {})
         options.setdefault("patience", QUICK)
         backend = ModelBackend(given, connections=Connections(given, stall_s=stall_s), **options)
         try:

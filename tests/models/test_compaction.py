@@ -4,14 +4,16 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import Compaction, UserInput
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.models.sessions import MODELS, play, request
+
+pytestmark = pytest.mark.full
 
 READ = Reply(calls=(Call("read_file", {"path": "a.txt"}),))
 MANY = 1_000_000
 
 
-def is_summary(asked: Asked) -> bool:
+def is_summary(asked: RecordedRequest) -> bool:
     return "record of your own work" in asked.messages[0].text
 
 
@@ -23,9 +25,9 @@ def workspace(tmp_path):
 
 @pytest.mark.parametrize("nothing", [Reply(text=" \n"), Reply(calls=(Call("read_file", {"path": "a.txt"}),))])
 def test_an_empty_summary_is_asked_for_again(workspace, nothing):
-    sums: list[Asked] = []
+    sums: list[RecordedRequest] = []
 
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if is_summary(asked):
             sums.append(asked)
             return nothing if len(sums) == 1 else Reply(text="SUMMARY: x")
@@ -50,7 +52,7 @@ def test_an_empty_summary_is_asked_for_again(workspace, nothing):
 
 
 def test_a_model_that_never_sums_up_fails_with_what_was_too_long(workspace):
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if is_summary(asked):
             return Reply(text="  ")
         return READ if asked.turns == 0 else Fault("too_long")
@@ -66,7 +68,7 @@ def test_a_model_that_never_sums_up_fails_with_what_was_too_long(workspace):
 
 
 def test_a_window_almost_full_and_no_summary_is_a_clear_failure(workspace):
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if is_summary(asked):
             return Reply(text="  ")
         return Reply(calls=READ.calls, input_tokens=MANY)

@@ -3,18 +3,30 @@
 import asyncio
 import time
 
+import anyio
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.backends.model import ModelBackend
-from fanfold.agents.entries import Compaction, Fallback, Retrying, UserInput
-from fanfold.agents.models.questions import Patience
-from fanfold.agents.models.throttle import Throttle
+from fanfold.agents.entries import (
+    Compaction,
+    FailedRequest,
+    Fallback,
+    Queued,
+    QueuedRequest,
+    Response,
+    Retrying,
+    UserInput,
+)
+from fanfold.agents.models.connections import Connections, Throttle
+from fanfold.agents.models.requests import Patience
+from fanfold.agents.models.session import ModelBackend
 from fanfold.agents.providers import Access
 from fanfold.kernel.events import Failure
-from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
-from tests.models.sessions import MODELS, Killed, Recorder, play, request, world
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
+from tests.models.sessions import MODELS, Killed, Recorder, access, play, request, world
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 
 async def fails(here, **given) -> Failure:
@@ -43,7 +55,10 @@ def test_what_passes_by_itself_is_survived(model, fault):
         assert result.output == "here I am"
         assert result.trace["retries"] == 1
         assert len(here.provider.asked) == 2
-        assert len(here.recorder.entries) == 1, "half a response is never recorded"
+        assert len(here.recorder.of(Response)) == 1, "half a response is never recorded"
+        (failed,) = here.recorder.of(FailedRequest)
+        assert (failed.count, failed.model) == (1, model)
+        assert failed.next_at > 0
 
     play([fault, Reply(text="here I am")], scene)
 
@@ -56,7 +71,7 @@ def test_a_stall_ends_as_a_timeout_and_is_tried_again(model):
         retries = [news for news in here.recorder.shown if isinstance(news, Retrying)]
         assert [news.kind for news in retries] == ["timeout"]
 
-    play([Fault("stall"), Reply(text="here I am")], scene, stall_s=0.2)
+    play([Fault("stall", after=5), Reply(text="here I am")], scene, stall_s=0.2)
 
 
 def test_a_provider_asks_everybody_to_wait_and_everybody_does():
@@ -68,6 +83,42 @@ def test_a_provider_asks_everybody_to_wait_and_everybody_does():
         assert time.monotonic() - begun >= waited
 
     play([Fault("rate_limit", retry_after_s=waited), Reply(text="ok")], scene)
+
+
+def test_a_request_that_waits_until_the_provider_takes_it_is_shown_and_recorded():
+    async def scene(here):
+        here.backend = ModelBackend(
+            access(here.provider.url), connections=Connections(access(here.provider.url), max_in_flight=1)
+        )
+        first, second = Recorder(), Recorder()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(here.backend.run(request(), first.record, first.show))
+            await here.provider.until_asked()
+            group.create_task(here.backend.run(request(), second.record, second.show))
+        await here.backend.aclose()
+        assert first.of(QueuedRequest) == []
+        (queued,) = second.of(QueuedRequest)
+        assert queued.message == "waits for a slot of the provider, 1 requests ahead"
+        assert [news for news in second.shown if isinstance(news, Queued)] == [Queued(0.0, 1)]
+
+    play(lambda _: Reply(text="slow", pause_s=0.3), scene)
+
+
+def test_a_rate_limit_is_reported_to_the_sessions_that_wait_for_its_end():
+    async def main():
+        now, heard = 0.0, []
+
+        async def on_wait(wait_s, ahead):
+            nonlocal now
+            heard.append((wait_s, ahead))
+            now += wait_s
+
+        throttle = Throttle(8, clock=lambda: now)
+        throttle.slow_down(30.0)
+        async with throttle.passing(on_wait):
+            assert heard == [(30.0, 0)]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -158,7 +209,7 @@ def test_what_nobody_could_ask_for_is_refused_before_asking(given, code):
 
 
 def test_the_next_model_is_asked_when_the_first_cannot_answer():
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         return Fault("unknown_model") if asked.model == "gpt-5" else Reply(text=f"from {asked.model}")
 
     async def scene(here):
@@ -172,7 +223,7 @@ def test_the_next_model_is_asked_when_the_first_cannot_answer():
 
 
 def test_a_conversation_goes_on_with_another_provider_in_the_middle(tmp_path):
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if asked.model != "gpt-5":
             return Reply(text=f"read {len(asked.results)}")
         return Reply(calls=(Call("list_files", {}),)) if asked.turns == 0 else Fault("quota")
@@ -208,7 +259,7 @@ def test_cancelling_a_session_that_waits_for_a_provider_ends_it_at_once():
 def test_a_conversation_too_long_is_summed_up_recorded_and_gone_on_with(tmp_path):
     (tmp_path / "big.txt").write_text("x" * 20_000)
 
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if "record of your own work" in asked.messages[0].text:
             assert len(asked.prompt) < 10_000
             return Reply(text="SUMMARY: big.txt is full of x")
@@ -278,7 +329,7 @@ def test_a_response_withheld_by_a_filter_is_a_failure_and_not_an_answer(model):
         failure = await fails(here, model=model)
         assert failure.code == "model.content_filter"
         assert failure.kind == "agent"
-        assert here.recorder.entries == []
+        assert here.recorder.of(Response) == []
 
     play([Reply(text="half a", finish="content_filter")], scene)
 
@@ -347,7 +398,7 @@ def test_the_reasoning_effort_reaches_the_provider(model):
 def test_a_model_that_thinks_gives_typed_answers_and_gets_its_signed_thoughts_back(tmp_path):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if asked.turns == 0:
             return Reply(thinking="hmm", calls=(Call("list_files", {}),))
         return answer_with({"n": 1}, asked)
@@ -371,9 +422,30 @@ def test_loading_the_back_end_loads_no_sdk():
     import sys
 
     code = (
-        "import sys, fanfold.agents.backends.model, fanfold.agents.toolbox.catalogue;"
+        "import sys, fanfold.agents.models.session, fanfold.agents.tools.toolbox;"
         "print([name for name in ('pydantic_ai', 'openai', 'anthropic', 'httpx2', 'regex', 'jsonschema_rs')"
         " if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_cancellation_that_leaks_from_a_connection_is_a_broken_connection(model, monkeypatch):
+    connect = anyio.connect_tcp
+    leaked: list[object] = []
+
+    async def leaking(*args, **named):
+        if not leaked:
+            leaked.append(args)
+            raise asyncio.CancelledError
+        return await connect(*args, **named)
+
+    monkeypatch.setattr(anyio, "connect_tcp", leaking)
+
+    async def scene(here):
+        result = await here.run(request(model=model))
+        assert (result.output, result.trace["retries"]) == ("here I am", 1)
+        assert leaked
+
+    play([Reply(text="here I am")], scene)

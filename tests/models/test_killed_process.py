@@ -6,14 +6,18 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from fanfold.agents.models.messages import UNKNOWN
-from fanfold.testing.provider import Asked, Call, Reply, ScriptedProvider
+from fanfold.testing.provider import Call, RecordedRequest, Reply, ScriptedProvider
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 
 
-def script(asked: Asked) -> Reply:
+def script(asked: RecordedRequest) -> Reply:
     match asked.turns:
         case 0:
             return Reply(calls=(Call("run_command", {"argv": ["first"]}),))

@@ -3,13 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from fanfold.agents.models.prices import list_price
-from fanfold.agents.providers import PROVIDERS
+from fanfold.agents.backend import SessionFailed
+from fanfold.agents.entries import FailedRequest
+from fanfold.agents.models.connections import list_price
+from fanfold.agents.providers import PROVIDERS, Rate
 from fanfold.kernel.events import Usage
-from fanfold.testing.provider import Reply
+from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import MODELS, play, request
 
 
+@pytest.mark.full
 def test_a_known_models_price_is_counted_in_millionths_of_a_dollar():
     async def scene(here):
         for model in MODELS:
@@ -24,6 +27,7 @@ def test_a_known_models_price_is_counted_in_millionths_of_a_dollar():
     play(lambda asked: answer, scene, providers=here)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", [*MODELS, "openai-chat:gpt-4o"])
 def test_what_somebody_else_s_server_charges_for_a_known_name_is_unknown(model):
     async def scene(here):
@@ -53,6 +57,7 @@ def test_list_prices_hold_at_the_provider_s_own_address_alone(provider, url, els
     assert rows[provider].is_at(url) != elsewhere
 
 
+@pytest.mark.full
 def test_an_unknown_models_price_is_none_and_never_zero():
     async def scene(here):
         result = await here.run(request(model="openai-chat:homemade-7b"))
@@ -67,5 +72,70 @@ def test_one_unknown_price_makes_the_sum_unknown():
 
 
 def test_whether_a_price_is_known_can_be_asked_before_anything_is_spent():
-    assert list_price("gpt-5", "openai", 1, 1) is not None
-    assert list_price("homemade-7b", "openai", 1, 1) is None
+    assert list_price("gpt-5", "openai", Usage(1, 1)) is not None
+    assert list_price("homemade-7b", "openai", Usage(1, 1)) is None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", MODELS)
+def test_cached_input_is_counted_apart_and_costs_what_the_provider_charges_for_it(model):
+    here = tuple(replace(row, address="http://127.0.0.1") for row in PROVIDERS)
+    costs = []
+
+    async def scene(world):
+        costs.extend([(await world.run(request(model=model))).usage for _ in range(2)])
+
+    replies = [Reply(text="ok", input_tokens=100_000, cached_tokens=cached) for cached in (0, 90_000)]
+    play(replies, scene, providers=here)
+    fresh, cached = costs
+    assert (fresh.tokens, cached.tokens) == (100_005, 10_005)
+    assert cached.input_tokens == 100_000
+    assert 0 < cached.micro_usd < fresh.micro_usd / 2
+
+
+@pytest.mark.full
+def test_the_user_s_own_prices_hold_on_any_server():
+    rates = {"homemade-7b": Rate(2.0, 10.0, 0.5)}
+
+    async def scene(here):
+        usage = (await here.run(request(model="openai-chat:homemade-7b"))).usage
+        assert usage == Usage(1_000, 100, 400 * 2 + 600 // 2 + 100 * 10, 600)
+
+    play([Reply(text="ok", input_tokens=1_000, output_tokens=100, cached_tokens=600)], scene, prices=rates)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", MODELS)
+def test_an_answer_without_usage_is_taken_and_what_it_cost_is_estimated(model):
+    async def scene(here):
+        result = await here.run(request(model=model, prompt="a" * 400))
+        assert result.output == "b" * 80
+        assert result.usage == Usage(100, 20, None)
+
+    play([Reply(text="b" * 80, counted=False)], scene)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", MODELS)
+def test_a_refused_response_keeps_what_it_cost(model):
+    async def scene(here):
+        with pytest.raises(SessionFailed) as failed:
+            await here.run(request(model=model))
+        assert failed.value.usage == Usage(10, 5, None)
+        (billed,) = here.recorder.of(FailedRequest)
+        assert (billed.code, billed.usage) == ("model.content_filter", Usage(10, 5, None))
+
+    play([Reply(text="no", finish="content_filter")], scene)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", MODELS)
+def test_half_a_character_in_an_answer_is_replaced_and_nothing_is_lost(model):
+    half = chr(0xD83D)
+
+    async def scene(here):
+        result = await here.run(request(model=model))
+        assert result.output == "a \ufffd b"
+        assert result.usage == Usage(20, 10, None)
+
+    play([Reply(calls=(Call("list_files", {"path": half}),)), Reply(text=f"a {half} b")], scene)

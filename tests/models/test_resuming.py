@@ -5,13 +5,15 @@ import pytest
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.models.messages import INTERRUPTED, UNKNOWN
-from fanfold.testing.provider import Asked, Call, Reply, answer_with
+from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
+
+pytestmark = pytest.mark.full
 
 WRITE = Call("write_file", {"path": "b.txt", "content": "written\n"})
 
 
-def by_turn(asked: Asked) -> Reply:
+def by_turn(asked: RecordedRequest) -> Reply:
     """The same conversation whoever asks and however often: what was asked for shows in the counts."""
     match asked.turns:
         case 0:
@@ -158,7 +160,7 @@ def test_arguments_that_held_a_secret_are_not_carried_out_from_the_log(tmp_path)
     secret = "sk-proj-abcdefghijklmnop123456"
     write = Call("write_file", {"path": ".env", "content": f"KEY={secret}\n"})
 
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         return Reply(calls=(write,)) if asked.turns == 0 else Reply(text="ok")
 
     async def scene(here):

@@ -6,8 +6,10 @@ from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import UserInput
 from fanfold.agents.providers import Access
 from fanfold.agents.redaction import MARK, Redactor
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.models.sessions import MODELS, Recorder, play, request
+
+pytestmark = pytest.mark.full
 
 CANARY = "canary-4f1c9a7be2d05836"
 OTHER = "sk-ant-api03-canarycanarycanary0123456789"
@@ -25,7 +27,7 @@ def seen(recorder: Recorder, *more: object) -> str:
 def test_a_key_that_an_agent_comes_by_is_not_recorded_shown_or_returned(model, tmp_path):
     (tmp_path / "leak.txt").write_text(f"first {CANARY} then {OTHER}\n")
 
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if asked.turns == 0:
             return Reply(text=f"using {CANARY}", calls=(Call("read_file", {"path": "leak.txt"}),))
         if asked.turns == 1:
@@ -67,7 +69,7 @@ def test_a_tools_error_holds_no_key(tmp_path):
 
 
 def test_a_summary_holds_no_key(tmp_path):
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         if "record of your own work" in asked.messages[0].text:
             return Reply(text=f"I know {CANARY}")
         if "I know" in asked.prompt:

@@ -5,15 +5,17 @@ import logging
 
 import pytest
 
+from fanfold.agents.confined import ToolFailed
 from fanfold.agents.entries import ToolResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Stage
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import SessionTools
+from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import play, request
+
+pytestmark = pytest.mark.full
 
 READ = Call("read_file", {"path": "a.txt"})
 
@@ -66,7 +68,7 @@ def test_one_of_several_calls_crashes_and_the_others_have_their_results(tmp_path
 
 @pytest.mark.parametrize(
     "error",
-    [asyncio.CancelledError(), BugError("bug", "we contradict ourselves"), WorldError("store.lost", "gone")],
+    [BugError("bug", "we contradict ourselves"), WorldError("store.lost", "gone")],
 )
 def test_what_was_raised_on_purpose_is_not_swallowed(error):
     async def scene(here):
@@ -75,6 +77,15 @@ def test_what_was_raised_on_purpose_is_not_swallowed(error):
         assert not here.recorder.of(ToolResult)
 
     play([Reply(calls=(READ,))], scene, toolbox=breaking(error))
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_failed_call():
+    async def scene(here):
+        await here.run(request())
+        (told,) = here.recorder.of(ToolResult)
+        assert told.error.code == "tool.broken_off"
+
+    play([Reply(calls=(READ,)), Reply(text="ok")], scene, toolbox=breaking(asyncio.CancelledError()))
 
 
 def test_the_call_of_a_stage_that_crashes_is_the_stage_s_failure():

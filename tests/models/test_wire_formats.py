@@ -5,8 +5,10 @@ import json
 import pytest
 
 from fanfold.agents.entries import TextDelta
-from fanfold.testing.provider import Asked, Call, Reply, answer_with
+from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.models.sessions import MODELS, play, request
+
+pytestmark = pytest.mark.full
 
 FORMATS = dict(zip(MODELS, ("chat", "responses", "messages"), strict=True))
 
@@ -65,7 +67,7 @@ SCHEMA = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_typed_answer_is_corrected_with_the_validators_words(model):
-    def script(asked: Asked):
+    def script(asked: RecordedRequest):
         return answer_with(
             {"title": "x", "pages": "many"} if asked.turns == 0 else {"title": "x", "pages": 3}, asked
         )

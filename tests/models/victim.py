@@ -15,8 +15,8 @@ import msgspec
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.backend_registry import Backends
-from fanfold.agents.backends.model import ModelBackend
-from fanfold.agents.toolbox.catalogue import SessionTools
+from fanfold.agents.models.session import ModelBackend
+from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.sqlite import SqliteStore

@@ -22,6 +22,7 @@ def test_a_defect_can_still_be_put_in(name: str):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_defect_is_noticed(name: str):
     with code_with(MUTANTS[name]) as code:

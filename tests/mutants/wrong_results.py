@@ -61,7 +61,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_function_changes_finished_outputs": Mutant(
         "handlers get values of their own",
-        Edit("runtime/handlers/in_process.py", "= msgspec.to_builtins(inputs)", "= inputs"),
+        Edit("steps/functions.py", "= msgspec.to_builtins(inputs)", "= inputs"),
         (
             "tests/runtime/test_function_processes.py::test_what_the_running_program_registered_is_called_in_it_with_values_of_its_own",
             "tests.fuzz.driver --seed 1 --count 60",
@@ -69,7 +69,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_store_that_was_wiped_away_is_written": Mutant(
         "a store whose file is gone or replaced is noticed at the next commit",
-        Edit("store/database/presence.py", "if name in self._known:", "if not self._known:"),
+        Edit("store/database.py", "if name in self._known:", "if not self._known:"),
         (
             "tests/cli/test_run.py::test_a_run_whose_store_is_wiped_away_never_says_that_it_completed",
             "tests/store/test_sqlite.py",
@@ -89,7 +89,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "values_in_sets_are_patterns": Mutant(
         "values rendered into sets are literals",
-        Edit("runtime/steps/step_type.py", "escape(render((part,), names))", "render((part,), names)"),
+        Edit("steps/step_type.py", "escape(render((part,), names))", "render((part,), names)"),
         (
             "tests/runtime/test_literal_sets.py::test_a_value_does_not_widen_what_may_be_written",
             "tests/runtime/test_literal_sets.py::test_a_folder_of_that_name_can_be_written",
@@ -98,14 +98,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_timed_out_function_gives_its_place_away": Mutant(
         "a blocking function keeps its slot and its claims until it really ended",
-        Edit("runtime/handlers/in_process.py", "return await insist(future)", "return await future"),
+        Edit("steps/functions.py", "return await finish_despite_cancel(future)", "return await future"),
         (
             "tests/runtime/test_function_processes.py::test_a_function_that_cannot_be_stopped_keeps_its_slot_and_its_files_until_it_ends",
         ),
     ),
     "claims_end_with_the_process": Mutant(
         "shared writers of one project respect each other's claims across processes",
-        Edit("store/owners/claims.py", "if ahead and overlaps(", "if not ahead and overlaps("),
+        Edit("store/leases.py", "if ahead and overlaps(", "if not ahead and overlaps("),
         (
             "tests/cli/test_claims.py::test_a_step_waits_for_the_files_of_another_run_without_a_slot_and_is_told_who_has_them",
             "tests/kill/test_claims.py",
@@ -113,13 +113,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "whoever_is_parked_holds_back_its_own_wave": Mutant(
         "of steps that became ready together, as many start as fit",
-        Edit("kernel/fold/admission.py", "node, node.ready_from)", "node, node.ready_seq)"),
+        Edit("kernel/admission.py", "node, node.ready_from)", "node, node.ready_seq)"),
         ("tests/testing/test_slow_scheduler.py",),
     ),
     "a_digest_holds_whatever_stands_further_up": Mutant(
         "a digest is what the phase depends on, whatever the order",
         Edit(
-            "runtime/records/values.py",
+            "steps/values.py",
             "before = [other for other in _depended_on(phase) if other.status != SKIPPED]",
             "before = [one for one in phase.run.scope.children if one.order < phase.order and one.ended_at]",
         ),
@@ -130,7 +130,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "tests_without_a_command_never_pass": Mutant(
         "every built-in recipe can complete",
-        Edit("runtime/operations/project.py", "return find_own_command(self.folder, gate)", "return None"),
+        Edit("api/project.py", "return find_own_command(self.folder, gate)", "return None"),
         (
             "tests/runtime/test_builtin_recipes.py::test_it_runs_to_completed",
             "tests/phases/test_audit_fix_verify.py::test_the_detected_command_is_shown_and_asked_for_before",
@@ -138,9 +138,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_failed_summary_fails_its_phase": Mutant(
         "a fold falls back to an extract, with a warning",
-        Edit(
-            "runtime/steps/agent.py", 'if job.said.purpose != "fold" or', 'if job.said.purpose == "fold" or'
-        ),
+        Edit("steps/agent.py", 'if job.said.purpose != "fold" or', 'if job.said.purpose == "fold" or'),
         (
             "tests/runtime/test_digests.py::test_a_summarizer_that_fails_leaves_an_extract_and_a_warning",
             "tests.fuzz.driver --seed 1 --count 60",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.published import PublishedFiles
+from fanfold.agents.confined import ToolFailed
+from fanfold.agents.tools.files import PublishedFiles
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.records.published import publish_phase
-from fanfold.runtime.records.values import Piece
+from fanfold.steps.published import publish_phase
+from fanfold.steps.values import Piece
 
 
 def read_published(folder: Path, run_id: str, path: str) -> JSON:

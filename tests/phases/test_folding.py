@@ -11,17 +11,16 @@ import msgspec
 import pytest
 
 from fanfold.agents.entries import Response
-from fanfold.runtime.operations.history.transcripts import transcript
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.attempt_sessions import part_id
-from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.records.values import Piece
-from fanfold.runtime.steps.phases.folding import WINDOW_CHARS
-from fanfold.runtime.steps.phases.material import pack, show
-from fanfold.runtime.views.runs.report import report_markdown
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.history import transcript
+from fanfold.api.permission import Options
+from fanfold.api.report import executive_report
+from fanfold.api.result import Result
+from fanfold.api.verify import verify
 from fanfold.sessions.log import read_entries
+from fanfold.steps.ids import session_id
+from fanfold.steps.phases import WINDOW_CHARS, pack, show
+from fanfold.steps.records import part_id
+from fanfold.steps.values import Piece
 from fanfold.wiring import wire
 from tests.phases.published import read_published
 from tests.runtime.running import client, run
@@ -50,7 +49,7 @@ def checked_report(folder: Path, result: Result) -> str:
     project = wire(folder)
     try:
         assert not verify(project.store, result.run_id).violations
-        return report_markdown(project.view(result.run_id))
+        return executive_report(project.view(result.run_id))
     finally:
         project.close()
 
@@ -63,6 +62,7 @@ def transcript_of_use(folder: Path, result: Result) -> str:
         project.close()
 
 
+@pytest.mark.full
 def test_five_hundred_outputs_are_folded_in_a_tree_within_the_window(tmp_path: Path):
     result = wide(tmp_path, 500, {"look/fold/part[*]": "part {{step}}", "look/fold": "all of it"})
     assert result.status == "completed"
@@ -74,14 +74,12 @@ def test_five_hundred_outputs_are_folded_in_a_tree_within_the_window(tmp_path: P
     assert len(list((tmp_path / ".fanfold/ctx/wf" / result.run_id / "look").iterdir())) == 501
 
 
-def test_many_items_stand_in_one_row_of_the_report_and_those_that_failed_in_their_own(tmp_path: Path):
+def test_many_items_have_one_line_of_the_report_and_those_that_failed_their_own(tmp_path: Path):
     broken = {"fail": {"class": "agent", "message": "no words"}}
-    spent = {"output": "x", "usage": {"input_tokens": 10, "output_tokens": 1}}
-    result = wide(tmp_path, 30, {"look#1/scan[*]": spent, "look#1/scan[7]": broken})
-    rows = [line for line in checked_report(tmp_path, result).splitlines() if line.startswith("| look#1/")]
-    assert rows[0].startswith("| look#1/scan | explorer | failed, items: 29 completed, 1 failed |")
-    assert "| 319 |" in rows[0], "what all items used together"
-    assert [row.split()[1] for row in rows[1:]] == ["look#1/scan[7]"]
+    result = wide(tmp_path, 30, {"look#1/scan[*]": "x", "look#1/scan[7]": broken})
+    lines = [line for line in checked_report(tmp_path, result).splitlines() if line.startswith("- look#1/")]
+    assert lines[0].startswith("- look#1/scan (explorer): failed, items: 29 completed, 1 failed")
+    assert [line.split()[1] for line in lines[1:]] == ["look#1/scan[7]"]
 
 
 def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path: Path):
@@ -112,6 +110,7 @@ def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path
     checked_report(tmp_path, result)
 
 
+@pytest.mark.full
 def test_what_nobody_could_sum_up_or_did_not_fit_is_told_in_the_report(tmp_path: Path):
     broken = {"fail": {"class": "agent", "message": "no words"}}
     steps = {"look/fold/part[*]": "a part", "look/fold/part[1]": broken, "look/fold": "all of it"}
@@ -134,6 +133,7 @@ def test_a_single_output_larger_than_the_window_is_cut_in_the_open(tmp_path: Pat
     assert kept == long, "the output itself is whole"
 
 
+@pytest.mark.full
 def test_no_more_agents_sum_up_than_the_run_may_have(tmp_path: Path):
     result = wide(tmp_path, 500, {"look/fold/part[*]": "a part", "look/fold": "all"}, max_agents=506)
     assert result.status == "completed"
@@ -143,6 +143,7 @@ def test_no_more_agents_sum_up_than_the_run_may_have(tmp_path: Path):
     assert "no agent was left" in warning.message
 
 
+@pytest.mark.full
 def test_a_fast_model_that_is_down_leaves_an_extract_that_says_so(tmp_path: Path):
     down = {"fail": {"class": "transport", "message": "connection refused"}}
     result = wide(tmp_path, 500, {"look/fold/part[*]": down, "look/fold": down})

@@ -12,15 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanfold.runtime.operations.history.explain import explain_run
-from fanfold.runtime.operations.history.transcripts import transcript
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.values import FEEDBACK_CHARS
-from fanfold.runtime.views.runs.report import report_markdown
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.explain import explain_run
+from fanfold.api.history import transcript
+from fanfold.api.permission import Options
+from fanfold.api.report import executive_report
+from fanfold.api.result import Result
+from fanfold.steps.values import FEEDBACK_CHARS
 from fanfold.wiring import wire
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 GATE = """
 name: gated
@@ -37,7 +39,7 @@ def told(folder: Path, result: Result) -> tuple[str, str]:
     project = wire(folder)
     try:
         reason = explain_run(project, result.run_id).reason
-        return report_markdown(project.view(result.run_id)), str(reason)
+        return executive_report(project.view(result.run_id)), str(reason)
     finally:
         project.close()
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.toolbox.published import PublishedFiles
-from fanfold.runtime.records.published import publish_phase
-from fanfold.runtime.records.reviews import MAX_CLAIMS, claims_of, objections, surviving, tally
-from fanfold.runtime.records.values import Piece
-from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence
-from fanfold.runtime.views.runs.report import report_markdown
-from fanfold.runtime.views.runs.result import Result
+from fanfold.agents.tools.files import PublishedFiles
+from fanfold.api.report import executive_report
+from fanfold.api.result import Result
+from fanfold.steps.phases import CitedEvidence
+from fanfold.steps.published import publish_phase
+from fanfold.steps.values import MAX_CLAIMS, Piece, claims_of, objections, surviving, tally
 from fanfold.wiring import wire
 from tests.runtime.running import run
 
@@ -109,6 +108,7 @@ def reviewed(folder: Path, output: Any, *reviewers: list[dict[str, Any]], more: 
     return run(folder, REVIEWED, json.dumps({"default": "sum", "steps": {**steps, **(more or {})}}))
 
 
+@pytest.mark.full
 def test_findings_survive_by_majority_and_the_others_leave_the_result(project: Path):
     names = [f"scan.findings[{index}]" for index in range(4)]
     found = [{"file": "a.py", "problem": number} for number in range(4)]
@@ -132,13 +132,14 @@ def test_findings_survive_by_majority_and_the_others_leave_the_result(project: P
     assert [one["problem"] for one in kept["findings"]] == [0, 2]
     assert kept["note"] == "n"
     opened = wire(project)
-    report = report_markdown(opened.view(result.run_id))
+    report = executive_report(opened.view(result.run_id))
     opened.close()
-    for words in ("| survived |", "| refuted |", "does not count (it quotes what is not there: a.py:2)"):
+    for words in ("] survived: ", "] refuted: ", "does not count (it quotes what is not there: a.py:2)"):
         assert words in report
     assert "review[1] refuted" in report
 
 
+@pytest.mark.full
 def test_a_result_that_is_refuted_as_a_whole_is_done_again_or_fails(project: Path):
     against = [vote("scan", False, quote("two = 2"))]
     result = reviewed(project, {"answer": 1}, against, against, [vote("scan", True)])
@@ -181,6 +182,7 @@ def test_a_reviewer_has_one_vote_on_a_claim_and_none_if_it_says_both():
     assert both.claims[0].votes[0].void
 
 
+@pytest.mark.full
 def test_what_the_other_reviewers_said_is_kept_when_one_fails(project: Path):
     against = [vote("scan", False, quote("two = 2"))]
     broken = {"look#*/review[1]": {"fail": {"class": "agent", "message": "lost its way"}}}
@@ -189,13 +191,14 @@ def test_what_the_other_reviewers_said_is_kept_when_one_fails(project: Path):
     opened = wire(project)
     tree = opened.view(result.run_id)
     feedback = tree.values.at(tree.root.nodes["look#2/scan"])["feedback"]
-    report = report_markdown(tree)
+    report = executive_report(tree)
     opened.close()
     assert "look#1/review[0]: scan False (a.py:2)" in feedback
     assert "lost its way" in feedback
     assert "review[0] refuted: scan False" in report
 
 
+@pytest.mark.full
 def test_a_critic_may_quote_an_artifact_of_what_it_judges(project: Path):
     writes = {
         "tool": "write_file",
@@ -223,6 +226,7 @@ def test_what_earlier_phases_of_the_own_run_published_may_be_quoted(project: Pat
         assert not cited.is_there(file, 1, "words of other")
 
 
+@pytest.mark.full
 def test_what_got_no_vote_that_counts_is_not_called_refuted(project: Path):
     unproven = [vote("scan", False)]
     result = reviewed(project, {"answer": 1}, unproven, unproven, [vote("scan", True, quote("two = 22"))])
@@ -230,7 +234,7 @@ def test_what_got_no_vote_that_counts_is_not_called_refuted(project: Path):
     opened = wire(project)
     tree = opened.view(result.run_id)
     feedback = tree.values.at(tree.root.nodes["look#2/scan"])["feedback"]
-    report = report_markdown(tree)
+    report = executive_report(tree)
     opened.close()
     assert feedback == "No vote that counts was given on scan, which does not pass."
     assert "did not pass (no vote that counts on 1 result)" in report
@@ -246,6 +250,7 @@ def test_more_results_than_are_reviewed_in_a_round_say_so():
     assert f"Of {MAX_CLAIMS + 7} claims {MAX_CLAIMS} are reviewed in one round." in objections(review)
 
 
+@pytest.mark.full
 def test_reviewers_and_rounds_count_against_the_cap(project: Path):
     result = run(project, REVIEWED, '{"default": "x"}', options={"max_agents": 3})
     assert result.status in ("paused", "partial", "failed")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fanfold.runtime.operations.specs.intent import workflow_suitable
-from fanfold.runtime.specs.intent_patterns import MAX_CHARS, PATTERNS, IntentPattern, judge
-from fanfold.runtime.views.recipes.specs import Suitability
+from fanfold.api.intent_patterns import MAX_CHARS, PATTERNS, IntentPattern, judge
+from fanfold.api.planning import workflow_suitable
+from fanfold.api.recipe_documents import Suitability
 from fanfold.testing.provider import Fault, Reply, answer_with
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
@@ -70,15 +70,19 @@ def ask(folder: Path, text: str, environment: Mapping[str, str]) -> Suitability:
         project.close()
 
 
+@pytest.mark.full
 def test_the_fast_model_answers_with_its_reason(tmp_path: Path):
     with Provider(lambda _: answer_with({"suitable": True, "reason": "many files"})) as provider:
         given = {**provider.environment, "FANFOLD_MODEL": SONNET, "FANFOLD_WORKFLOW_MODEL": HAIKU}
         told = ask(tmp_path, "Audit this function", given)
-        assert told == Suitability(suitable=True, reason="many files", by="model")
+        assert (told.suitable, told.reason, told.by) == (True, "many files", "model")
+        assert told.usage is not None
+        assert (told.usage.input_tokens, told.usage.agents) == (10, 1)
         assert [asked.model for asked in provider.asked] == ["claude-haiku-4-5"]
     assert not (tmp_path / ".fanfold").exists(), "a question leaves nothing behind"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", [Fault("bad_key"), Reply(text="I would rather not say")])
 def test_the_patterns_answer_when_the_model_does_not(tmp_path: Path, script: Fault | Reply):
     with Provider(lambda _: script) as provider:

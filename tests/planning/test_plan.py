@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from fanfold.agents.local.weights import RELEASE, models_folder
+from fanfold.api.intent_patterns import kind_of
 from fanfold.cli.main import main
-from fanfold.runtime.specs.intent_patterns import kind_of
-from fanfold.testing.provider import Asked, Call, Reply, answer_with
+from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.e2e.world import Provider
+
+pytestmark = pytest.mark.full
 
 SONNET = "anthropic:claude-sonnet-4-6"
 
@@ -97,7 +99,7 @@ def drafts(*texts: str) -> Any:
     """A planner that gives one draft after the other."""
     left = list(texts)
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: RecordedRequest) -> Reply:
         return answer_with({"fit": True, "reason": "two packages", "recipe": left.pop(0)}, asked)
 
     return answer

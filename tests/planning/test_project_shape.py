@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fanfold.runtime.specs.project_shape import MAX_ENTERED, look_at
+import pytest
+
+from fanfold.api.intent_patterns import MAX_ENTERED, look_at
 
 
 def test_a_project_is_told_by_names_and_never_by_what_files_hold(tmp_path: Path):
@@ -22,6 +24,7 @@ def test_a_project_is_told_by_names_and_never_by_what_files_hold(tmp_path: Path)
     assert "nothing says how to run it" in shape.described()
 
 
+@pytest.mark.full
 def test_a_tree_without_end_is_told_as_more_than_was_counted(tmp_path: Path):
     for number in range(MAX_ENTERED):
         (tmp_path / f"f{number}").mkdir()

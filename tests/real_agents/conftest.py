@@ -1,11 +1,13 @@
 """A scripted provider for the real agents, and a project for each test of them."""
 
+import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 
-from tests.real_agents.world import Outside, RealWorld, until
+from tests.real_agents.world import CACHE, SEEN, Outside, RealWorld, until
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +23,27 @@ def provider(tmp_path_factory):
 @pytest.fixture
 def world(tmp_path, provider):
     outside = Outside(tmp_path, *(int((provider / name).read_text()) for name in ("port", "google")))
-    return RealWorld(tmp_path, outside, provider)
+    world = RealWorld(tmp_path, outside, provider)
+    yield world
+    world.end()
+
+
+@pytest.fixture(scope="session")
+def seen():
+    """What was seen, by agent; written when all is over, over what was known before."""
+    found: dict[str, dict[str, str]] = {}
+    yield found
+    known = json.loads(SEEN.read_text()) if SEEN.exists() else {}
+    for name, facts in found.items():
+        known[name] = {
+            **known.get(name, {}),
+            **facts,
+            "version": _version(name),
+            "on": f"{datetime.now(UTC):%Y-%m-%d}",
+        }
+    SEEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def _version(name: str) -> str:
+    versions: dict[str, str] = json.loads((CACHE / "versions.json").read_text())
+    return versions.get(name) or versions[name.removesuffix("-acp")]

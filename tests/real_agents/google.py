@@ -5,19 +5,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fanfold.testing.provider import Asked, Call, Heard, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, RequestMessage
 
-Answer = Callable[[Asked], Any]
+Answer = Callable[[RecordedRequest], Any]
 
 
-def _heard(body: dict[str, Any]) -> list[Heard]:
-    found: list[Heard] = []
+def _heard(body: dict[str, Any]) -> list[RequestMessage]:
+    found: list[RequestMessage] = []
     for content in body.get("contents", ()):
         parts = content.get("parts", ())
         calls = [one["functionCall"] for one in parts if "functionCall" in one]
         results = [one["functionResponse"] for one in parts if "functionResponse" in one]
         found.append(
-            Heard(
+            RequestMessage(
                 role="assistant" if content.get("role") == "model" else "user",
                 text="".join(one.get("text", "") for one in parts),
                 calls=tuple(Call(one["name"], one.get("args", {})) for one in calls),
@@ -57,9 +57,16 @@ async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answe
     size = next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0)
     body = json.loads(await reader.readexactly(size) or b"{}")
     tools = [one["name"] for tool in body.get("tools", ()) for one in tool.get("functionDeclarations", ())]
-    asked = Asked(1, "google", "scripted", tuple(_heard(body)), tuple(tools), "", body)
+    asked = RecordedRequest(1, "google", "scripted", tuple(_heard(body)), tuple(tools), "", body)
     streamed = "streamgeneratecontent" in lines[0]
-    data = json.dumps(_document(await answer(asked)))
+    given = await answer(asked)
+    if isinstance(given, Fault):
+        text = json.dumps(given.body)
+        kind = "content-type: application/json\r\ncontent-length"
+        writer.write(f"HTTP/1.1 {given.status} Scripted\r\n{kind}: {len(text)}\r\n\r\n{text}".encode())
+        await writer.drain()
+        return
+    data = json.dumps(_document(given))
     kind = "text/event-stream" if streamed else "application/json"
     text = f"data: {data}\r\n\r\n" if streamed else data
     writer.write(

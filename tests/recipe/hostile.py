@@ -225,7 +225,7 @@ def _peak_kb() -> int:
 
 
 def main(name: str) -> None:
-    from fanfold.recipe.compile import compile_recipe
+    from fanfold.language.compile import compile_recipe
     from tests.recipe.known import surroundings
 
     data = CASES[name][0]()

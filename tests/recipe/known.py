@@ -8,10 +8,10 @@ from typing import Any
 from fanfold.agents.backend_registry import BackendRegistry, Machine
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
-from fanfold.agents.roles.registry import Registry
-from fanfold.recipe.compile import Compiled, compile_recipe
-from fanfold.recipe.library import Library
-from fanfold.recipe.surroundings import OwnCommand, Surroundings
+from fanfold.agents.roles import Registry
+from fanfold.language.compile import CompileResult, compile_recipe
+from fanfold.language.draft import CompileContext, OwnCommand
+from fanfold.language.library import Library
 
 HERE = Path(__file__).parent
 WORKFLOWS = HERE / "workflows"
@@ -43,9 +43,9 @@ BACKENDS = BackendRegistry((), Machine(home=HERE, config={}, providers=(), redac
 HANDLERS = ("prepare_data", "count_words")
 
 
-def surroundings(project: Path = WORKFLOWS) -> Surroundings:
+def surroundings(project: Path = WORKFLOWS) -> CompileContext:
     library = Library(project, None, HERE / "no-such-folder", top=project.parent)
-    return Surroundings(
+    return CompileContext(
         ROLES,
         HANDLERS.__contains__,
         lambda: HANDLERS,
@@ -55,13 +55,13 @@ def surroundings(project: Path = WORKFLOWS) -> Surroundings:
     )
 
 
-def compile_text(text: str, file: str = "recipe.yaml") -> Compiled:
+def compile_text(text: str, file: str = "recipe.yaml") -> CompileResult:
     return compile_recipe(text.encode(), file, surroundings())
 
 
-def compile_file(file: Path) -> Compiled:
+def compile_file(file: Path) -> CompileResult:
     return compile_recipe(file.read_bytes(), str(file), surroundings())
 
 
-def codes(compiled: Compiled) -> list[str]:
+def codes(compiled: CompileResult) -> list[str]:
     return [diagnostic.code for diagnostic in compiled.report.diagnostics]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.text.renderings import render_text
+from fanfold.language.diagnostics import render_text
 from tests.recipe.known import HERE, compile_file, compile_text
 
 FILES = sorted((HERE / "bad").glob("*.yaml"))
@@ -21,7 +21,7 @@ CODES = """
     bad_type bad_value bad_id duplicate_id unknown_step cycle unknown_role unknown_input missing_input
     bad_template bad_expression bad_glob bad_schema bad_duration limit unknown_workflow workflow_cycle depth
     unknown_handler implied_edge shadowed unused_input unused_step shell_syntax not_evaluated unnamed_field
-    unused_key
+    unused_key spelling
 """.split()
 GENERATED = {"recipe.encoding", "recipe.too_large"}
 """Codes whose recipes are built in `test_hostile_recipes`: no editor should touch them."""

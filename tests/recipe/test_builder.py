@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.errors import AuthorError
-from fanfold.recipe.builder import Recipe
-from fanfold.recipe.compile import compile_recipe
-from fanfold.text.trees.yaml import MAX_BYTES
+from fanfold.language.builder import Recipe
+from fanfold.language.compile import compile_recipe
+from fanfold.language.yaml_text import MAX_BYTES
 from tests.recipe.known import surroundings
 
 AROUND = surroundings()
@@ -29,6 +29,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(st.dictionaries(st.text(), values, max_size=5))
 def test_whatever_a_recipe_holds_comes_back_from_its_yaml(metadata):
     recipe = Recipe(name="r", steps=[STEP], metadata=metadata)
@@ -132,6 +133,6 @@ def test_yaml_that_is_no_recipe_is_refused(text, code):
 def test_every_key_of_a_recipe_can_be_given() -> None:
     from inspect import signature
 
-    from fanfold.recipe.language.keys import RECIPE
+    from fanfold.language.keys import RECIPE
 
     assert set(signature(Recipe).parameters) == set(RECIPE.keys)

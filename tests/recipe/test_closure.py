@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.kernel.plan import WorkflowAction
-from fanfold.recipe.compile import Compiled, compile_recipe
+from fanfold.language.compile import CompileResult, compile_recipe
 from tests.recipe.known import codes, surroundings
 
 LEAF = "name: leaf\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
@@ -20,7 +20,7 @@ def write(folder: Path, **files: str) -> None:
         file.write_text(text)
 
 
-def compile_in(folder: Path, name: str = "root.yaml") -> Compiled:
+def compile_in(folder: Path, name: str = "root.yaml") -> CompileResult:
     file = folder / name
     return compile_recipe(file.read_bytes(), str(file), surroundings(folder / "workflows"))
 

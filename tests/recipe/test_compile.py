@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.kernel.plan import (
-    EVERYTHING,
-    Constant,
-    GroupAction,
-    Plan,
-    Ref,
-    RetryPolicy,
-    Step,
-    Template,
-)
-from fanfold.recipe.compile import compile_recipe
-from fanfold.recipe.surroundings import Ceilings, Surroundings
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.body import read_body
-from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.operations.recipes.fixes import apply_fixes
+from fanfold.api.recipe_files import apply_fixes
+from fanfold.kernel.plan import EVERYTHING, Constant, GroupAction, Plan, Ref, RetryPolicy, Step, Template
+from fanfold.language.compile import compile_recipe
+from fanfold.language.draft import Ceilings, CompileContext
+from fanfold.language.leaf_steps import AgentBody, CommandBody
+from fanfold.language.step_grammar import read_body
 from tests.recipe.known import codes, compile_text, surroundings
 
 
@@ -227,7 +217,7 @@ def test_values_are_references_templates_or_literals():
     words: steps to take
     escaped: "\\\\{{x}}"
     literal: {literal: thing}
-    nested: {a: "{{thing}}"}
+    nested: {literal: {a: "{{thing}}"}}
     number: 3
     nothing: null
 """,
@@ -453,7 +443,7 @@ def test_money_must_be_a_number_one_can_spend(usd: str):
 def test_configuration_raises_the_ceilings():
     text = b"name: t\nlimits: {max_concurrency: 1024, max_agents: 9999}\nsteps:\n- {id: a, prompt: x}\n"
     around = surroundings()
-    raised = Surroundings(
+    raised = CompileContext(
         around.roles, around.is_handler, around.handler_names, around.library, Ceilings(1024, 100_000)
     )
     assert compile_recipe(text, "t.yaml", raised).report.ok

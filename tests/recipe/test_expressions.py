@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.expressions.evaluate import Reference, check_expression, evaluate
-from fanfold.recipe.expressions.expression_error import ExpressionError
-from fanfold.recipe.expressions.functions import FUNCTIONS
+from fanfold.language.expression_functions import FUNCTIONS
+from fanfold.language.expressions import Reference, check_expression, evaluate
+from fanfold.language.template import ExpressionError
 from tests.work import count_calls, patience
 
 VALUES: dict[str, JSON] = {
@@ -310,7 +310,7 @@ PRINTED = "a.py\n\nb.txt\n"
         ("lines(item).filter(l, l != '').map(l, l.replace('.', '_'))", ["a_py", "b_txt"]),
         (r"item.split('\n').size()", 4),
         ("json('{\"files\": [1, 2.5, null]}').files", [1, 2.5, None]),
-        ("json('12345678901234567890')", 12345678901234567890.0),
+        ("json('[9223372036854775807, 1e300]')", [9223372036854775807, 1e300]),
         ("['a', 'b'].join(', ')", "a, b"),
         ("'  x '.trim().upperAscii()", "X"),
         ("'%s-%d'.format(['a', 3])", "a-3"),
@@ -335,6 +335,10 @@ def test_functions_take_texts_lists_and_numbers_apart(text: str, value: JSON) ->
     [
         ("json('{')", "the text is not JSON"),
         ("json('[NaN]')", "NaN is no number"),
+        ("json('[12345678901234567891]')", "an integer of more than 64 bits"),
+        ("json('-9223372036854775809')", "an integer of more than 64 bits"),
+        ("json('[1e400]')", "the text is not JSON: inf"),
+        ("json('" + "1" * 4_000 + "')", "an integer of more than 64 bits"),
         ("json(item)", "nests more than"),
         ("[1].slice(0, 2)", "outside a list of 1"),
         ("[1, 'a'].sort()", "can be sorted"),

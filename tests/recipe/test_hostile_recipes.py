@@ -13,6 +13,8 @@ import pytest
 from tests.recipe.hostile import CASES
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 

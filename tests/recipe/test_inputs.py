@@ -6,7 +6,7 @@ import pytest
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Input, Plan
-from fanfold.recipe.inputs import bind_inputs, parse_input_text
+from fanfold.language.inputs import bind_inputs, parse_input_text
 
 PLAN = Plan(
     name="p",

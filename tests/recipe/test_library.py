@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
-from fanfold.recipe.library import Library
-from fanfold.text.trees.yaml import MAX_BYTES
+from fanfold.language.library import Library
+from fanfold.language.yaml_text import MAX_BYTES
 
 GOOD = "name: {name}\ndescription: Does {name}\nversion: {version}\nsteps:\n  - {{id: a, prompt: x}}\n"
 

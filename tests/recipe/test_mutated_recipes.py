@@ -12,19 +12,22 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import Plan
-from fanfold.text.trees import tree, yaml
+from fanfold.language import tree, yaml_text
 from tests.recipe.known import HERE, compile_text
 from tests.sampling import examples
+
+pytestmark = pytest.mark.full
 
 TEXTS = [file.read_text() for folder in ("good", "bad") for file in sorted((HERE / folder).glob("*.yaml"))]
 TREES = [
     tree.plain(found)
     for file in sorted((HERE / "good").glob("*.yaml"))
-    if (found := yaml.parse_yaml(file.read_bytes(), "x")[0]) is not None
+    if (found := yaml_text.parse_yaml(file.read_bytes(), "x")[0]) is not None
 ]
 WORDS = sorted({word for text in TEXTS for word in re.findall(r"[\w.{}\[\]@/-]+", text)})
 WORD = re.compile(r"[\w.{}\[\]@/-]+")

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.kernel.plan import (
-    GroupAction,
-    Plan,
-    Repeat,
-    RetryPolicy,
-    Step,
-)
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import read_body
-from fanfold.recipe.types.command import CommandBody
+from fanfold.kernel.plan import GroupAction, Plan, Repeat, RetryPolicy, Step
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
+from fanfold.language.step_grammar import read_body
 from tests.recipe.known import codes, compile_text
 
 TASKS = (

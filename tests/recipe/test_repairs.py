@@ -119,7 +119,7 @@ name: from-elsewhere
 inputs: {count: {type: integer, default: 3}}
 steps:
   - {id: list, run: [ls]}
-  - {id: read, depends_on: list, when: inputs.count == 3, for_each: '["a", "b"]', prompt: x, timeout: 5m}
+  - {id: read, depends_on: list, when: inputs.count == 3, for_each: [a, b], prompt: x, timeout: 5m}
   - id: write
     depends_on: [list, read]
     agent: worker

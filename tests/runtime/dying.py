@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
 from tests.dying_store import DyingStore, claimed, opened

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import UNSET
 
 from fanfold.agents.entries import Response
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.runs.documents import run_document
+from fanfold.api.run_documents import run_document
+from fanfold.api.verify import verify
+from fanfold.engine.run_tree import RunTree
 from fanfold.sessions.log import read_entries
-from fanfold.store.sqlite import SqliteStore
+from tests.dying_store import KeyedStore
 from tests.work import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -75,7 +75,7 @@ class Doomed:
 
     def answered(self, sessions: dict[str, str]) -> set[str]:
         """The paths among these whose session has given its answer; `sessions` is by path."""
-        store = SqliteStore(self.project / ".fanfold")
+        store = KeyedStore(self.project / ".fanfold")
         try:
             return {
                 path
@@ -90,7 +90,7 @@ class Doomed:
 
     def document(self) -> dict[str, Any]:
         """The result, after checking the log."""
-        store = SqliteStore(self.project / ".fanfold")
+        store = KeyedStore(self.project / ".fanfold")
         try:
             assert self.root is not None
             assert verify(store, self.root).violations == []
@@ -101,7 +101,7 @@ class Doomed:
 
     def told(self) -> list[str]:
         """What the log says about workspaces, in order."""
-        store = SqliteStore(self.project / ".fanfold")
+        store = KeyedStore(self.project / ".fanfold")
         try:
             assert self.root is not None
             return [e.data["what"] for e in store.tree(self.root) if e.type == "workspace_event"]

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from fanfold.agents.providers import PROVIDERS, Provider
+from fanfold.api.client import Client
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
 from fanfold.kernel.plan import Plan
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
+from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S
 

@@ -13,14 +13,14 @@ import pytest
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import BackendKind, BackendSetup, Machine
 from fanfold.agents.entries import Response
+from fanfold.api.client import Client
+from fanfold.api.display import RunRow
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.result import Result, to_result
 from fanfold.errors import AuthorError, FanfoldError, WorldError
-from fanfold.kernel.events import Raised
-from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result, to_result
-from fanfold.runtime.views.runs.rows import RunRow
-from fanfold.text.refusal import FileRefused
+from fanfold.kernel.events import LimitsRaised
+from fanfold.language.diagnostics import FileRefused
 from fanfold.wiring import BACKENDS, wire
 from tests.runtime.running import client
 from tests.runtime.test_preflight import Place
@@ -110,6 +110,7 @@ def test_a_role_s_own_back_end_works_for_it_and_the_run_s_for_the_others(place: 
     assert error.code == "provider.none"
 
 
+@pytest.mark.full
 def test_a_script_answers_for_every_role_whatever_it_names(place: Place) -> None:
     assert run(place, TWO, script="default: scripted").output == "scripted"
     (place.folder / "s.yaml").write_text("default: scripted\n")
@@ -118,6 +119,7 @@ def test_a_script_answers_for_every_role_whatever_it_names(place: Place) -> None
     assert error.code == "usage.conflicting_options"
 
 
+@pytest.mark.full
 def test_an_unknown_back_end_is_found_by_check_at_the_step_with_those_there_are(place: Place) -> None:
     (place.folder / "r.yaml").write_text(TWO)
     status, document = said(place, "check", "r.yaml")
@@ -142,6 +144,7 @@ def test_one_that_is_not_usable_here_says_why_before_anything_runs(place: Place)
     assert (error.code, error.message) == ("parrot.gone", "the parrot flew away")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["parrot", "nope"])
 def test_the_flag_is_refused_with_those_there_are(place: Place, name: str) -> None:
     (place.folder / "r.yaml").write_text(TWO.replace("parrot", "explorer"))
@@ -162,6 +165,7 @@ def test_a_role_that_nobody_wrote_into_the_recipe_is_refused_before_the_run(plac
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -183,6 +187,7 @@ def test_a_role_whose_program_is_not_there_is_found_by_check_and_not_run(
         run(place, recipe)
 
 
+@pytest.mark.full
 def test_a_program_named_by_its_place_is_looked_for_when_it_starts(place: Place) -> None:
     place.role('command = "./some-agent --quiet"\n', "program")  # a step before may have made it
     result = run(place, "name: r\nsteps: [{id: a, agent: program, prompt: go}]\n")
@@ -209,7 +214,7 @@ def test_a_resumed_run_needs_no_flag(place: Place) -> None:
     async def work() -> Result:
         project = wire(place.folder, place.environment, backends=(*BACKENDS, PARROT))
         owned = own(project, paused.run_id)
-        await owned.host().resume(Raised(max_agents=9))
+        await owned.host().resume(LimitsRaised(max_agents=9))
         owned.done()
         project.close()
         return to_result(owned.tree)

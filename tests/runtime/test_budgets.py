@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.result import Result, to_result
 from fanfold.kernel.budget import Ledger, estimate
-from fanfold.kernel.events import Estimate, Raised, Usage
+from fanfold.kernel.events import Estimate, LimitsRaised, Usage
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result, to_result
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan
@@ -30,7 +30,9 @@ steps:
 """
 
 
-def drive(folder: Path, recipe: str, script: str, raised: Raised, **options: Any) -> tuple[Result, Result]:
+def drive(
+    folder: Path, recipe: str, script: str, raised: LimitsRaised, **options: Any
+) -> tuple[Result, Result]:
     """Run until it pauses, then go on with higher limits; both results."""
 
     async def work() -> tuple[Result, Result]:
@@ -87,7 +89,7 @@ def test_a_budget_for_less_than_two_admits_one_after_the_other_pauses_and_goes_o
     tmp_path: Path,
 ) -> None:
     script = "default: {output: x, usage: {input_tokens: 3000, output_tokens: 500}}"
-    paused, done = drive(tmp_path, PAIR, script, Raised(budget_tokens=10_000), budget_tokens=6_000)
+    paused, done = drive(tmp_path, PAIR, script, LimitsRaised(budget_tokens=10_000), budget_tokens=6_000)
     assert paused.status == "paused"
     assert (paused.steps["a"].status, paused.steps["b"].status) == ("completed", "ready")
     assert done.status == "completed"
@@ -101,7 +103,7 @@ def test_a_budget_for_less_than_two_admits_one_after_the_other_pauses_and_goes_o
 
 
 def test_a_pause_for_agents_names_that_limit_in_its_event(tmp_path: Path) -> None:
-    _, done = drive(tmp_path, PAIR, "default: x", Raised(max_agents=2), max_agents=1)
+    _, done = drive(tmp_path, PAIR, "default: x", LimitsRaised(max_agents=2), max_agents=1)
     held, _ = events(tmp_path, done.run_id, "budget_event")
     assert held["agents"] == {"limit": 1, "started": 1}
     assert held["waiting"] == [{"step": "b", "limit": "max_agents"}]
@@ -127,7 +129,7 @@ def test_dollars_alone_admit_nothing_behind_an_unknown_price() -> None:
     run = Drive(plan(agent("a"), agent("b", "a")), budget_micro_usd=1_000_000)
     run.report("a", usage=Usage(10, 5))
     assert run.status() == "paused"
-    run.resume(Raised(budget_tokens=1_000))
+    run.resume(LimitsRaised(budget_tokens=1_000))
     assert run.running() == ["b"]
 
 
@@ -165,6 +167,7 @@ def estimates(folder: Path, provider: Provider, recipe: str = PAIR, **options: A
     return told
 
 
+@pytest.mark.full
 def test_the_first_guess_is_a_number_of_tokens_at_the_price_of_the_model(
     tmp_path: Path, provider: Provider
 ) -> None:
@@ -172,6 +175,7 @@ def test_the_first_guess_is_a_number_of_tokens_at_the_price_of_the_model(
     assert told == {"explorer": {"tokens": 4_000, "micro_usd": 24_000}}  # 3,000 read and 1,000 written
 
 
+@pytest.mark.full
 def test_what_a_role_spent_with_the_same_model_is_expected_of_it_again(
     tmp_path: Path, provider: Provider
 ) -> None:
@@ -184,6 +188,7 @@ def test_what_a_role_spent_with_the_same_model_is_expected_of_it_again(
     assert critic["critic"]["tokens"] == 4_000, "nor does another role"
 
 
+@pytest.mark.full
 def test_scripted_sessions_say_nothing_about_models(tmp_path: Path, provider: Provider) -> None:
     async def work() -> None:
         async with client(tmp_path) as opened:
@@ -194,6 +199,7 @@ def test_scripted_sessions_say_nothing_about_models(tmp_path: Path, provider: Pr
     assert estimates(tmp_path, provider, budget_tokens=90_000)["explorer"]["tokens"] == 4_000
 
 
+@pytest.mark.full
 def test_a_role_in_stages_is_expected_to_spend_for_each(tmp_path: Path, provider: Provider) -> None:
     stage = '[[pipeline]]\nmodel = true\nprompt = "x"\n'
     folder = tmp_path / ".fanfold/agents"
@@ -204,10 +210,12 @@ def test_a_role_in_stages_is_expected_to_spend_for_each(tmp_path: Path, provider
     assert estimates(tmp_path, provider, recipe, budget_tokens=90_000)["staged"]["tokens"] == 8_000
 
 
+@pytest.mark.full
 def test_without_a_budget_nothing_is_expected(tmp_path: Path, provider: Provider) -> None:
     assert estimates(tmp_path, provider) == {}
 
 
+@pytest.mark.full
 def test_dollars_for_less_than_two_admit_one_after_the_other(tmp_path: Path, provider: Provider) -> None:
     estimates(tmp_path, provider, budget_micro_usd=30_000)  # two guesses of 24,000 do not fit
     opened = client(tmp_path)

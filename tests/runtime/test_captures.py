@@ -24,20 +24,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fanfold.agents.entries import UserInput
-from fanfold.kernel.nodes import LEAF
-from fanfold.recipe.emission.delegations import Delegation
-from fanfold.recipe.emission.recover import recover
-from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.agents.capture import Captured, capture
-from fanfold.runtime.operations.agents.delegation import Task
-from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create_open
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.subagents import is_agent, session_of
+from fanfold.api import subagents
+from fanfold.api.capture import CaptureResult, capture
+from fanfold.api.client import Client
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.run_handle import RunHandle
+from fanfold.api.start import create_open
+from fanfold.api.subagents import Task
+from fanfold.kernel.state import LEAF
+from fanfold.language.capture.quotes import Delegation
+from fanfold.language.capture.recover import recover
 from fanfold.sessions.log import read_entries
+from fanfold.steps.records import is_agent, session_of
 from fanfold.wiring import wire
 
 FOLDER = Path(__file__).parent / "captures"
@@ -68,7 +68,7 @@ class Delegated:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
         asyncio.run(self._delegate())
-        self.captured: Captured = capture(self.project, "hand", name="captured", request=case["request"])
+        self.captured: CaptureResult = capture(self.project, "hand", name="captured", request=case["request"])
 
     async def _delegate(self) -> None:
         create_open(self.project, "hand")
@@ -141,7 +141,7 @@ def delegated(name: str, folder: Path) -> Iterator[Delegated]:
         made.project.close()
 
 
-def golden_of(captured: Captured) -> str:
+def golden_of(captured: CaptureResult) -> str:
     """The recipe as the golden file holds it, with the notes as comments."""
     lines = [f"# recognised: {note}" for note in captured.recognised]
     lines += [f"# guessed: {note}" for note in captured.guessed]
@@ -149,6 +149,7 @@ def golden_of(captured: Captured) -> str:
     return "".join(f"{line}\n" for line in lines) + captured.recipe
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_delegated_is_captured_as_a_person_would_write_it_and_tells_agents_the_same(
     name: str, tmp_path: Path
@@ -222,6 +223,7 @@ def runs_of_words(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[at : at + 6]) for at in range(len(words) - 5)}
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None)
 @given(conversations(), st.lists(st.sampled_from(COMMON), max_size=20).map(" ".join))
 def test_no_edge_is_invented_between_children_that_share_only_common_words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,16 @@ import pytest
 from msgspec import structs
 
 from fanfold.agents.entries import ToolResult, UserInput
+from fanfold.api.chats import Chat, lead_turns, open_chat, resume_chat
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import Suitability
+from fanfold.api.run_handle import pause
+from fanfold.api.verify import verify
 from fanfold.errors import FanfoldError
-from fanfold.runtime.operations.agents.chats import Chat, open_chat, resume_chat
-from fanfold.runtime.operations.agents.lead import lead_turns
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.control import pause
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.subagents import session_of
 from fanfold.sessions.log import read_entries
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.steps.records import session_of
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from fanfold.wiring import wire
 from tests.e2e.world import MODELS, Provider
 from tests.work import PATIENCE_S
@@ -64,6 +65,7 @@ def heard(chat: Chat) -> list[list[str]]:
     return turns
 
 
+@pytest.mark.full
 def test_the_lead_hears_once_how_each_subagent_ended(project: Any) -> None:
     script = f"""
 steps:
@@ -90,6 +92,7 @@ default: fine
     play(project({}), story, Options(permission="auto", script=script))
 
 
+@pytest.mark.full
 def test_the_lead_hears_of_every_turn_of_a_subagent_that_was_told_more(project: Any) -> None:
     script = f"""
 steps:
@@ -147,10 +150,11 @@ default: seen
     play(project({}), story, Options(permission="read_only", script=script))
 
 
+@pytest.mark.full
 def test_a_request_for_a_workflow_gives_the_tools_for_it_and_they_stay(project: Any) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def answer(one: Asked) -> Reply:
+    def answer(one: RecordedRequest) -> Reply:
         if "The request, as a JSON string" not in one.prompt:
             asked.append(one.tools)
             return Reply(text="yes")
@@ -172,10 +176,11 @@ def test_a_request_for_a_workflow_gives_the_tools_for_it_and_they_stay(project: 
         play(opened, story, Options(permission="auto"))
 
 
+@pytest.mark.full
 def test_a_turn_that_its_provider_refused_says_why_and_the_next_one_works(project: Any) -> None:
     refuse = [True]
 
-    def answer(one: Asked) -> Reply | Fault:
+    def answer(one: RecordedRequest) -> Reply | Fault:
         return Fault("quota") if refuse else Reply(text=f"answer to {one.messages[-1].text}")
 
     async def story(chat: Chat) -> None:
@@ -255,3 +260,39 @@ def heard_errors(chat: Chat) -> list[str]:
         if isinstance(entry, ToolResult)
     ]
     return [one.error.message for one in entries if one.error is not None]
+
+
+@pytest.mark.full
+def test_a_workflow_that_the_lead_runs_is_shown_at_once_and_counted_with_the_chat(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # the run has a process of its own
+    monkeypatch.delenv("FANFOLD_HOME", raising=False)
+    text = "name: deep\nsteps: [{id: w, agent: worker, write_set: [a.txt], prompt: Write it.}]\n"
+    script = f"""
+steps:
+  lead:
+    output: done
+    tool_calls:
+      - {{tool: plan_workflow, args: {{task: "Audit every package, then fix it", use_model: false}}}}
+      - {{tool: run_workflow, args: {{spec: {json.dumps(text)}}}}}
+  w: {{output: wrote it, writes: {{a.txt: x}}, usage: {{input_tokens: 100, output_tokens: 7}}}}
+default: fine
+"""
+    lines: list[str] = []
+    opened = project({})
+    opened.narrate = lines.append
+
+    async def story(chat: Chat) -> None:
+        suited = Suitability(True, "phases", "patterns")
+        await chat.say("Audit every package, then fix it, then verify it.", suited)
+        (run,) = chat.runs()
+        assert lines[0].startswith(f"run {run} of deep started")
+        assert any(line.startswith(f"run {run}, 1 of 1 steps done: w completed") for line in lines), lines
+        used = chat.usage()
+        assert (used.input_tokens, used.output_tokens, used.agents) == (100, 7, 2)
+        report = "\n".join(heard(chat)[0])
+        assert "## Answer" in report
+        assert "a.txt (w, merged)" in report
+
+    play(opened, story, Options(permission="auto", script=script))

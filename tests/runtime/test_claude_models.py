@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.providers import PROVIDERS
-from fanfold.agents.roles.files import CLAUDE_MODELS
-from fanfold.runtime.views.runs.result import Result
+from fanfold.agents.role_files import CLAUDE_MODELS
+from fanfold.api.result import Result
 from fanfold.testing.provider import Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
@@ -71,6 +71,7 @@ def test_without_anthropic_the_run_s_model_is_used_and_that_is_said(tmp_path: Pa
     assert "ANTHROPIC_API_KEY" in notice.message
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "said"), [("ANTHROPIC", "claude-sonnet-4-6"), ("OPENAI", "qwen")])
 def test_a_run_asks_the_server_that_has_the_model(tmp_path: Path, family: str, said: str) -> None:
     folder = project(tmp_path, "sonnet")

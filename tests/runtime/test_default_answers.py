@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.runs.report import report_markdown
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.report import executive_report
+from fanfold.api.result import Result
+from fanfold.api.verify import verify
 from fanfold.wiring import wire
 from tests.runtime.running import run
+
+pytestmark = pytest.mark.full
 
 PHASES = {
     "first": "{id: first, depends_on: [], tasks: [{id: t, agent: explorer, prompt: x}]}",
@@ -78,7 +80,6 @@ def folded(folder: Path, fold: str) -> Result:
     [
         "{fail: {class: agent, message: no words}}",
         "{fail: {class: transport, message: no words}}",
-        "{fail: {class: quota, message: no words}}",
         "{fail: {class: permission, message: no words}}",
     ],
 )
@@ -95,9 +96,15 @@ def test_a_summarizer_that_fails_leaves_an_extract_and_a_warning(tmp_path: Path,
         assert text in result.steps["use#1/t"].output
     project = wire(tmp_path)
     tree = project.view(result.run_id)
-    assert "## Warnings" in report_markdown(tree)
+    assert "## Warnings" in executive_report(tree)
     assert not verify(project.store, result.run_id).violations
     project.close()
+
+
+def test_a_run_pauses_where_the_account_of_the_summarizer_is_used_up(tmp_path: Path):
+    result = folded(tmp_path, "{fail: {class: quota, message: no credit}}")
+    assert (result.status, result.steps["work/fold"].status) == ("paused", "waiting")
+    assert result.steps["work#1/a"].output == "found it"
 
 
 def test_a_summarizer_is_asked_again_where_that_may_help(tmp_path: Path):

@@ -8,15 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from fanfold.api.graph import Box, Boxes, Drawing, draw, draw_boxes, label, mermaid, svg
+from fanfold.api.graph_layout import place
 from fanfold.kernel.plan import GroupAction, Plan, Repeat, Step
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.views.graph.boxes import Box, Boxes, label
-from fanfold.runtime.views.graph.drawing import Drawing, draw, draw_boxes
-from fanfold.runtime.views.graph.layout import place
-from fanfold.runtime.views.graph.mermaid import mermaid
-from fanfold.runtime.views.graph.svg import svg
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
 from tests.work import count_calls
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -115,6 +110,7 @@ def test_steps_without_edges_stand_in_one_column():
     assert place([], []).at == ()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("picture", [draw, svg])
 @pytest.mark.parametrize("reach", [1, 20, 2_000])
 def test_four_times_as_many_steps_are_not_sixteen_times_the_work(reach, picture):
@@ -189,6 +185,7 @@ def test_steps_that_are_added_leave_the_others_in_their_order():
         assert [column for column in kept if column] == before
 
 
+@pytest.mark.full
 def test_a_chain_with_edges_over_all_of_it_does_not_explode():
     def chain(length: int) -> Plan:
         steps = [agent("s0"), *(agent(f"s{i}", f"s{i - 1}") for i in range(1, length))]

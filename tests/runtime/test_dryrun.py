@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanfold.engine.dry_run import dry_run
+from fanfold.engine.forecast_documents import DryRun, ForeseenConflict
 from fanfold.kernel.events import Settings
 from fanfold.kernel.paths import matches, overlaps
 from fanfold.kernel.plan import (
@@ -21,11 +23,7 @@ from fanfold.kernel.plan import (
     Step,
     WorkflowAction,
 )
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.forecast.dryrun import dry_run
-from fanfold.runtime.views.recipes.forecasts import DryRun, ForeseenConflict
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
 from tests.sampling import examples
 from tests.work import count_calls
 
@@ -189,7 +187,7 @@ def test_without_inputs_what_hangs_on_them_is_assumed():
     steps = (agent("each", for_each="inputs.files"), agent("b", when="inputs.deep"))
     result = predict(*steps)
     assert result.waves == [["each[*]", "b"]]
-    assert (result.agents.min, result.agents.max) == (0, 2002)
+    assert (result.agents.min, result.agents.expected, result.agents.max) == (0, 6, 64)
 
 
 def test_an_empty_list_leaves_nothing_and_holds_nobody_up():
@@ -305,7 +303,7 @@ def test_limits_that_would_stop_the_run_are_said():
     assert "max_agents is 64" in result.warnings[0]
     could = predict(*(agent(f"s{i}") for i in range(40)))
     assert could.would_run
-    assert "pause at max_agents (64)" in could.warnings[0]
+    assert "may need more agents than max_agents (64)" in could.warnings[0]
 
 
 def test_where_a_limit_would_hold_the_run_is_said_and_what_follows_is_shown():
@@ -339,6 +337,7 @@ def test_cost_is_bounded_by_the_budget():
     assert predict(agent("a")).cost.usd_max is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sets", [("d/{{item}}",), ("d/**",), ("d/{{item}}/**", "CHANGELOG.md")])
 def test_each_of_thousands_of_items_is_as_much_work_to_predict_as_each_of_hundreds(sets):
     """Also when each of them conflicts with all the others."""
@@ -355,6 +354,7 @@ def test_each_of_thousands_of_items_is_as_much_work_to_predict_as_each_of_hundre
     assert (result.agents.min, result.agents.max, result.warnings) == (4_000, 8_000, [])
 
 
+@pytest.mark.full
 def test_what_is_larger_than_a_forecast_may_be_is_said_and_still_bounded():
     pair = group("g", agent("x"), agent("y", "x"), for_each="inputs.n", max_items=10_000)
     roomy = {"max_steps": 100_000, "max_agents": 100_000}
@@ -393,6 +393,7 @@ def clash(a: Step, b: Step) -> bool:
     )
 
 
+@pytest.mark.full
 @settings(max_examples=examples(400))
 @given(flat_plans(), st.integers(1, 4))
 def test_waves_keep_the_rules_and_leave_out_nobody_without_a_reason(steps: tuple[Step, ...], slots: int):
@@ -420,6 +421,7 @@ def test_waves_keep_the_rules_and_leave_out_nobody_without_a_reason(steps: tuple
     assert sorted(name for wave in result.waves for name in wave) == sorted(by_id)
 
 
+@pytest.mark.full
 @settings(max_examples=examples(400))
 @given(flat_plans())
 def test_conflicts_are_exactly_the_unordered_pairs_that_clash(steps: tuple[Step, ...]):

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fanfold
-from fanfold.runtime.operations.sync_client import LoopThread
+from fanfold.api.sync_client import LoopThread
 from tests.work import PATIENCE_S
 
 TWO = fanfold.Recipe(
@@ -44,8 +45,15 @@ def statuses() -> list[str]:
         return [run.status for run in ff.runs()]
 
 
-def leases() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "fanfold leases"]
+@pytest.fixture
+def leases() -> Callable[[], list[str]]:
+    """Threads that keep leases alive, without those of tests before this one."""
+    earlier = threading.enumerate()
+    return lambda: [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name == "fanfold leases" and thread not in earlier
+    ]
 
 
 async def until_running(task: "asyncio.Task[fanfold.Result]") -> None:
@@ -55,7 +63,10 @@ async def until_running(task: "asyncio.Task[fanfold.Result]") -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_and_free() -> None:
+@pytest.mark.full
+def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_and_free(
+    leases: Callable[[], list[str]],
+) -> None:
     async def work() -> None:
         task = asyncio.create_task(fanfold.run(TWO, options=ENDLESS))
         await until_running(task)
@@ -73,6 +84,7 @@ def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_an
         assert ff.cancel("last").status == "cancelled"  # so somebody could take it over
 
 
+@pytest.mark.full
 def test_a_service_that_drives_many_runs_keeps_none_that_is_over() -> None:
     async def work() -> None:
         async with fanfold.open(".") as ff:
@@ -87,6 +99,7 @@ def test_a_service_that_drives_many_runs_keeps_none_that_is_over() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.full
 def test_an_interrupt_in_a_notebook_pauses_the_run_as_it_does_in_a_script(project: Path) -> None:
     (project / "cell.py").write_text(
         "import asyncio, fanfold\n"
@@ -170,6 +183,7 @@ def in_a_fork(work, *args) -> object:
         process.join()
 
 
+@pytest.mark.full
 def test_functions_run_in_a_fork_of_a_program_that_has_run_some() -> None:
     @fanfold.function
     def here() -> int:
@@ -185,6 +199,7 @@ def test_functions_run_in_a_fork_of_a_program_that_has_run_some() -> None:
     assert told != work()
 
 
+@pytest.mark.full
 def test_a_project_that_was_open_at_a_fork_stays_with_the_process_that_opened_it() -> None:
     async def in_a_loop(ff: fanfold.Client) -> object:
         try:
@@ -207,6 +222,7 @@ def test_a_project_that_was_open_at_a_fork_stays_with_the_process_that_opened_it
         assert ff.run(TWO, options=QUICK).ok
 
 
+@pytest.mark.full
 def test_results_are_there_after_the_project_was_left_and_nothing_else_is() -> None:
     with fanfold.open_sync(".") as ff:
         run, asleep = ff.start(TWO, options=QUICK), ff.start(TWO, options=ENDLESS)
@@ -314,7 +330,7 @@ def test_a_run_that_waits_for_people_can_be_gone_on_with_as_soon_as_its_result_i
     assert asyncio.run(work()).ok
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="loops begin tasks at once since Python 3.12")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="needs Python 3.12: make test-all")
 def test_a_loop_may_begin_its_tasks_at_once() -> None:
     @fanfold.function
     async def at_once() -> int:
@@ -343,6 +359,22 @@ def test_a_run_that_reached_a_limit_goes_on_with_a_higher_one() -> None:
         assert ff.resume(held.run_id, max_agents=2).result().ok
 
 
+def test_a_run_can_be_resumed_as_soon_as_it_says_that_it_paused() -> None:
+    """Its owner still closes sessions and connections then, and releases the lease after that."""
+
+    async def work() -> fanfold.Result:
+        async with fanfold.open(".") as ff:
+            run = await ff.start(TWO, options=fanfold.Options(script="default: ok", max_agents=1))
+            async for _ in run.follow():
+                if run.status == "paused":
+                    break
+            assert not run.is_over, "else this test shows nothing"
+            return await (await ff.resume(run.id, max_agents=2)).result()
+
+    assert asyncio.run(work()).ok
+
+
+@pytest.mark.full
 def test_a_function_of_the_program_is_waited_for_by_whoever_does_not_have_it(project: Path) -> None:
     @fanfold.function
     def only_in_this_program() -> str:
@@ -378,7 +410,9 @@ def test_a_step_that_is_looked_at_too_early_is_not_taken_for_one_that_does_not_e
     asyncio.run(work())
 
 
-def test_a_project_that_is_interrupted_while_it_is_closed_gives_its_runs_back() -> None:
+def test_a_project_that_is_interrupted_while_it_is_closed_gives_its_runs_back(
+    leases: Callable[[], list[str]],
+) -> None:
     async def work() -> None:
         ff = fanfold.open(".")
         run = await ff.start(TWO, options=ENDLESS)
@@ -399,6 +433,7 @@ def test_a_project_that_is_interrupted_while_it_is_closed_gives_its_runs_back() 
         assert ff.cancel("last").status == "cancelled"
 
 
+@pytest.mark.full
 def test_a_loop_that_was_closed_too_early_keeps_no_project_open(project: Path) -> None:
     (project / "early.py").write_text(
         "import asyncio, threading, fanfold\n"
@@ -439,6 +474,7 @@ def test_a_thread_that_waits_while_another_closes_is_told_so() -> None:
     assert [getattr(error, "code", "") for error in told] == ["project.closed"]
 
 
+@pytest.mark.full
 def test_a_client_without_a_with_block_is_closed_by_name() -> None:
     before = threading.active_count()
     ff = fanfold.open_sync(".")

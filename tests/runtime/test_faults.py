@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.language.compile import compile_recipe
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from tests.disk import Disk
 from tests.dying_store import claimed, opened
 from tests.runtime.running import TextClient, run
+
+pytestmark = pytest.mark.full
 
 TWO = b"""
 name: two

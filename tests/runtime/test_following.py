@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.history import follow, follow_log, until
+from fanfold.api.permission import Options
+from fanfold.api.run_handle import RunHandle, answer, cancel, pause
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
-from fanfold.runtime.operations.history.logs import follow_log
-from fanfold.runtime.operations.runs.control import answer, cancel, pause
-from fanfold.runtime.operations.runs.follow import follow, until
-from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.store.owners import signals
+from fanfold.store import signals
 from fanfold.wiring import wire
 from tests.runtime.running import client
 from tests.work import PATIENCE_S, patience
@@ -76,6 +74,7 @@ def test_one_may_begin_at_any_number_and_misses_nothing(tmp_path: Path) -> None:
     assert own == list(range(4, last + 1))
 
 
+@pytest.mark.full
 def test_the_log_of_a_child_run_is_followed_alone(tmp_path: Path) -> None:
     inner = "name: inner\nsteps: [{id: in, agent: explorer, prompt: x}]\n"
     (tmp_path / ".fanfold" / "workflows").mkdir(parents=True)

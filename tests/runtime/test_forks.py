@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.errors import AuthorError
-from fanfold.runtime.operations.runs.again.fork import Fork, plan_fork
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.fork import Fork, plan_fork
+from fanfold.api.gc import collect
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.api.verify import verify
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.events import RunStarted
+from fanfold.steps.ids import new_run_id
 from tests.runtime.running import client, run
 
 RECIPE = """
@@ -85,6 +89,81 @@ def test_a_fork_outlives_the_run_it_came_from(tmp_path: Path) -> None:
         assert tree.root.status == "completed"
         assert tree.values.output(tree.root.nodes["a"]) == "ok from a"
         assert tree.values.output(tree.root.nodes["d"]) == "again"
+        owned.done()
+    finally:
+        project.close()
+
+
+def test_a_fork_of_a_run_that_gc_deleted_meanwhile_is_not_created(tmp_path: Path) -> None:
+    result = run(tmp_path, RECIPE)
+    opened = client(tmp_path)
+    project = opened.project
+    try:
+        made = plan_fork(project.view(result.run_id), "d", {}, {})
+        collect(project, 0)
+        with pytest.raises(NotFoundError) as refused:
+            create(project, made.plan, made.inputs, Options(script="default: again"), fork=made.lineage)
+        assert refused.value.code == "run.not_found"
+        assert project.store.heads() == []
+    finally:
+        project.close()
+
+
+def test_gc_keeps_the_folder_of_a_run_that_is_being_created(tmp_path: Path) -> None:
+    """A fork copies artifacts into its folder before its first commit."""
+    run(tmp_path, RECIPE)
+    opened = client(tmp_path)
+    project = opened.project
+    try:
+        new, crashed = new_run_id(), new_run_id()
+        project.store.acquire(new)
+        for name in (new, crashed):
+            (project.runs_folder / name / "artifacts").mkdir(parents=True)
+        collect(project, 0)
+        assert [path.name for path in project.runs_folder.iterdir()] == [new]
+    finally:
+        project.close()
+
+
+def test_a_cached_output_stays_readable_when_its_run_is_deleted_before_the_commit(tmp_path: Path) -> None:
+    recipe = "name: cached\nsteps: [{id: a, agent: explorer, cache: true, prompt: a}]\n"
+    result = run(tmp_path, recipe)
+    opened = client(tmp_path)
+    project = opened.project
+    try:
+        options = Options(permission="auto", script="default: ok from {{step}}")
+        owned = create(project, opened.plan_of(recipe), {}, options)
+        owned.tree.report(owned.tree.root.id, owned.tree.now_ms(), RunStarted())
+        project.store.delete_tree(result.run_id)
+        owned.tree.commit()
+        node = owned.tree.root.nodes["a"]
+        assert node.status == "completed"
+        assert project.store.blob(node.output or "") == b'"ok from a"'
+        owned.done()
+    finally:
+        project.close()
+
+
+def test_a_fork_keeps_the_object_of_a_rejected_inline_approval(tmp_path: Path) -> None:
+    recipe = """
+name: gate
+steps:
+  - {id: ok, approve: "Ship?", timeout: 1ms, default: reject, on_failure: inline}
+  - {id: said, set: {decision: steps.ok.output.decision}}
+  - {id: notes, agent: explorer, depends_on: [ok], prompt: "{{steps.ok.output.decision}}"}
+"""
+    result = run(tmp_path, recipe)
+    opened = client(tmp_path)
+    project = opened.project
+    try:
+        made = plan_fork(project.view(result.run_id), "said", {}, {})
+        owned = create(project, made.plan, made.inputs, Options(script="default: again"), fork=made.lineage)
+        asyncio.run(owned.host().start())
+        tree = owned.tree
+        before = project.view(result.run_id)
+        assert tree.values.output(tree.root.nodes["ok"]) == before.values.output(before.root.nodes["ok"])
+        assert tree.values.output(tree.root.nodes["said"]) == {"decision": "reject"}
+        assert verify(project.store, tree.root.id).violations == []
         owned.done()
     finally:
         project.close()

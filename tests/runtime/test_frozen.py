@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.frozen import Frozen
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.language.compile import compile_recipe
+from fanfold.steps.run_config import RunConfig
 from fanfold.wiring import wire
 
 SECRET = "sk-a-secret-of-somebody-4711"
@@ -25,7 +25,7 @@ def test_who_fixed_it_knows_what_is_stored_and_no_secret(tmp_path: Path, script:
         plan = compile_recipe(RECIPE, "one.yaml", project.surroundings(scripted=True)).plan
         assert plan is not None
         owned = create(project, plan, {}, Options(script=script))
-        fixed: Frozen = owned.tree.frozen()
+        fixed: RunConfig = owned.tree.frozen()
         owned.let_go()
         assert fixed == project.view(owned.tree.root.id).frozen()
         assert SECRET not in str(fixed)

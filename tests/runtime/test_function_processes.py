@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import fanfold
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
 from fanfold.cli.main import main
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
 from fanfold.store.protocol import LeaseLost
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
@@ -179,6 +179,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_a_handler_that_changes_its_arguments_changes_nothing_else(project: Path) -> None:
     recipe = """
 name: adding
@@ -198,6 +199,7 @@ output: "{{inputs.items}} {{steps.first.output.items}}"
     assert result.steps["third"].output == []
 
 
+@pytest.mark.full
 def test_one_process_that_is_not_ours_serves_one_step_after_another(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +219,7 @@ def test_one_process_that_is_not_ours_serves_one_step_after_another(
     assert not _lives(outputs[0]["pid"])
 
 
+@pytest.mark.full
 def test_a_handler_sees_no_key_and_only_the_variables_that_the_user_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +232,7 @@ def test_a_handler_sees_no_key_and_only_the_variables_that_the_user_named(
     assert not {"OPENAI_API_KEY", "OTHER"} & seen.keys()
 
 
+@pytest.mark.full
 def test_whatever_a_handler_does_is_the_failure_of_its_step_alone(project: Path) -> None:
     steps = "".join(f"  - {{id: {name}, handler: {name}}}\n" for name in (*ODD, "forks"))
     result = run(project, f"name: odd\nsteps:\n{steps}")
@@ -240,6 +244,7 @@ def test_whatever_a_handler_does_is_the_failure_of_its_step_alone(project: Path)
     assert result.steps["forks"].output == "once"
 
 
+@pytest.mark.full
 def test_a_handler_that_is_out_of_time_is_killed_with_all_it_started(project: Path) -> None:
     recipe = f"""
 name: late
@@ -265,6 +270,7 @@ run(Path(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.full
 def test_a_handler_does_not_outlive_the_process_of_its_run(project: Path) -> None:
     pids = project / "pids"
     os.mkfifo(pids)
@@ -278,6 +284,7 @@ def test_a_handler_does_not_outlive_the_process_of_its_run(project: Path) -> Non
         assert _ends(handle)
 
 
+@pytest.mark.full
 def test_a_file_that_changed_since_the_run_was_permitted_is_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +314,7 @@ steps:
     assert capsys.readouterr().out == "new\n"
 
 
+@pytest.mark.full
 def test_a_file_that_does_more_than_define_is_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "notebook.py").write_text(
         "import fanfold\n\n@fanfold.function\ndef twice(n):\n    return 2 * n\nraise OSError('no disk')\n"
@@ -318,6 +326,7 @@ def test_a_file_that_does_more_than_define_is_named_with_what_to_do(tmp_path: Pa
     assert 'if __name__ == "__main__":' in error.hint
 
 
+@pytest.mark.full
 def test_bytecode_that_lies_beside_a_source_is_not_run(tmp_path: Path) -> None:
     source = tmp_path / "plain.py"
     source.write_text("def say():\n    return 'evil!'\n")
@@ -368,6 +377,7 @@ output: "{{inputs.items}} {{steps.first.output}} {{steps.second.output}}"
     assert given == [1]
 
 
+@pytest.mark.full
 def test_a_function_that_cannot_be_stopped_keeps_its_slot_and_its_files_until_it_ends(tmp_path: Path) -> None:
     began: list[str] = []
     over = threading.Event()

@@ -6,9 +6,8 @@ import pytest
 
 import fanfold
 from fanfold.errors import AuthorError
-from fanfold.runtime.handlers import search as handler_search
-from fanfold.runtime.handlers.registration import registered
-from fanfold.runtime.handlers.search import HandlerSearch
+from fanfold.steps import function_calls as handler_search
+from fanfold.steps.function_calls import HandlerSearch, registered
 
 BOOM = "raise SystemExit('imported!')\n"
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
-from fanfold.workspace.sandbox.levels import detect
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
+from fanfold.workspace.sandbox import detect
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 EVIL = {
     ".git": "git init -q . && git config core.fsmonitor evil",
@@ -29,7 +31,7 @@ SETS = ["**/*", "src/**"]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     if not detect(ROOT).bubblewrap.available:
-        pytest.skip("Landlock lets nobody make these")
+        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)
     (folder / "src/a.py").write_text("x = 1\n")

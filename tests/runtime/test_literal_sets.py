@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.kernel.paths import matches
-from fanfold.kernel.sets.globs import GlobError, check_glob, escape
+from fanfold.kernel.paths import GlobError, check_glob, escape, matches
 from tests.recipe.known import codes, compile_text
 from tests.runtime.running import run
 
@@ -32,12 +31,14 @@ def write(folder: Path, name: str, path: str) -> tuple[str, str]:
     return result.steps["w"].status, "" if error is None else error.code
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["[id]", "*", "{a,b}", "a?", "**", "a]b", "a b", "{{x}}", "...", "a\nb"])
 def test_a_folder_of_that_name_can_be_written(tmp_path: Path, name: str):
     assert write(tmp_path, name, f"src/{name}/m.py") == ("completed", "")
     assert (tmp_path / "src" / name / "m.py").read_text() == "x"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "other"), [("*", "b"), ("[ab]", "a"), ("{a,b}", "a"), ("?", "a"), ("**", "a/b"), ("a*", "ab")]
 )

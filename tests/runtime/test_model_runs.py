@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.testing.provider import Asked, Call, Fault, Reply
+from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.e2e.world import Provider
 from tests.runtime.test_preflight import CHAIN, PHASES, SONNET, STEP, Place
+
+pytestmark = pytest.mark.full
 
 HAIKU = "anthropic:claude-haiku-4-5"
 
@@ -25,7 +27,7 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
-def told(asked: Asked) -> str:
+def told(asked: RecordedRequest) -> str:
     """The instructions of a request."""
     return str(asked.body["system"])
 
@@ -151,13 +153,14 @@ prompt = "Judge {{previous}}"
 """
 
 
+@pytest.mark.proof("HTTP provider")
 def test_a_role_in_stages_answers_a_step_and_a_resume_repeats_no_stage(place: Place) -> None:
     (place.folder / "a.txt").write_text("hello")
     place.role(STAGES)
     place.role(f'model = "{HAIKU}"\n', name="judge")
     broke = True
 
-    def answer(asked: Asked) -> Reply | Fault:
+    def answer(asked: RecordedRequest) -> Reply | Fault:
         if asked.prompt.startswith("Judge"):
             return Fault("quota") if broke else Reply(text="just")
         return Reply(text=f"draft of <{asked.prompt}>")

@@ -15,11 +15,11 @@ import pytest
 
 from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.providers import Provider as ModelProvider
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
 from fanfold.errors import FanfoldError
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.frozen import Frozen
-from fanfold.runtime.views.runs.result import Result
-from fanfold.testing.provider import Asked, Fault, Reply
+from fanfold.steps.run_config import RunConfig
+from fanfold.testing.provider import Fault, RecordedRequest, Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import HERE, client
 from tests.work import PATIENCE_S
@@ -96,7 +96,7 @@ class Place:
             timeout=PATIENCE_S,
         )
 
-    def frozen(self, run: str) -> Frozen:
+    def frozen(self, run: str) -> RunConfig:
         opened = client(self.folder, self.environment)
         try:
             return opened.project.view(run).frozen()
@@ -152,6 +152,7 @@ def test_models_of_stages_are_tried_too(place: Place, stage: str, where: str) ->
     assert (error.code, error.message.partition(":")[0]) == ("model.no_key", where)
 
 
+@pytest.mark.full
 def test_a_role_whose_stages_all_name_their_model_needs_no_other(place: Place, provider: Provider) -> None:
     place.role(f'model = "openai:gpt-5"\n[[pipeline]]\nmodel = "{SONNET}"\n')
     given = {name: value for name, value in provider.environment.items() if name.startswith("ANTHROPIC")}
@@ -172,6 +173,7 @@ def test_a_model_deep_in_a_sub_workflow_is_named_by_its_path(place: Place) -> No
     assert error.message.startswith('step "c/a": ')
 
 
+@pytest.mark.full
 def test_steps_that_all_name_their_model_need_no_default(place: Place, provider: Provider) -> None:
     url = provider.environment["OPENAI_BASE_URL"]
     given = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "test-key"}
@@ -185,6 +187,7 @@ def test_scripted_agents_are_not_asked_about_models(place: Place) -> None:
     assert place.run(recipe, options={"script": "default: fine", "budget_micro_usd": 5}).output == "fine"
 
 
+@pytest.mark.full
 def test_a_fallback_that_cannot_work_is_left_out_and_the_run_goes_on(
     place: Place, provider: Provider
 ) -> None:
@@ -196,8 +199,9 @@ def test_a_fallback_that_cannot_work_is_left_out_and_the_run_goes_on(
     assert place.frozen(done.run_id).roles["scout"].fallback_models == ("anthropic:claude-haiku-4-5",)
 
 
+@pytest.mark.full
 def test_a_fallback_that_works_is_used_when_the_model_does_not(place: Place) -> None:
-    def answer(asked: Asked) -> Reply | Fault:
+    def answer(asked: RecordedRequest) -> Reply | Fault:
         return Reply(text="stood in") if asked.model == "gpt-5" else Fault("unknown_model")
 
     place.role(f'model = "{SONNET}"\nfallback_models = ["openai-chat:gpt-5"]\n')
@@ -205,6 +209,7 @@ def test_a_fallback_that_works_is_used_when_the_model_does_not(place: Place) -> 
         assert place.run(STEP % ("scout", ""), **running.environment).output == "stood in"
 
 
+@pytest.mark.full
 def test_a_dry_run_tells_of_models_that_are_named_and_cannot_work(place: Place) -> None:
     place.role(f'model = "{SONNET}"\nfallback_models = ["nowhere:x"]\n')
     recipe = place.folder / "r.yaml"
@@ -233,6 +238,7 @@ steps:
 """
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_the_model_it_began_with_and_says_when_its_key_is_gone(
     place: Place, provider: Provider
 ) -> None:
@@ -249,12 +255,14 @@ def test_a_resumed_run_keeps_the_model_it_began_with_and_says_when_its_key_is_go
     assert (done.returncode, done.stdout) == (0, "said by claude-sonnet-4-6\n")
 
 
+@pytest.mark.full
 def test_a_run_whose_key_is_gone_can_be_cancelled(place: Place, provider: Provider) -> None:
     began = {**provider.environment, "FANFOLD_MODEL": SONNET}
     paused = place.run(CHAIN, options={"max_agents": 1}, **began)
     assert place.cli("cancel", paused.run_id).stdout == f"run {paused.run_id} is cancelled\n"
 
 
+@pytest.mark.full
 def test_a_fork_needs_the_models_of_what_it_runs_again_only(place: Place, provider: Provider) -> None:
     recipe = """
 name: r
@@ -289,6 +297,7 @@ def test_dollars_are_refused_where_a_price_is_unknown(place: Place, recipe: str,
     assert "--budget-tokens" in error.hint
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["openai:gpt-5", SONNET])
 def test_a_server_of_one_s_own_has_no_known_prices_whatever_it_calls_its_models(
     place: Place, provider: Provider, model: str
@@ -301,6 +310,7 @@ def test_a_server_of_one_s_own_has_no_known_prices_whatever_it_calls_its_models(
     assert place.run(recipe, options={"budget_tokens": 100_000}, **provider.environment).status == "completed"
 
 
+@pytest.mark.full
 def test_dollars_are_fine_where_prices_are_known(place: Place, provider: Provider) -> None:
     place.providers = HERE
     recipe = STEP % ("explorer", f', model: "{SONNET}"')
@@ -318,6 +328,7 @@ def test_the_dollars_of_a_sub_workflow_are_looked_at_too(place: Place) -> None:
     assert 'of "kid"' in error.message
 
 
+@pytest.mark.full
 def test_an_unpriced_answer_of_a_priced_model_stops_a_run_that_has_dollars_only(place: Place) -> None:
     place.providers = HERE
     recipe = f"""

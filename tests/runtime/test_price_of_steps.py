@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold import function
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.kernel.events import Failure
+from fanfold.language.compile import compile_recipe
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from tests.disk import Disk
@@ -25,10 +27,11 @@ MAX_WRITES = {"agent": 13.0, "function": 10.5}
 MAX_KB = {"agent": 30.0, "function": 22.5}
 KINDS = {
     "agent": 'agent: explorer, prompt: "Look into {{inputs.topic}}"',
-    "function": f'handler: "{__name__}:tell_a_lot"',
+    "function": "handler: tell_a_lot",
 }
 
 
+@function
 async def tell_a_lot(step: int) -> str:
     return f"{step} {WORDS}"
 
@@ -52,6 +55,7 @@ def chain(kind: str) -> bytes:
     return "\n".join(["name: chain", "inputs: [{name: topic, default: it}]", "steps:", *steps]).encode()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["agent", "function"])
 def test_a_step_dirties_few_pages_and_its_text_is_written_once(kind: str, disk: Disk, tmp_path: Path):
     store = SqliteStore(claimed(tmp_path), vfs=disk.name)
@@ -60,14 +64,14 @@ def test_a_step_dirties_few_pages_and_its_text_is_written_once(kind: str, disk: 
     assert plan is not None
     script = f'default: "{{{{step}}}} {WORDS}"'
 
-    async def drive() -> str:
+    async def drive() -> tuple[str, Failure | None]:
         owned = create(project, plan, {}, Options(script=script, max_agents=STEPS))
         disk.operations.clear()
         await owned.host().start()
         owned.let_go()
-        return owned.tree.root.status
+        return owned.tree.root.status, owned.tree.root.error
 
-    assert asyncio.run(drive()) == "completed"
+    assert asyncio.run(drive()) == ("completed", None)
     written = [len(one.data) for one in disk.operations if one.kind == "write"]
     syncs = sum(one.kind == "sync" and one.file.endswith("-wal") for one in disk.operations)
     project.close()

@@ -14,12 +14,11 @@ from msgspec.structs import replace
 from fanfold.agents.local.weights import LocalState
 from fanfold.agents.providers import ANTHROPIC, OPENAI, PROVIDERS, Access, Provider
 from fanfold.agents.redaction import MARK, Redactor
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
+from fanfold.engine.config import Config, choose_model, settings_of
 from fanfold.errors import AuthorError, FanfoldError
-from fanfold.runtime.config import Config, settings_of
-from fanfold.runtime.model_choice import choose_model
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
-from fanfold.sessions.environment import child_environment
+from fanfold.sessions.processes import child_environment
 from fanfold.testing.provider import KEY, Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider as Server
@@ -118,12 +117,14 @@ def test_what_is_missing_is_said_in_its_words(tmp_path: Path) -> None:
     assert "anthropic, acme, local" in unknown.value.hint
 
 
+@pytest.mark.full
 def test_a_run_asks_it(tmp_path: Path, server: Server) -> None:
     recipe = "name: r\nsteps: [{id: a, agent: explorer, prompt: go}]\n"
     assert run(tmp_path, server, recipe).output == "said by acme-large"
     assert run(tmp_path, server, recipe, model="acme:other").output == "said by other"
 
 
+@pytest.mark.full
 def test_summaries_are_made_by_its_fast_model_where_nobody_names_one(tmp_path: Path, server: Server) -> None:
     recipe = """
 name: phased
@@ -139,6 +140,7 @@ phases:
     assert named.steps["look/fold"].output == "said by other"
 
 
+@pytest.mark.full
 def test_what_it_charges_is_unknown_unless_its_row_names_it_in_the_list(
     tmp_path: Path, server: Server
 ) -> None:

@@ -68,6 +68,7 @@ def test_inputs_and_recipes_are_checked_as_on_the_command_line(project):
         fanfold.run_sync("nowhere", options=OPTIONS)
 
 
+@pytest.mark.full
 def test_what_writes_needs_permission(project):
     recipe = fanfold.Recipe(name="r", steps=[{"id": "a", "run": ["echo", "hi"]}])
     with pytest.raises(fanfold.WorldError) as denied:
@@ -107,6 +108,7 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         "tell_unheard",
         "let_go",
         "is_stranded",
+        "release_if_at_rest",
         "when_at_rest",
     }
     assert public(fanfold.RunHandle) - driving <= public(fanfold.SyncRun)
@@ -133,10 +135,11 @@ def test_a_project_is_used_without_a_loop_and_inside_of_one(project):
     assert asyncio.run(cell()).usage.agents == 1
 
 
+@pytest.mark.full
 def test_names_are_loaded_when_they_are_used():
     code = (
         "import sys, fanfold\n"
-        "assert not {'msgspec', 'asyncio', 'fanfold.runtime'} & set(sys.modules)\n"
+        "assert not {'msgspec', 'asyncio', 'fanfold.engine'} & set(sys.modules)\n"
         "assert set(fanfold.__all__) <= set(dir(fanfold))\n"
         "for name in fanfold.__all__: getattr(fanfold, name)\n"
     )
@@ -174,6 +177,7 @@ def test_results_and_events_return_at_an_approval_and_go_on_after_the_answer(pro
         assert run.result().ok
 
 
+@pytest.mark.full
 def test_who_stops_waiting_stops_nothing_else(project):
     (project / "slow.yaml").write_text("default: {output: done, delay_ms: 300}\n")
     slow = fanfold.Options(script=(project / "slow.yaml").read_text())

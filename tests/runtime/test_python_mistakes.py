@@ -14,9 +14,10 @@ import pytest
 from msgspec import structs
 
 import fanfold
+from fanfold.api.result import OutputUnfit
+from fanfold.language.diagnostics import FileRefused
 from fanfold.process_identity import this_process
 from fanfold.store.sqlite import SqliteStore
-from fanfold.text.refusal import FileRefused
 
 ASKS = fanfold.Recipe(
     name="asks",
@@ -62,7 +63,7 @@ def test_an_answer_that_no_log_can_hold_is_refused_and_harms_no_run(ff, run, nam
 
 
 def test_a_request_that_its_reader_would_not_understand_is_never_stored():
-    from fanfold.runtime.hosting.requests import AnswerRequest, to_row
+    from fanfold.engine.requests import AnswerRequest, to_row
 
     answer: Any = AnswerRequest
     for wrong in (answer("ok", "approve", "me", comment=5), answer("ok", "approve", 5)):
@@ -257,3 +258,22 @@ def test_errors_are_copied_sent_to_other_processes_and_annotated_as_they_are():
             assert type(again) is type(error)
             assert (again.code, str(again), again.hint) == (error.code, str(error), error.hint)
             assert (again.details, again.__notes__) == (error.details, error.__notes__)
+
+
+def test_a_class_is_taken_as_a_schema_and_the_type_of_the_output_promises_one(ff):
+    scripted = fanfold.Options(script="default: {output: {x: 1}}")
+    step = {"id": "a", "agent": "explorer", "prompt": "x"}
+    told = fanfold.Recipe(name="p", steps=[{**step, "output_schema": Point}])
+    assert told.value["steps"][0]["output_schema"]["properties"] == {"x": {"title": "X", "type": "integer"}}
+    assert ff.run(told, output=Point, options=scripted).expect() == Point(x=1)
+    derived = ff.run(fanfold.Recipe(name="p", steps=[step]), output=Point, options=scripted)
+    assert derived.expect() == Point(x=1)
+    assert derived.plan.steps[0].output_schema["required"] == ["x"]
+
+
+def test_the_result_of_a_run_is_kept_when_its_output_does_not_fit(ff):
+    scripted = fanfold.Options(script="default: {output: [1, 2]}")
+    step = {"id": "a", "agent": "explorer", "prompt": "x", "output_schema": {"type": "array"}}
+    unfit = refusal(ff.run, fanfold.Recipe(name="p", steps=[step]), output=Point, options=scripted)
+    assert isinstance(unfit, OutputUnfit)
+    assert (unfit.result.status, unfit.result.output) == ("completed", [1, 2])

@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 import pytest
 
+from fanfold.api import run_handle
+from fanfold.api.client import Client
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.run_handle import RunHandle
+from fanfold.api.start import create_open
+from fanfold.api.verify import verify_run
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.history.verify import verify_run
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs import control
-from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create_open
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.wiring import wire
 from tests.runtime.running import client
 from tests.work import PATIENCE_S
@@ -66,10 +66,10 @@ async def interrupt(run: RunHandle, _: Project) -> None:
 
 
 ELSEWHERE: dict[str, Ask] = {
-    "pause": lambda run, other: control.pause(other, run.id),
-    "cancel": lambda run, other: control.cancel(other, run.id),
-    "approve": lambda run, other: control.answer(other, run.id, "ask", "approve"),
-    "reject": lambda run, other: control.answer(other, run.id, "ask", "reject"),
+    "pause": lambda run, other: run_handle.pause(other, run.id),
+    "cancel": lambda run, other: run_handle.cancel(other, run.id),
+    "approve": lambda run, other: run_handle.answer(other, run.id, "ask", "approve"),
+    "reject": lambda run, other: run_handle.answer(other, run.id, "ask", "reject"),
 }
 NOT_NOW = ("approval.", "run.ended", "run.not_driven")
 
@@ -112,6 +112,7 @@ def check_sound(folder: Path, run: str) -> None:
     assert report.ok, report
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("request_word", HERE)
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
@@ -165,6 +166,7 @@ def test_a_run_that_ended_with_its_event_loop_says_so(tmp_path: Path) -> None:
         asyncio.run(run.result())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", MOMENTS[:3])
 @pytest.mark.parametrize("request_word", ["pause", "cancel"])
 @pytest.mark.parametrize("where", ["here", "elsewhere", "signal"])

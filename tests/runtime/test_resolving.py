@@ -12,16 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
+from fanfold.api.run_handle import RunHandle
+from fanfold.api.verify import verify
 from fanfold.sessions.log import read_entries
+from fanfold.steps.ids import session_id
 from fanfold.workspace.workspaces import Workspaces
 from tests.runtime.killing import Doomed
 from tests.runtime.running import client
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 LINES = "".join(f"line {number}\n" for number in range(20))
 WHOLE = os.environ.get("KILL_TEST") == "all"
@@ -156,6 +158,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
+@pytest.mark.proof("merge conflict")
 def test_what_the_agent_settles_is_merged_and_the_step_keeps_its_own_answer(world: World) -> None:
     answer = settles(usage={"input_tokens": 7, "output_tokens": 1})
     result = world.run(script(answer, usage={"input_tokens": 3}), world.write(OURS))

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from fanfold.agents.role import Role
-from fanfold.agents.roles.registry import Registry
+from fanfold.agents.roles import Registry
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
+from fanfold.api.run_handle import RunHandle
+from fanfold.api.start import create
 from fanfold.kernel.plan import Plan
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
+from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S
 
@@ -98,6 +98,7 @@ def test_a_write_set_needs_a_version_that_writes(project: Path) -> None:
     assert "is read-only" in said[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tools", ["", ", tools: [write_file, read_file]"], ids=["all", "named"])
 def test_a_plan_that_took_a_role_for_a_writer_gives_it_no_more_than_it_has(project: Path, tools: str) -> None:
     believed = Registry([Role(name="auditor", description="", version="1")], aliases={}, notices=())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fanfold
-from fanfold.runtime.steps.round_before import FROM_ROUND_BEFORE
+from fanfold.steps.agent import FROM_ROUND_BEFORE
 
 CRITIC = (
     "{id: judge, agent: critic, depends_on: [write], prompt: Judge it.,"

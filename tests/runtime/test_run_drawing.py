@@ -5,13 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.api.graph import MAX_CELLS, Drawing, DrawnStep, cells_of, draw_run, parse_opened, svg, tally_of
+from fanfold.api.permission import Options
+from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.graph.boxes import MAX_CELLS, cells_of, tally_of
-from fanfold.runtime.views.graph.drawing import Drawing, DrawnStep
-from fanfold.runtime.views.graph.run_boxes import draw_run, parse_opened
-from fanfold.runtime.views.graph.svg import svg
 from tests.runtime.running import client
 from tests.work import PATIENCE_S
 

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
-from fanfold.runtime.views.runs.step_rows import RunTable, run_table
-from fanfold.runtime.views.runs.timeline import Timeline, timeline
+from fanfold.api.permission import Options
+from fanfold.api.run_documents import RunHeadDocument, run_head
+from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
+from fanfold.engine.run_tree import RunTree
 from tests.runtime.running import client
 from tests.work import PATIENCE_S
 

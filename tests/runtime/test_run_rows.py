@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.api.verify import verify
+from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.wiring import wire
 
 KID = "name: kid\nsteps: [{id: up, agent: explorer, prompt: x}, {id: down, agent: explorer, prompt: x}]\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.records.ids import session_id
+from fanfold.api.permission import Options
+from fanfold.steps.ids import session_id
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 
@@ -26,6 +26,7 @@ steps:
     assert result.steps["a"].output == "found"
 
 
+@pytest.mark.full
 def test_a_value_that_looks_like_a_template_stays_text(tmp_path: Path) -> None:
     recipe = """
 name: literal
@@ -70,6 +71,7 @@ def test_a_map_over_what_is_no_list_or_too_long_says_so_in_words(
     assert failed.message == says
 
 
+@pytest.mark.full
 def test_a_pipeline_renders_its_own_output_per_item(tmp_path: Path) -> None:
     recipe = """
 name: pipeline
@@ -100,6 +102,7 @@ steps:
     assert result.steps["z"].status == "completed"
 
 
+@pytest.mark.full
 def test_a_loop_hands_the_last_output_to_its_next_iteration(tmp_path: Path) -> None:
     recipe = """
 name: loop
@@ -123,6 +126,7 @@ def test_a_loop_that_never_passes_fails_and_keeps_its_last_output(tmp_path: Path
     assert result.steps["l"].output == "ok from l#2"
 
 
+@pytest.mark.full
 def test_a_child_run_sees_its_inputs_alone_and_gives_back_its_output(tmp_path: Path) -> None:
     (tmp_path / "kid.yaml").write_text(
         'name: kid\ninputs: [{name: x, type: integer}]\nsteps: [{id: s, run: [echo, "{{inputs.x}}"]}]\n'
@@ -137,6 +141,7 @@ steps:
     assert len(result.children) == 2
 
 
+@pytest.mark.full
 def test_a_child_run_with_inputs_of_the_wrong_type_fails_before_it_starts(tmp_path: Path) -> None:
     (tmp_path / "kid.yaml").write_text(
         'name: kid\ninputs: [{name: x, type: integer}]\nsteps: [{id: s, run: [echo, "{{inputs.x}}"]}]\n'
@@ -185,6 +190,7 @@ steps:
     assert result.steps["b"].attempts == 1
 
 
+@pytest.mark.full
 def test_functions_get_their_inputs_and_return_data(tmp_path: Path) -> None:
     (tmp_path / "handlers.py").write_text(
         "import fanfold\n\n@fanfold.function\ndef double(n):\n    return {'twice': n * 2}\n\n"
@@ -200,6 +206,7 @@ steps:
     assert result.output == 43
 
 
+@pytest.mark.full
 def test_a_command_that_fails_fails_its_step_unless_its_exit_status_is_asked_for(tmp_path: Path) -> None:
     recipe = """
 name: commands
@@ -229,6 +236,7 @@ output: "{{steps.fix.output.tasks.apply}}"
 """
 
 
+@pytest.mark.full
 def test_phases_hand_on_digests_and_iterate_with_the_gates_words(tmp_path: Path) -> None:
     script = """
 default: "sum of {{step}}"
@@ -272,6 +280,7 @@ steps:
     assert result.usage.input_tokens + result.usage.output_tokens == 20
 
 
+@pytest.mark.full
 def test_an_approval_is_answered_through_the_handle(tmp_path: Path) -> None:
     recipe = """
 name: approved

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox.levels import detect
+from fanfold.workspace.sandbox import detect
+from tests.levels import needs
 from tests.work import PATIENCE_S
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 RECIPE = """\
 name: program
@@ -84,7 +87,7 @@ def without_bubblewrap(tmp_path: Path) -> str:
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     if not getattr(detect(ROOT), request.param).available:
-        pytest.skip(f"no {request.param} here")
+        pytest.skip(needs(request.param))
     bubblewrap = request.param == "bubblewrap"
     everything = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return make(tmp_path, everything if bubblewrap else without_bubblewrap(tmp_path))
@@ -102,6 +105,7 @@ def test_a_program_gets_no_keys_and_only_listed_variables(project):
     assert "private" not in str(said)
 
 
+@pytest.mark.proof("sandboxed command")
 def test_a_program_cannot_write_outside_the_workspace(project, tmp_path):
     outside = tmp_path / "outside.txt"
     (tmp_path / "home").mkdir()
@@ -184,10 +188,9 @@ def test_many_programs_start_while_others_end(project):
     assert json.loads(done.stdout)["output"] == ["a"] * 16, done.stderr
 
 
-def test_the_project_s_own_virtual_environment_works(project, request):
+@pytest.mark.parametrize("project", ["bubblewrap"], indirect=True)  # Landlock binds no dependency folders
+def test_the_project_s_own_virtual_environment_works(project):
     """Its interpreter may live in somebody's home, which is closed but for it."""
-    if request.node.callspec.params["project"] == "landlock":
-        pytest.skip("no dependency folders inside an isolated workspace at this level")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
     secret = Path.home() / ".fanfold-test-secret"
     secret.write_text("secret")
@@ -204,7 +207,7 @@ def test_the_project_s_own_virtual_environment_works(project, request):
 def test_variables_of_a_step_reach_its_program_and_nobody_on_the_way(project, tmp_path):
     """A library to preload, say, would run outside of the sandbox in whoever puts it up."""
     if shutil.which("cc") is None:
-        pytest.skip("no compiler")
+        pytest.skip("needs a C compiler: apt-get install gcc")
     source, library, mark = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "escaped"
     source.write_text(
         "#include <fcntl.h>\n__attribute__((constructor)) void begin(void) "
@@ -234,9 +237,8 @@ def test_files_of_the_project_are_not_modules_of_a_run_in_the_background(project
     assert not (project.folder / "ran").exists()
 
 
-def test_a_step_that_needs_what_landlock_cannot_give_is_refused(project, request):
-    if request.node.callspec.params["project"] == "bubblewrap":
-        pytest.skip("bubblewrap gives it")
+@pytest.mark.parametrize("project", ["landlock"], indirect=True)
+def test_a_step_that_needs_what_landlock_cannot_give_is_refused(project):
     (project.folder / "git.yaml").write_text("name: git\nsteps: [{id: it, run: [git, status]}]\n")
     error = json.loads(project.run("run", "git.yaml", "--yes", "--json").stdout)["error"]
     assert error["code"] == "sandbox.insufficient"

@@ -10,6 +10,8 @@ import pytest
 
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 SERVER = '''\
 import os, pathlib, socket
 from mcp.server.mcpserver import MCPServer

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fanfold.runtime.records.ids import session_id
+from fanfold.steps.ids import session_id
 
 PATHS = ["ask", "ask[{}]", "s{}", "a[3].b[{}]", "a[{}].b[3]", "a{}b", "x[{}]/y", "0{}", "00{}"]
 

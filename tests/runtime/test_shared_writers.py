@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.places.watching import Watching
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
+from fanfold.steps.shared_changes import Watching
 from tests.levels import finds_what_strayed
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 # Registered once for the whole process, so they are told where the project is.
 HANDLERS = '''

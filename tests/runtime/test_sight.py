@@ -9,6 +9,8 @@ import pytest
 
 from tests.runtime.test_sandboxed import Project, project
 
+pytestmark = pytest.mark.full
+
 __all__ = ["project"]
 
 LOOKING = r"""

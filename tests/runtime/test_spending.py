@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.permission import Options
 from fanfold.errors import AuthorError, WorldError
-from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import HERE, client
@@ -33,6 +33,7 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
+@pytest.mark.full
 def test_more_than_twenty_agents_are_asked_about_and_where_nobody_can_be_asked_denied(
     place: Place, provider: Provider
 ) -> None:
@@ -56,6 +57,7 @@ def test_more_than_twenty_agents_are_asked_about_and_where_nobody_can_be_asked_d
     )
 
 
+@pytest.mark.full
 def test_scripted_agents_cost_nothing_and_nobody_is_asked(place: Place) -> None:
     (place.folder / "listed.yaml").write_text(LISTED)
     (place.folder / "s.yaml").write_text("default: ok\n")

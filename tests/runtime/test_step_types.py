@@ -10,26 +10,25 @@ from typing import ClassVar
 
 import pytest
 
+from fanfold.api.permission import Options
+from fanfold.api.result import Result
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.plan import JSON, Step, Traits
-from fanfold.recipe.language.step_syntax import StepSyntax
-from fanfold.recipe.types.body import Body
-from fanfold.recipe.types.grammar import LeafGrammar, Written
-from fanfold.recipe.types.table import STEPS
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
-from fanfold.runtime.steps.step_type import (
+from fanfold.language.keys import StepSyntax
+from fanfold.language.leaf_steps import STEPS
+from fanfold.language.step_grammar import Body, LeafGrammar, WrittenStep
+from fanfold.language.tables import Key
+from fanfold.steps.step_type import (
     LeafType,
     Outcome,
     Preparation,
     Question,
-    Settled,
+    SettledJob,
     StepReply,
     Timer,
     text_of,
 )
-from fanfold.runtime.views.runs.result import Result
-from fanfold.text.tables.shapes import Key
+from fanfold.steps.table import STEP_TYPES, label_of, register
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 
@@ -50,15 +49,15 @@ class NoteBody(Body, frozen=True, omit_defaults=True, gc=False):
 class NoteGrammar(LeafGrammar[NoteBody]):
     body = NoteBody
 
-    def read(self, step: Written) -> NoteBody:
+    def read(self, step: WrittenStep) -> NoteBody:
         return NoteBody(step.template("note") or "")
 
 
-class NoteSteps(LeafType[NoteBody, Settled]):
+class NoteSteps(LeafType[NoteBody, SettledJob]):
     body = NoteBody
 
-    def prepare(self, step: Preparation, said: NoteBody) -> Settled:
-        return Settled({"noted": text_of(said.text, step.names)})
+    def prepare(self, step: Preparation, said: NoteBody) -> SettledJob:
+        return SettledJob({"noted": text_of(said.text, step.names)})
 
 
 class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
@@ -74,7 +73,7 @@ class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
 class NapGrammar(LeafGrammar[NapBody]):
     body = NapBody
 
-    def read(self, step: Written) -> NapBody:
+    def read(self, step: WrittenStep) -> NapBody:
         return NapBody(step.entries.milliseconds("nap") or 0)
 
 
@@ -102,7 +101,7 @@ class QuizBody(Body, frozen=True, omit_defaults=True, gc=False):
 class QuizGrammar(LeafGrammar[QuizBody]):
     body = QuizBody
 
-    def read(self, step: Written) -> QuizBody:
+    def read(self, step: WrittenStep) -> QuizBody:
         return QuizBody(step.entries.text("quiz") or "")
 
 

@@ -15,18 +15,17 @@ import pytest
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import BackendKind
 from fanfold.agents.entries import Response, UserInput
+from fanfold.api import subagents
+from fanfold.api.approvals import shown
+from fanfold.api.ownership import own
+from fanfold.api.permission import Options
+from fanfold.api.run_handle import RunHandle
+from fanfold.api.start import create_open
+from fanfold.api.subagents import Subagent, Task
+from fanfold.api.verify import verify
+from fanfold.engine.children import SubagentRefused
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.kernel.events import Failure
-from fanfold.runtime.hosting.children import SubagentRefused
-from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.agents.delegation import Task
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.operations.runs.starting.creation import create_open
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.sessions.subagents import Subagent
-from fanfold.runtime.views.shown import shown
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.processes import run_process
 from fanfold.wiring import BACKENDS, wire
@@ -191,6 +190,7 @@ def test_children_over_max_threads_queue_in_order_and_start_as_places_free(play)
     play(story, FANFOLD_MAX_THREADS="2")
 
 
+@pytest.mark.full
 def test_three_hundred_children_run_in_one_process(play):
     async def story(hand: Hand) -> None:
         names = [f"c{i}" for i in range(300)]
@@ -203,6 +203,7 @@ def test_three_hundred_children_run_in_one_process(play):
     play(story, FANFOLD_MAX_THREADS="300", FANFOLD_MAX_SESSIONS="300")
 
 
+@pytest.mark.full
 def test_many_processes_may_spawn_at_once_and_a_key_makes_repeating_safe(tmp_path: Path):
     (tmp_path / "script.yaml").write_text("default: done\n")
     spawn = ["spawn", "explorer", "look", "--script", "script.yaml", "--project", "."]
@@ -358,6 +359,7 @@ def test_closing_cancels_what_runs_and_what_waits_behind_it_and_closes_the_rest_
     play(story)
 
 
+@pytest.mark.full
 def test_closing_leaves_no_process_of_the_child(play, tmp_path):
     async def story(hand: Hand) -> None:
         await hand.spawn("a", f"run echo $$ > {tmp_path}/pid; sleep 1000")
@@ -386,6 +388,7 @@ def test_cancelling_the_run_ends_everybody_and_the_next_spawn_opens_another(play
 # ------------------------------------------------------------------------- children that ask for others
 
 
+@pytest.mark.full
 def test_children_of_children_are_refused_beyond_max_depth(play):
     async def story(hand: Hand) -> None:
         await hand.spawn("a")

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fanfold.runtime.handlers.in_process import Threads
+from fanfold.steps.functions import Threads
 from tests.work import PATIENCE_S
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.ownership import OwnedRun, own
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.result import Result
+from fanfold.api.start import create
 from fanfold.kernel.events import Envelope
-from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.ownership import Owned, own
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.runs.result import Result
+from fanfold.language.compile import compile_recipe
 from fanfold.store.protocol import LeaseHeld
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
@@ -77,6 +77,7 @@ HANGING = "default: {output: never, delay_ms: 3600000}"
 EXPIRY_S = 0.6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("run", "step"), [("6s", "5m"), ("5m", "6s")], ids=["limit", "deadline"])
 def test_what_was_lived_before_a_kill_counts(run: str, step: str, tmp_path: Path) -> None:
     async def live_and_die(folder: Path) -> str:
@@ -106,7 +107,7 @@ def test_what_was_lived_before_a_kill_counts(run: str, step: str, tmp_path: Path
         state = owned.tree.state
         return state.clock - (state.now - resumed_at)
 
-    async def until_free(project: Project, root: str) -> Owned:
+    async def until_free(project: Project, root: str) -> OwnedRun:
         while True:
             try:
                 return own(project, root)

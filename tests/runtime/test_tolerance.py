@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.runs.report import report_markdown
-from fanfold.runtime.views.runs.result import Result
+from fanfold.api.report import executive_report
+from fanfold.api.result import Result
+from fanfold.api.verify import verify
 from fanfold.wiring import wire
 from tests.runtime.running import run
 
@@ -21,7 +21,7 @@ def ended(folder: Path, steps: str, script: str, output: str = "") -> Result:
     result = run(folder, recipe, f"default: fine\nsteps: {{{script}}}")
     project = wire(folder)
     assert not verify(project.store, result.run_id).violations
-    report = report_markdown(project.view(result.run_id))
+    report = executive_report(project.view(result.run_id))
     project.close()
     listed = "and was tolerated" if result.status == "completed" else "## What went wrong\n"
     assert listed in report
@@ -38,6 +38,7 @@ TOLD = "  - {id: z, agent: explorer, prompt: look, depends_on: [a]}\n"
 CONDITION = "  - {id: z, run: [echo, done], when: \"steps.a.status == 'failed'\"}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rest", "output", "status"),
     [
@@ -115,6 +116,7 @@ def test_a_loop_may_go_on_although_it_never_converged(
     assert (result.status, result.steps["l"].output) == ("completed", output)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "rounds"),
     [("agent", 3), ("tool", 3), ("invalid_output", 3), ("conflict", 1), ("budget", 1), ("internal", 1)],
@@ -126,6 +128,7 @@ def test_only_failures_that_another_try_may_change_leave_the_loop_to_the_next_ro
     assert sum(path.startswith("l#") for path in result.steps) == rounds
 
 
+@pytest.mark.full
 def test_a_time_out_makes_a_round_false(tmp_path: Path):
     steps = LOOP.replace("agent: explorer\n", "agent: explorer\n    timeout: 2s\n", 1) % ""
     result = ended(tmp_path, steps, '"l#1": {output: good, delay_ms: 3600000}, "l#2": good, z: ' + BROKEN)
@@ -160,6 +163,7 @@ def test_a_failure_inside_a_group_makes_its_round_false_and_is_the_feedback_of_t
     assert tasks["g#2/a"].endswith("broken")
 
 
+@pytest.mark.full
 def test_feedback_is_null_in_the_first_round(tmp_path: Path):
     steps = """\
       - id: l

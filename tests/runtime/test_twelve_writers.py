@@ -22,6 +22,8 @@ import pytest
 from tests.work import PATIENCE_S
 from tests.workspace.trees import GIT, git, git_bytes, repository, tree, write
 
+pytestmark = pytest.mark.full
+
 RECIPE = """\
 name: twelve
 steps:

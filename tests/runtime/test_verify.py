@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fanfold.api.permission import Options
+from fanfold.api.start import create
+from fanfold.api.verify import verify, verify_store
+from fanfold.engine.run_tree import RunTree
 from fanfold.errors import WorldError
-from fanfold.kernel.events import Created, Envelope, Usage, event_of
+from fanfold.kernel.events import Envelope, RunCreated, Usage, event_of
 from fanfold.kernel.plan import Ref
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.history.verify import verify, verify_store
-from fanfold.runtime.operations.runs.starting.creation import create
-from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.protocol import Batch, Store
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
@@ -43,7 +43,7 @@ def test_a_state_other_than_the_recorded_one_is_found(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """As when another version of the kernel folds the log to something else."""
-    monkeypatch.setattr("fanfold.runtime.hosting.run_tree.trace", lambda *_: b"of then!")
+    monkeypatch.setattr("fanfold.engine.run_tree.trace", lambda *_: b"of then!")
     root = run(tmp_path, RECIPE).run_id
     found = messages(store, root)
     assert {number for number, _ in found} == {3}
@@ -68,6 +68,7 @@ def test_a_row_that_does_not_follow_from_the_log_is_found(
     assert f"says {name} {change[name]!r}, its log says" in found[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("spent", "found"),
     [
@@ -120,6 +121,7 @@ def test_an_output_that_the_log_does_not_know_is_found(tmp_path: Path, store: St
     assert not verify_store(store).ok
 
 
+@pytest.mark.full
 def test_a_run_can_be_verified_while_it_runs(tmp_path: Path):
     """Its log grows between two readings; what is checked is one moment of it."""
     steps = "".join(f"  - {{id: s{n}, agent: explorer, prompt: x}}\n" for n in range(300))
@@ -229,7 +231,7 @@ def test_a_step_that_was_made_of_one_which_had_not_ended_is_found(tmp_path: Path
 
     def forget_edge(envelopes: list[Envelope]) -> None:
         created = envelopes[0].data
-        assert isinstance(created, Created)
+        assert isinstance(created, RunCreated)
         assert created.plan is not None
         a, b = created.plan.steps
         refers = replace(b, inputs={"one": Ref("steps.a.output"), "two": Ref("inputs.x")})
@@ -254,7 +256,7 @@ def test_words_that_only_look_like_references_are_none(tmp_path: Path, store: St
 
 def test_a_log_of_another_version_is_refused_with_what_to_do(tmp_path: Path, store: Store):
     def of_another_version(envelopes: list[Envelope]) -> None:
-        assert isinstance(envelopes[0].data, Created)
+        assert isinstance(envelopes[0].data, RunCreated)
         envelopes[0] = replace(envelopes[0], data=replace(envelopes[0].data, version=7))
 
     root = run(tmp_path, SIDE_BY_SIDE).run_id

@@ -9,14 +9,13 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from fanfold.engine.forecast import ForecastHost, without_deadlines
+from fanfold.engine.recorded import RecordedResults, Recording
 from fanfold.kernel.decide import next_timer
-from fanfold.kernel.events import Created, Event, Failure, Settings, Started, StepEvent, Woke
-from fanfold.kernel.lifecycle import ASKED, RUN_TERMINAL
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.events import Event, Failure, RunCreated, RunStarted, Settings, StepEvent, TimerFired
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.forecast.host import ForecastHost, without_deadlines
-from fanfold.runtime.forecast.recorded import Recording, Replayed
-from fanfold.runtime.steps.registry import type_of
+from fanfold.kernel.state import ASKED, RUN_TERMINAL, Node
+from fanfold.steps.table import type_of
 from fanfold.testing.plans import random_plan, random_settings
 from tests.testing.agreement import INPUTS, TickedRun, in_cel
 
@@ -27,7 +26,7 @@ class TimedRun(TickedRun):
     def __init__(self, plan: Plan, settings: Settings, rng: Random) -> None:
         super().__init__(plan, settings)
         self.rng = rng
-        created = Created(plan=plan, settings=settings, inputs=self.tree.blobs.put(INPUTS))
+        created = RunCreated(plan=plan, settings=settings, inputs=self.tree.blobs.put(INPUTS))
         self.events = [Event(self.tree.root.id, 0, created)]
         self.starts: list[tuple[int, str]] = []
         self._under_way: list[tuple[int, int, Node, StepEvent]] = []
@@ -35,7 +34,7 @@ class TimedRun(TickedRun):
         self.agreements = 0
 
     def drive(self) -> None:
-        self._tell_at(self.tree.root.id, 0, Started())
+        self._tell_at(self.tree.root.id, 0, RunStarted())
         while self.tree.root.status not in RUN_TERMINAL:
             timer = next_timer(self.tree.state)
             if self._under_way and (timer is None or self._under_way[0][0] <= timer):
@@ -46,9 +45,9 @@ class TimedRun(TickedRun):
                     self._tell_at(node.run.id, now, replace(end, status="agreed"))
             else:
                 assert timer is not None
-                self._tell_at(self.tree.root.id, timer, Woke())
+                self._tell_at(self.tree.root.id, timer, TimerFired())
 
-    def _tell_at(self, run: str, now: int, data: Started | Woke | StepEvent) -> None:
+    def _tell_at(self, run: str, now: int, data: RunStarted | TimerFired | StepEvent) -> None:
         self._report(self.tree.state.runs[run], now, data)
         pending = self.tree.pending
         self.events += [Event(one.run_id, one.at, one.data) for one in pending if one.type != "budget_event"]
@@ -79,15 +78,16 @@ def record(seed: int) -> TimedRun:
     return run
 
 
-def replay(run: TimedRun, slots: int) -> tuple[ForecastHost, Replayed]:
+def replay(run: TimedRun, slots: int) -> tuple[ForecastHost, RecordedResults]:
     recording = Recording(run.events)
-    world = Replayed(recording)
+    world = RecordedResults(recording)
     settings = replace(recording.settings, max_concurrency=slots)
     host = ForecastHost(recording.plan, settings, world, run_id=recording.run_id)
     host.drive()
     return host, world
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(1, 201, 50))
 def test_with_the_slots_it_had_a_replayed_run_is_the_run_that_was(first: int):
     failed = agreements = 0

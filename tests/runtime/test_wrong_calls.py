@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from fanfold.agents.entries import Response, ToolResult
-from fanfold.agents.toolbox.schemas import SPECS
-from fanfold.runtime.records.ids import session_id
+from fanfold.agents.tool_names import SPECS
 from fanfold.sessions.log import read_entries
+from fanfold.steps.ids import session_id
 from fanfold.wiring import wire
 from tests.runtime.running import run
+
+pytestmark = pytest.mark.full
 
 SHAPES: tuple[object, ...] = (None, True, -1, 2**62, 0.5, "", [], [[]], [None], {}, {"a": 1})
 GOOD: dict[str, dict[str, Any]] = {

@@ -11,6 +11,8 @@ import pytest
 from tests.server.conftest import Server, lay_out, serving
 from tests.server.test_refusals import ask, with_token
 
+pytestmark = pytest.mark.full
+
 PAGE = "<!doctype html><script>alert(document.domain)</script>"
 RECIPE = """
 name: leaves

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
+import pytest
+
 from fanfold.server.console_files import FOLDER
 from tests.server.conftest import Server
 
@@ -45,6 +47,7 @@ def test_every_module_that_is_imported_is_there():
             assert (file.parent / name).resolve().is_file(), f"{file.name} imports {name}"
 
 
+@pytest.mark.full
 def test_every_page_of_the_console_is_the_same_file_and_its_parts_are_served(server: Server) -> None:
     page = server.client.get("/").text
     for path in ("/recipes", "/runs/abc?view=timeline", "/runs/abc/steps/a%2Fb", "/compare/a/b", "/system"):

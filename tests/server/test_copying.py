@@ -16,6 +16,8 @@ from tests.server.conftest import Server, environment, lay_out, serving
 from tests.server.test_steering import wait_until
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 RECIPE = """
 name: form
 inputs:
@@ -141,7 +143,7 @@ def test_what_a_person_was_about_to_do_is_done_by_what_was_copied(
 
 
 def test_a_tool_is_called_with_words_that_it_takes(server: Server) -> None:
-    from fanfold.tools.registry import TOOLS
+    from fanfold.api.tool_registry import TOOLS
 
     takes = {tool.name: tool.takes for tool in TOOLS}
     import msgspec

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.server.conftest import Server
+
+pytestmark = pytest.mark.full
 
 ALL = os.environ.get("HTTP_TEST") == "all"
 """`make http`: what lies at the edges of every parameter too, and more examples of each operation."""

@@ -17,10 +17,12 @@ import httpx2
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.server.connections import MAX_CONNECTIONS
-from fanfold.server.idempotency import MAX_KEYS, Idempotency, KeptReply
+from fanfold.server.auth import MAX_CONNECTIONS
+from fanfold.server.requests import MAX_KEYS, Idempotency, KeptReply
 from tests.server.conftest import Serve, Server, serving
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 BODY = json.dumps({"recipe": "team", "script": {"default": "done"}, "yes": True})
 

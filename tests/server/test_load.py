@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.work import PATIENCE_S
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 
 def test_nothing_fails_and_no_stream_has_a_gap_under_load(tmp_path: Path) -> None:

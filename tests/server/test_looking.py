@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.server.conftest import Server
+
+pytestmark = pytest.mark.full
 
 
 def test_runs_are_listed_newest_first_and_in_pieces(server: Server) -> None:

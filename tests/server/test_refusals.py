@@ -16,12 +16,14 @@ from urllib.parse import quote, urlsplit
 import pytest
 from msgspec import Struct
 
+from fanfold.api.doctor import digest_of
 from fanfold.errors import AuthorError
-from fanfold.runtime.operations.system.tokens import digest_of
-from fanfold.server.endpoints.runs import AnswerBody, StartBody
-from fanfold.server.questions import read_body
+from fanfold.server.requests import read_body
+from fanfold.server.run_routes import AnswerBody, StartBody
 from tests.server.conftest import Server, ended, lay_out, run_command, serving
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 PAGES = ["/", "/index.html", "/runs", "/runs/x/steps/y", "/recipes/x", "/compare/a/b", "/assets/app.js"]
 OTHERS = ["/mcp", "/mcp/", "/nowhere", "/api", "/api/", "/api/nowhere", "/favicon.ico", "/robots.txt"]
@@ -92,6 +94,7 @@ BAD_CREDENTIALS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("headers", BAD_CREDENTIALS, ids=str)
 def test_without_a_token_every_route_answers_401_and_says_nothing(
     server: Server, headers: dict[str, str]
@@ -379,6 +382,7 @@ def _serve(home: Path, folder: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_an_address_that_others_reach_needs_tokens(tmp_path: Path) -> None:
     status, said = _serve(tmp_path, tmp_path, "--host", "0.0.0.0")
     assert (status, "server.address" in said) == (2, True)
@@ -423,7 +427,7 @@ print(connection.recv(4096).split(b" ")[1].decode())
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test-full")
 def test_a_cookie_in_the_hands_of_another_user_of_this_machine_opens_nothing(
     server: Server, cookie: str
 ) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.server.conftest import Server
+
+pytestmark = pytest.mark.full
 
 
 def test_the_head_says_how_far_a_run_is_and_how_far_its_log_reaches(server: Server) -> None:

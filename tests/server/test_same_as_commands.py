@@ -11,14 +11,16 @@ from typing import Any
 import click
 import pytest
 
-from fanfold.runtime.operations.history import pages
-from fanfold.runtime.operations.history.pages import page_of_runs
+from fanfold.api import history
+from fanfold.api.history import page_of_runs
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.stores.trees import head
+from fanfold.testing.store_suite import head
 from tests.server.conftest import Server, lay_out, run_command, serving
 from tests.server.test_refusals import ask, with_token
 from tools.cli_reference import load_commands
+
+pytestmark = pytest.mark.full
 
 ROUTES = {
     "run": ["POST /api/runs", "POST /api/recipes/{name}/dry-run"],
@@ -63,7 +65,7 @@ CALLED = {
 """What a field is called where its option is called otherwise."""
 NOT_ASKED = {
     "project", "as_json", "no_color", "run", "recipe", "file", "output", "detach", "following", "tree",
-    "steps", "inputs_file", "explained", "edit_file", "script_file", "checked", "everything",
+    "steps", "inputs_file", "explained", "edit_file", "script_file", "checked", "everything", "show_prompts",
 }  # fmt: skip
 """Where something is, how it is printed, whether one waits for it, and what is about all runs at once."""
 ELSEWHERE = {("run", "unsafe_no_sandbox"), ("run", "dry_run")}
@@ -149,7 +151,9 @@ def test_a_file_may_be_larger_than_other_bodies_and_not_endless(server: Server) 
     assert ask(server, "POST", "/api/import", announced, b"")[0] == 413
 
 
-def test_what_was_delegated_becomes_a_recipe(server: Server, tmp_path: Path) -> None:
+def test_delegated_work_becomes_a_recipe_and_a_run_of_a_recipe_gives_its_own(
+    server: Server, tmp_path: Path
+) -> None:
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     (folder / "script.json").write_text(json.dumps({"default": "seen"}))
@@ -160,8 +164,8 @@ def test_what_was_delegated_becomes_a_recipe(server: Server, tmp_path: Path) -> 
         kept = own.post("/api/runs/hand/capture", {"name": "owls", "request": "owls"})
         assert kept["file"].endswith("owls.yaml")
         assert own.get("/api/recipes/owls")["name"] == "owls"
-    ended = server.client.post("/api/runs/last/capture", json={})
-    assert ended.status_code in (400, 409), ended.text
+    kept = server.post("/api/runs/last/capture", {})
+    assert (kept["name"], kept["left_out"]) == ("team", [])
 
 
 def test_the_log_of_a_step_and_what_the_scheduler_knows_can_be_had(server: Server) -> None:
@@ -191,8 +195,8 @@ def test_pieces_of_a_list_end_where_they_are_asked_to(server: Server) -> None:
 def test_a_search_through_many_runs_can_be_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "MAX_SEARCHED", 400)
-    monkeypatch.setattr(pages, "listed", lambda project, one: one)
+    monkeypatch.setattr(history, "MAX_SEARCHED", 400)
+    monkeypatch.setattr(history, "listed", lambda project, one: one)
     with closing(SqliteStore(tmp_path)) as store:
         many = [head(f"r{number:04}", recipe="rare" if number == 3 else "plain") for number in range(1_000)]
         store.write([Batch(root="r0000", epoch=0, heads=many)])

@@ -10,6 +10,8 @@ import pytest
 
 from tests.server.conftest import Server, lay_out, serving
 
+pytestmark = pytest.mark.full
+
 OUTER = "name: outer\nsteps: [{id: call, workflow: inner@1}]\n"
 INNER = "name: inner\nversion: 1\nsteps: [{id: think, agent: explorer, prompt: Think}]\n"
 NEVER = {"default": {"output": "x", "delay_ms": 3_600_000}}

@@ -16,6 +16,8 @@ import pytest
 from tests.server.conftest import Serve, Server, lay_out, serving
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 SCRIPT = {
     "default": {"output": "found by {{step}}", "usage": {"input_tokens": 3, "output_tokens": 4}},
     "steps": {"note": {"output": "noted", "writes": {"n.txt": "new\n"}}},

@@ -16,19 +16,20 @@ from typing import Any
 import httpx2
 import pytest
 
+from fanfold.api.doctor import Examination
+from fanfold.api.overview import Activity
+from fanfold.api.project import Project
 from fanfold.kernel.events import StepEvent
-from fanfold.runtime.operations.overview.sessions import Activity
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.installation import Examination
-from fanfold.server.desk import Desk
-from fanfold.server.feed import Feed
-from fanfold.server.streams import LISTED, Streams
+from fanfold.server.requests import AppState
+from fanfold.server.streams import LISTED, Feed, Streams
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.stores.trees import Tree, head
+from fanfold.testing.store_suite import Tree, head
 from fanfold.wiring import wire
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 MANY = """
 name: many
@@ -198,7 +199,7 @@ def test_streams_that_wait_for_one_look_at_agents_share_it_however_much_happens(
         def examine() -> Examination:
             raise AssertionError("nobody asks for it")
 
-        streams = Streams(Desk(project, lambda: project, examine, ""), feed, look)
+        streams = Streams(AppState(project, lambda: project, examine, ""), feed, look)
         for _ in range(looks):
             assert await asyncio.gather(*(streams._activity() for _ in range(8))) == [at_work] * 8
         return looked

@@ -11,24 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.sessions.environment import child_environment
 from fanfold.sessions.processes import (
-    Ended,
+    ExitStatus,
     ProcessTimeout,
+    child_environment,
     end_session,
     end_tree,
+    find_stragglers,
     run_process,
     start_process,
+    sweep_stragglers,
 )
-from fanfold.sessions.stragglers import find_stragglers, sweep_stragglers
 from tests.sessions.trees import HOPPER, TREES, alive, is_alive, pids_in, until, wait_until
 from tests.work import PATIENCE_S
+
+pytestmark = pytest.mark.full
 
 MINE = f"test-{os.getpid()}"
 """Sessions have unique ids: what is swept in one test process must not be another's."""
 
 
-def run(*argv: str, **given) -> Ended:
+def run(*argv: str, **given) -> ExitStatus:
     return asyncio.run(run_process(argv, **{"cwd": "/", "session_id": MINE, **given}))
 
 
@@ -43,12 +46,12 @@ ALL_TREES = [*TREES, "hops from session to session"]
 
 
 def test_a_command_reads_its_input_and_hands_back_what_it_says():
-    async def story() -> Ended:
+    async def story() -> ExitStatus:
         script = ["bash", "-c", "cat; echo oops >&2; exit 3"]
         process = await start_process(script, cwd="/", session_id=MINE, stdin=b"hello\n")
-        return Ended(await process.wait(), *process.said())
+        return ExitStatus(await process.wait(), *process.said())
 
-    assert asyncio.run(story()) == Ended(3, "hello\n", "oops\n")
+    assert asyncio.run(story()) == ExitStatus(3, "hello\n", "oops\n")
 
 
 def test_a_command_killed_by_a_signal_has_a_negative_exit_code():
@@ -114,6 +117,7 @@ def test_a_step_cannot_take_another_session_s_mark():
     assert child_environment("mine", {"FANFOLD_SESSION": "other"})["FANFOLD_SESSION"] == "mine"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tree", ALL_TREES)
 def test_a_cancelled_command_leaves_nothing_alive(tree, tmp_path):
     pids = tmp_path / "pids"
@@ -164,7 +168,7 @@ def test_what_a_command_leaves_in_the_background_ends_with_it(tmp_path):
 
 
 def test_a_command_that_ends_when_asked_is_not_killed():
-    async def ask() -> Ended:
+    async def ask() -> ExitStatus:
         process = await start_process(
             ["bash", "-c", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.01; done"],
             cwd="/",
@@ -172,7 +176,7 @@ def test_a_command_that_ends_when_asked_is_not_killed():
         )
         await until(lambda: process.said()[0])
         await end_tree(process)
-        return Ended(await process.wait(), *process.said())
+        return ExitStatus(await process.wait(), *process.said())
 
     ended = asyncio.run(ask())
     assert (ended.exit_code, ended.stdout) == (7, "ready\nbye\n")
@@ -242,6 +246,7 @@ def start_owner(name: str, pids: Path, trees: list[str], expected: int) -> subpr
     return owner
 
 
+@pytest.mark.full
 def test_nothing_outlives_an_owner_that_is_killed(tmp_path):
     pids = tmp_path / "pids"
     trees = ["ignores SIGTERM", "leaves its session", "double-forks and clears its environment"]
@@ -252,6 +257,7 @@ def test_nothing_outlives_an_owner_that_is_killed(tmp_path):
     assert len(pids_in(pids)) >= 5, "there was something to outlive it"
 
 
+@pytest.mark.full
 def test_processes_of_a_dead_owner_whose_keeper_died_too_are_swept_by_their_mark(tmp_path):
     pids = tmp_path / "pids"
     owner = start_owner(f"{MINE}-sweep", pids, ["double-forks"], 2)
@@ -266,6 +272,7 @@ def test_processes_of_a_dead_owner_whose_keeper_died_too_are_swept_by_their_mark
     assert alive(pids) == []
 
 
+@pytest.mark.full
 def test_a_sweep_waits_for_keepers_that_are_still_at_it(tmp_path):
     pids = tmp_path / "pids"
     owner = start_owner(f"{MINE}-late", pids, ["double-forks and clears its environment"], 2)
@@ -276,7 +283,7 @@ def test_a_sweep_waits_for_keepers_that_are_still_at_it(tmp_path):
 
 
 def test_a_hundred_commands_at_once(tmp_path):
-    async def many() -> list[Ended]:
+    async def many() -> list[ExitStatus]:
         return await asyncio.gather(
             *(run_process(["echo", str(i)], cwd="/", session_id=f"{MINE}-{i}") for i in range(100))
         )

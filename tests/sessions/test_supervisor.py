@@ -19,10 +19,10 @@ from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
 from fanfold.sessions.log import MAX_INLINE_BYTES, SessionLog, open_log, read_entries
-from fanfold.sessions.supervisor import Places, Supervisor
+from fanfold.sessions.supervisor import SessionSlots, Supervisor
 from fanfold.store.journal import CROWD, GATHER_S, Journal
 from fanfold.store.protocol import Batch, LeaseLost
-from fanfold.testing.stores.trees import Tree
+from fanfold.testing.store_suite import Tree
 from tests.sessions.trees import TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
 from tests.work import PATIENCE_S
@@ -104,7 +104,7 @@ def test_failures_have_the_class_that_says_whose_they_are(world):
         assert (crashed.kind, crashed.code) == ("internal", "session.crashed")
         assert "ZeroDivisionError: by zero" in crashed.message
         assert (refused.kind, refused.code, refused.hint) == ("agent", "provider.down", "try later")
-        assert exited.kind == "cancelled"
+        assert (exited.kind, exited.code) == ("transport", "session.broken_off"), "nobody asked for it"
         assert {f.step for f in (crashed, refused, exited)} == {"crashes", "is_refused", "exits"}
 
     run_in(world, story)
@@ -146,7 +146,7 @@ def test_a_session_is_never_run_twice_at_once(world):
 
 def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
     async def story() -> None:
-        supervisor = world.supervisor(places=Places(3))
+        supervisor = world.supervisor(places=SessionSlots(3))
         names = [f"s{i}" for i in range(10)]
         tasks = []
         for name in names:
@@ -173,7 +173,7 @@ def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
 
 def test_time_in_the_queue_does_not_count(world):
     async def story() -> None:
-        supervisor = world.supervisor(places=Places(1))
+        supervisor = world.supervisor(places=SessionSlots(1))
         first = asyncio.create_task(
             supervisor.run_step(world.request("a"), backend="gated", journal=world.owner)
         )
@@ -202,6 +202,7 @@ def test_a_session_out_of_time_fails_as_such(world):
     run_in(world, story)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tree", ["ignores SIGTERM", "double-forks and clears its environment"])
 @pytest.mark.parametrize("how", ["caller cancelled", "cancel", "timeout"])
 def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, how, tmp_path):
@@ -234,6 +235,7 @@ def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, h
     run_in(world, story)
 
 
+@pytest.mark.full
 def test_cancelling_twice_does_not_cut_the_ending_short(world, tmp_path):
     pids = tmp_path / "pids"
     session = f"s-{tmp_path.name}-{time.time_ns()}"
@@ -277,7 +279,7 @@ def test_a_timeout_inside_a_back_end_is_its_own_business(world):
 
 @pytest.mark.parametrize("how", ["caller cancelled", "cancel", "timeout"])
 def test_a_back_end_that_ignores_every_request_is_left_behind(world, how, monkeypatch):
-    monkeypatch.setattr("fanfold.sessions.live.STUCK_S", 0.1)
+    monkeypatch.setattr("fanfold.sessions.supervisor.STUCK_S", 0.1)
 
     async def story() -> None:
         misbehaving = world.backends["misbehaving"] = Misbehaving()
@@ -481,9 +483,10 @@ def test_under_a_lease_a_session_of_an_old_owner_cannot_write(world):
     run_in(world, story)
 
 
+@pytest.mark.full
 def test_a_thousand_sessions_at_once_take_less_than_100_kb_each(world):
     async def story() -> float:
-        supervisor = world.supervisor(places=Places(1_000))
+        supervisor = world.supervisor(places=SessionSlots(1_000))
         gc.collect()
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()
@@ -535,6 +538,7 @@ def test_a_session_ends_when_nothing_is_heard_of_it_for_too_long(world):
     run_in(world, story)
 
 
+@pytest.mark.full
 def test_every_sign_of_life_begins_the_time_anew(world):
     world.backends["murmuring"] = Murmuring()
 

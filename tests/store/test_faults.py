@@ -14,7 +14,7 @@ import pytest
 
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.stores.trees import Tree
+from fanfold.testing.store_suite import Tree
 from tests.disk import Disk, Fault, Platters
 
 LONG = bool(os.environ.get("FANFOLD_LONG"))
@@ -111,6 +111,7 @@ def work(folder: Path, disk: Disk, place: Path) -> None:
     assert events_in(folder) == tree.envelopes, disk.struck
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "lasting"), [("io", False), ("short", False), ("full", False), ("full", True)]
 )
@@ -129,6 +130,7 @@ def test_a_failing_operation_fails_one_write_and_loses_nothing(
     assert {"write fanfold.db-wal", "write fanfold.db"} <= hit, "the work must reach the log and a checkpoint"
 
 
+@pytest.mark.full
 def test_a_power_cut_at_any_operation_keeps_everything_acknowledged(memory_path: Path, disk: Disk):
     store = SqliteStore(memory_path / "real", vfs=disk.name)
     tree = Tree("r1")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.process_identity import this_process
-from fanfold.store.owners import leases
+from fanfold.store import leases
 from fanfold.store.protocol import LeaseHeld, LeaseLost, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from tests.work import PATIENCE_S
@@ -59,7 +59,7 @@ def test_an_owner_that_was_stopped_for_too_long_learns_it_before_it_begins_anyth
     with store.listen("r1") as asked:
         # As after SIGCONT or a laptop's sleep: the clock went on, and nobody could renew.
         ahead = leases.boot_clock_ms() + 60_000
-        for module in ("fanfold.store.owners.leases", "fanfold.store.owners.renewal"):
+        for module in ("fanfold.store.leases", "fanfold.store.leases"):
             monkeypatch.setattr(f"{module}.boot_clock_ms", lambda: ahead)
         assert other.acquire("r1").epoch == 2
         assert asked.wait_blocking(PATIENCE_S), "it is woken by the very taking"
@@ -76,7 +76,7 @@ def test_an_owner_that_slept_while_nobody_wanted_its_run_goes_on(
     store = open_store()
     lease = store.acquire("r1")
     ahead = leases.boot_clock_ms() + 60_000
-    for module in ("fanfold.store.owners.leases", "fanfold.store.owners.renewal"):
+    for module in ("fanfold.store.leases", "fanfold.store.leases"):
         monkeypatch.setattr(f"{module}.boot_clock_ms", lambda: ahead)
     store.confirm(lease)
     with pytest.raises(LeaseHeld):

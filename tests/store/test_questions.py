@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from fanfold.store.protocol import Batch, OutputRow
-from fanfold.store.search.index import Filters
-from fanfold.testing.stores.trees import stored
+from fanfold.store.search import Filters
+from fanfold.testing.store_suite import stored
 from tests.store.test_search import Project
 
 K1, B = 1.2, 0.75
@@ -83,7 +83,7 @@ def test_letters_without_spaces_are_looked_for_together_and_beside_other_words(p
 
 def test_filters_by_recipe_phase_and_time(project: Project):
     project.add("r", "audit#1/scan[0]", "owls", at=1_000)
-    project.add("r", "fix#1/verify", "owls", at=2_000, status="failed")
+    project.add("r", "fix#1/verify", "owls", root="q", at=2_000, status="failed")
     assert project.found("owls", phase="audit") == ["r:audit#1/scan[0]"]
     assert project.found("owls", since=1_500) == ["r:fix#1/verify"]
     assert project.found("owls", since=1_000, phase="fix", status="failed") == ["r:fix#1/verify"]
@@ -93,7 +93,7 @@ def test_filters_by_recipe_phase_and_time(project: Project):
 
 def test_equal_scores_are_in_the_same_order_however_the_index_came_to_be(project: Project):
     for number in range(60):
-        project.add("r", f"s[{number}]", "the same words")
+        project.add("r", f"s[{number}]", "the same words", root=f"tree {number}")
         if number % 7 == 0:
             project.search.query("same")  # a segment of its own
     first = project.found("same words", k=10)
@@ -102,12 +102,15 @@ def test_equal_scores_are_in_the_same_order_however_the_index_came_to_be(project
     assert Project(project.folder).found("same words", k=10) == first
 
 
+@pytest.mark.full
 def test_of_more_equals_than_are_looked_at_the_newest_come_first(project: Project):
     blob = stored("the same words")
     project.add("r", "first", "the same words")
     for start in (0, 700):
         rows = [
-            OutputRow(run_id="r", root_run_id="r", path=f"s[{start + number}]", blob=blob[0], at=1)
+            OutputRow(
+                run_id="r", root_run_id=f"{start + number}", path=f"s[{start + number}]", blob=blob[0], at=1
+            )
             for number in range(700)
         ]
         project.store.write([Batch(root="any", epoch=0, outputs=rows)])
@@ -157,6 +160,7 @@ def rank_correlation(one: list[int], other: list[int]) -> float:
     return 1 - 6 * apart / (many * (many**2 - 1))
 
 
+@pytest.mark.full
 def test_relevance_is_that_of_a_reference_bm25(project: Project):
     chance = Random(7)
     vocabulary = ["".join(chance.choices("abcdefghijklmnop", k=5)) for _ in range(120)]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.runtime.operations.runs.follow import follow_tree
-from fanfold.store.owners import signals
-from fanfold.store.owners.signals import Signals
+from fanfold.api.history import follow_tree
+from fanfold.store import signals
 from fanfold.store.protocol import RECHECK_S
+from fanfold.store.signals import Signals
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.stores.trees import Tree
+from fanfold.testing.store_suite import Tree
 from tests.work import PATIENCE_S
 
 SOON_S = RECHECK_S / 2
@@ -49,7 +49,7 @@ def test_a_listener_hears_what_was_signalled_before_it_waited(here: Signals):
         assert not asyncio.run(listener.wait(0.01))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there inotify takes long to close")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs inotify: make test-full on Linux")
 def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_it(here: Signals):
     others = _open_watches()  # of whatever was tested before in this process
     for round_number in range(signals.MAX_IDLE + 2):
@@ -72,6 +72,7 @@ def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_i
     assert _open_watches() == others
 
 
+@pytest.mark.full
 def test_a_fork_that_stops_listening_does_not_stop_the_process_it_comes_from(here: Signals):
     with here.listen("commits", "r1") as listener:
         child = os.fork()
@@ -133,7 +134,7 @@ def test_who_is_not_told_looks_again_before_long(here: Signals, monkeypatch: pyt
         assert asyncio.run(listener.wait())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="inotify is a feature of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs inotify: make test-full on Linux")
 def test_without_watches_left_everybody_looks_again_before_long(
     here: Signals, monkeypatch: pytest.MonkeyPatch
 ):
@@ -173,8 +174,8 @@ def test_a_link_in_the_place_of_a_signal_is_not_followed(here: Signals, tmp_path
 FOLLOWER = """
 import asyncio, sys
 from pathlib import Path
-from fanfold.runtime.operations.runs.follow import follow_tree
-from fanfold.store.owners import signals
+from fanfold.api.history import follow_tree
+from fanfold.store import signals
 from fanfold.store.sqlite import SqliteStore
 
 signals.RECHECK_S = 3_600  # who is not told learns of nothing
@@ -192,6 +193,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 def test_followers_in_other_processes_see_each_commit_at_once(tmp_path: Path):
     store, tree = SqliteStore(tmp_path, durability="normal"), Tree("r1")
     store.write([tree.step()])

@@ -14,10 +14,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fanfold.kernel import decide, state
+from fanfold.kernel import admission, decide, open_runs, progress, step_transitions, transitions
+from fanfold.kernel import progress as outcomes
+from fanfold.kernel import progress as sweep
+from fanfold.kernel import transitions as kernel_state
 from fanfold.kernel.budget import NOTHING
-from fanfold.kernel.fold import admission, open_runs, outcomes, progress, run_events, step_events, sweep
-from fanfold.kernel.nodes import MAP, Composite, Loop, Map, Node, Scope
+from fanfold.kernel.state import MAP, Composite, Loop, Map, Node, Scope
 
 Planted = Callable[[Any], Any]
 
@@ -200,7 +202,7 @@ def a_step_starts_before_its_last_dependency_ended(real: Any) -> Any:
     return enter_scope
 
 
-@planted(step_events, "_skipped")
+@planted(step_transitions, "_skipped")
 def a_skip_for_a_failure_does_not_reach_dependents(real: Any) -> Any:
     def skipped(state: Any, node: Node, data: Any) -> None:
         real(state, node, replace(data, reason="condition"))
@@ -247,7 +249,7 @@ def a_cancellation_misses_the_last_item_of_a_map(real: Any) -> Any:
     return stop_leaf
 
 
-@planted(run_events, "_decided_until")
+@planted(transitions, "_decided_until")
 def a_loop_ignores_max_iterations(real: Any) -> Any:
     def decided_until(state: Any, loop: Loop, passed: bool) -> None:
         if passed:
@@ -269,7 +271,7 @@ def max_steps_is_one_too_generous(real: Any) -> Any:
 # Events
 
 
-@planted(step_events, "is_current")
+@planted(step_transitions, "is_current")
 def results_of_lost_executions_are_applied(real: Any) -> Any:
     def is_current(node: Node, data: Any) -> bool:
         return real(node, data) or (
@@ -279,7 +281,7 @@ def results_of_lost_executions_are_applied(real: Any) -> Any:
     return is_current
 
 
-@planted(state, "mark_late")
+@planted(kernel_state, "mark_late")
 def a_duplicate_is_not_marked_late(real: Any) -> Any:
     def mark_late(state: Any, event: Any) -> Any:
         return event
@@ -287,7 +289,7 @@ def a_duplicate_is_not_marked_late(real: Any) -> Any:
     return mark_late
 
 
-@planted(step_events, "spend")
+@planted(step_transitions, "spend")
 def what_was_spent_is_not_settled(real: Any) -> Any:
     def spend(state: Any, node: Node, usage: Any) -> None:
         node.run.spend(usage)
@@ -295,17 +297,17 @@ def what_was_spent_is_not_settled(real: Any) -> Any:
     return spend
 
 
-@planted(step_events, "_ended")
+@planted(step_transitions, "_ended")
 def a_result_is_paid_twice(real: Any) -> Any:
     def ended(state: Any, node: Node, data: Any) -> None:
         if data.usage is not None:
-            step_events.spend(state, node, data.usage)
+            step_transitions.spend(state, node, data.usage)
         real(state, node, data)
 
     return ended
 
 
-@planted(run_events, "_resumed")
+@planted(transitions, "_resumed")
 def a_resume_restarts_a_completed_step(real: Any) -> Any:
     def resumed(state: Any, run: Any, data: Any) -> None:
         real(state, run, data)
@@ -317,16 +319,16 @@ def a_resume_restarts_a_completed_step(real: Any) -> Any:
     return resumed
 
 
-@planted(step_events, "lose")
+@planted(step_transitions, "lose")
 def a_crash_forgets_who_was_asked_to_stop(real: Any) -> Any:
-    def lose(state: Any, node: Node) -> None:
+    def lose(state: Any, node: Node, **options: Any) -> None:
         node.stopping = ""
-        real(state, node)
+        real(state, node, **options)
 
     return lose
 
 
-@planted(step_events, "_push_timer")
+@planted(step_transitions, "_push_timer")
 def the_end_of_a_back_off_is_never_armed(real: Any) -> Any:
     def push_timer(state: Any, due: int, kind: str, node: Node) -> None:
         if kind != "back-off":
@@ -345,7 +347,7 @@ def a_pause_still_admits(real: Any) -> Any:
     return settle
 
 
-@planted(run_events, "_drop_what_died")
+@planted(transitions, "_drop_what_died")
 def a_resume_forgets_what_was_decided(real: Any) -> Any:
     def drop_what_died(state: Any) -> None:
         real(state)
@@ -354,7 +356,7 @@ def a_resume_forgets_what_was_decided(real: Any) -> Any:
     return drop_what_died
 
 
-@planted(run_events, "_raise_limits")
+@planted(transitions, "_raise_limits")
 def raised_limits_are_ignored(real: Any) -> Any:
     def raise_limits(state: Any, data: Any) -> None:
         pass
@@ -383,15 +385,15 @@ def an_open_run_does_not_hear_that_it_should_end(real: Any) -> Any:
     return end
 
 
-@planted(step_events, "_wait_to_be_resumed")
+@planted(step_transitions, "_wait_to_be_resumed")
 def a_takeover_pays_for_interrupted_children_again(real: Any) -> Any:
     def wait_to_be_resumed(state: Any, node: Node) -> None:
-        step_events._restart(state, node)
+        step_transitions._restart(state, node)
 
     return wait_to_be_resumed
 
 
-@planted(step_events, "_wait_to_be_resumed")
+@planted(step_transitions, "_wait_to_be_resumed")
 def an_interrupted_child_keeps_its_slot(real: Any) -> Any:
     def wait_to_be_resumed(state: Any, node: Node) -> None:
         real(state, node)
@@ -433,7 +435,7 @@ def a_turn_is_skipped_when_the_one_before_failed(real: Any) -> Any:
     return finish
 
 
-@planted(step_events, "_closed")
+@planted(step_transitions, "_closed")
 def a_closed_child_is_given_another_turn(real: Any) -> Any:
     def closed(state: Any, node: Node, data: Any) -> None:
         pass

@@ -11,19 +11,30 @@ from collections.abc import Iterator
 
 from fanfold.kernel.events import (
     UNBOUNDED,
-    Created,
-    Decided,
     Event,
-    Resumed,
+    RunCreated,
+    RunResumed,
+    RunStarted,
     Settings,
-    Started,
     StepEvent,
     SubagentEvent,
+    ValueDecided,
 )
-from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
-from fanfold.kernel.nodes import LEAF, LOOP, MAP, SCOPE, Composite, Node, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import GroupAction
+from fanfold.kernel.state import (
+    COMPLETED,
+    EVENT_WORDS,
+    LEAF,
+    LOOP,
+    MAP,
+    SCOPE,
+    SKIPPED,
+    TERMINAL,
+    Composite,
+    Node,
+    State,
+)
 
 Address = tuple[str, str]
 
@@ -56,11 +67,11 @@ class SlowScheduler:
 
     def observe(self, event: Event, state: State) -> None:
         data = event.data
-        if isinstance(data, Started | Created):
+        if isinstance(data, RunStarted | RunCreated):
             self.open.add((event.run, ""))
-        elif isinstance(data, Decided):
+        elif isinstance(data, ValueDecided):
             self.evaluated.add((event.run, data.step))
-        elif isinstance(data, Resumed):
+        elif isinstance(data, RunResumed):
             if data.raised is not None:
                 self.agents = max(self.agents, data.raised.max_agents or 0)
                 self.raised = max(self.raised, data.raised.max_agents or 0)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fanfold.runtime.forecast.foresight import Foresight
-from fanfold.runtime.forecast.host import ForecastHost
+from fanfold.engine.forecast import ForecastHost, Foresight
 from tests.testing import agreement
 from tests.testing.agreement import compare, find_disagreements, main
 
 SEEDS = range(1, 301)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(SEEDS.start, SEEDS.stop, 100))
 def test_dry_run_and_run_agree_on_random_plans(first: int):
     assert find_disagreements(range(first, first + 100)) == []

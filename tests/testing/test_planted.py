@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.testing import schedule
-from fanfold.testing.schedule import run_schedule
-from fanfold.testing.simulate import simulate
+from fanfold.testing import simulate as schedule
+from fanfold.testing.simulate import run_schedule, simulate
 from tests.testing.planted import PLANTED, plant
 
 SEEDS = range(1, 1501)
@@ -66,6 +65,7 @@ def test_every_planted_defect_has_a_test():
     assert set(PLANTED) == set(CAUGHT_BY) | LEFT_TO_THE_SLOW_SCHEDULER
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(schedule, "PATIENCE_S", 3.0)
@@ -78,6 +78,7 @@ def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     pytest.fail(f"{name} was not noticed in {len(SEEDS)} schedules")
 
 
+@pytest.mark.full
 def test_without_a_defect_the_same_schedules_are_clean_and_meet_every_construct_fault_and_transition():
     tally = simulate(SEEDS[0], len(SEEDS), jobs=1)
     assert tally.broken == []

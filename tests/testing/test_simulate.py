@@ -8,30 +8,23 @@ import sys
 
 import pytest
 
-from fanfold.kernel.events import Event, Started
-from fanfold.kernel.nodes import Node, Run
-from fanfold.kernel.plan import (
-    GroupAction,
-    Input,
-    Plan,
-    Ref,
-    Step,
-    WorkflowAction,
-)
-from fanfold.recipe.types.agent import AgentBody
+from fanfold.kernel.events import Event, RunStarted
+from fanfold.kernel.plan import GroupAction, Input, Plan, Ref, Step, WorkflowAction
+from fanfold.kernel.state import Node, Run
+from fanfold.language.leaf_steps import AgentBody
 from fanfold.testing.checks import InvariantError, check_acknowledged
-from fanfold.testing.schedule import create_run, live, run_schedule
-from fanfold.testing.simulate import main, simulate
-from fanfold.testing.store import SimulatedStore, StaleEpochError
+from fanfold.testing.simulate import create_run, live, main, run_schedule, simulate
+from fanfold.testing.simulated_store import SimulatedStore, StaleEpochError
 from fanfold.testing.world import SimulatedWorld
 from tests.testing.planted import plant
 
 DIGESTS = """
-from fanfold.testing.schedule import run_schedule
+from fanfold.testing.simulate import run_schedule
 print([run_schedule(seed).digest for seed in range(1, 81)])
 """
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_log_byte_for_byte_whatever_the_hash_seed():
     def digests(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -43,11 +36,13 @@ def test_the_same_seed_gives_the_same_log_byte_for_byte_whatever_the_hash_seed()
     assert len(set(first.split())) == 80
 
 
+@pytest.mark.full
 def test_schedules_spread_over_processes_come_to_the_same_sums():
     one, two = simulate(1, 120, jobs=1), simulate(1, 120, jobs=2)
     assert (one.events, one.crashes, one.reached) == (two.events, two.crashes, two.reached)
 
 
+@pytest.mark.full
 def test_a_clean_simulation_says_what_it_covered(capsys: pytest.CaptureFixture[str]):
     assert main(["--seed", "1", "--count", "60", "--jobs", "1", "--verbose"]) == 0
     out = capsys.readouterr().out
@@ -71,7 +66,7 @@ def test_a_violation_prints_the_invariant_the_log_and_the_command_that_repeats_i
 
 
 def started() -> Event:
-    return Event("r0", 1, Started())
+    return Event("r0", 1, RunStarted())
 
 
 def run_of_nothing() -> Run:

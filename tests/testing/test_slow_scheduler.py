@@ -7,14 +7,13 @@ from msgspec.structs import replace
 
 from fanfold.kernel.commands import Command, Pause, Start
 from fanfold.kernel.events import Data, Event, StepEvent
-from fanfold.kernel.nodes import LEAF
 from fanfold.kernel.plan import GroupAction, Limits, Plan, RetryPolicy, Step
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import find_body
-from fanfold.testing.owner import Owner
+from fanfold.kernel.state import LEAF
+from fanfold.language.leaf_steps import ApprovalBody
+from fanfold.language.step_grammar import find_body
 from fanfold.testing.plans import DELIVER
-from fanfold.testing.schedule import create_run, live
-from fanfold.testing.world import SimulatedWorld
+from fanfold.testing.simulate import create_run, live
+from fanfold.testing.world import Owner, SimulatedWorld
 from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
 from tests.testing.test_planted import LEFT_TO_THE_SLOW_SCHEDULER
@@ -101,6 +100,7 @@ def compare(seed: int) -> tuple[int, int]:
     return owner.waves, owner.agreed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(0, 600, 100))
 def test_both_schedulers_start_the_same_steps_in_the_same_order(first: int):
     counts = [compare(seed) for seed in range(first, first + 100)]

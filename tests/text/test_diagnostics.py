@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.diagnostics import Diagnostic, Fix, Position, Range, Source
-from fanfold.text.renderings import render_github, render_text
-from fanfold.text.report import MAX_DIAGNOSTICS, Report
-from fanfold.text.spelling import nearest
+from fanfold.language.diagnostics import (
+    MAX_DIAGNOSTICS,
+    Diagnostic,
+    Fix,
+    Position,
+    Range,
+    Report,
+    Source,
+    nearest,
+    render_github,
+    render_text,
+)
 
 
 def rendered(line: str, start: int, end: int, hint: str = "", before: int = 0) -> list[str]:

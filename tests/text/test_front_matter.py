@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.trees.front_matter import FrontMatter, parse_front_matter
-from fanfold.text.trees.tree import Node, Scalar, plain
-from fanfold.text.trees.yaml import TextFormat
+from fanfold.language.toml_text import FrontMatter, parse_front_matter
+from fanfold.language.tree import Node, Scalar, plain
+from fanfold.language.yaml_text import TextFormat
 from tests.work import patience
 
 ROLE = TextFormat(name="role", clean_text=False, clean_values=False)
@@ -119,6 +119,7 @@ HOSTILE_BLOCKS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("block", HOSTILE_BLOCKS)
 def test_a_hostile_block_is_not_read_without_end(block):
     with patience():

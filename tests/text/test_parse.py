@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanfold.text.diagnostics import Diagnostic
-from fanfold.text.renderings import render_text
-from fanfold.text.trees.tree import Mapping, Node, Scalar, Sequence, plain
-from fanfold.text.trees.yaml import MAX_BYTES, MAX_VALUES, parse_yaml
+from fanfold.language.diagnostics import Diagnostic, render_text
+from fanfold.language.tree import Mapping, Node, Scalar, Sequence, plain
+from fanfold.language.yaml_text import MAX_BYTES, MAX_VALUES, parse_yaml
 from tests.work import patience
 
 RECIPE = """\
@@ -253,6 +252,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_input_is_answered(name: str) -> None:
     data = HOSTILE[name].encode()
@@ -266,6 +266,7 @@ def test_hostile_input_is_answered(name: str) -> None:
     assert not report.ok or tree is not None
 
 
+@pytest.mark.full
 def test_memory_stays_small_for_as_many_values_as_are_allowed() -> None:
     data = ("[" + "a," * (MAX_VALUES - 2) + "]").encode()
     tracemalloc.start()
@@ -301,6 +302,7 @@ def test_any_bytes_are_answered(data: bytes) -> None:
     assert_answered(data)
 
 
+@pytest.mark.full
 @given(st.text(alphabet="ab:-[]{},&*!|>'\"%@#?\\ \n\t~<.1é", max_size=60))
 @settings(max_examples=500)
 def test_any_mixture_of_indicators_is_answered(text: str) -> None:

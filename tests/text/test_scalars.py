@@ -10,9 +10,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fanfold.text.trees.scalars import resolve
-from fanfold.text.trees.tree import Mapping, Scalar, plain
-from fanfold.text.trees.yaml import parse_yaml
+from fanfold.language.tree import Mapping, Scalar, plain, resolve
+from fanfold.language.yaml_text import parse_yaml
 
 WORDS = st.text(alphabet="ab é日-:#'\"\\{}|>\t", max_size=12)
 LINES = st.lists(st.text(alphabet=" \tab日:#", max_size=6), max_size=6)
@@ -210,6 +209,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(st.dictionaries(st.text("abc", min_size=1), TREES, max_size=4), st.booleans())
 def test_what_pyyaml_writes_is_read_as_pyyaml_reads_it(value: dict[str, object], flow: bool) -> None:
     text = yaml.safe_dump(value, allow_unicode=True, default_flow_style=flow)

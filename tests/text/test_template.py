@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.template import (
+from fanfold.language.template import (
     MAX_HOLES,
     MAX_RENDERED_CHARS,
     Hole,

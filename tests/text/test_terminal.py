@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.terminal import cells, visible, visible_json
+from fanfold.language.terminal import cells, visible, visible_json
 
 HOSTILE = {
     "clears the screen": "\x1b[2J\x1b[H",

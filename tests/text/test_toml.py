@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.trees.toml import parse_toml
-from fanfold.text.trees.tree import Mapping, Node, Scalar, find, plain
-from fanfold.text.trees.yaml import TextFormat
+from fanfold.language.toml_text import parse_toml
+from fanfold.language.tree import Mapping, Node, Scalar, find, plain
+from fanfold.language.yaml_text import TextFormat
 
 ROLE = TextFormat(name="role")
 EXAMPLE = '''\
@@ -148,6 +148,7 @@ def written(value: object) -> str:
     return repr(value)
 
 
+@pytest.mark.full
 @given(st.dictionaries(TEXTS, VALUES, max_size=4), st.dictionaries(TEXTS, VALUES, max_size=3))
 def test_any_document_gives_its_values_and_their_places(top, inner):
     lines = [f"{written(key)} = {written(value)} # {key!a}" for key, value in top.items()]

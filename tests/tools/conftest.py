@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.starting.options import Options
-from fanfold.runtime.views.sessions.subagents import LIVE
-from fanfold.tools.caller import Caller, Filled, Form
-from fanfold.tools.registry import call_tool
+from fanfold.api import subagents
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.subagents import LIVE
+from fanfold.api.tool_registry import call_tool
+from fanfold.api.tools import Form, FormAnswer, ToolContext, permit_by_forms
+from fanfold.language.consent import ConsentRequest
 from fanfold.wiring import wire
 
 RECIPES = {
@@ -49,9 +50,12 @@ class Persona:
         self._answers = list(answers)
         self.asked: list[Form] = []
 
-    async def fill_in(self, form: Form) -> Filled | None:
+    async def fill_in(self, form: Form) -> FormAnswer | None:
         self.asked.append(form)
-        return Filled(self._answers.pop(0))
+        return FormAnswer(self._answers.pop(0))
+
+    async def permit(self, request: ConsentRequest) -> bool | None:
+        return await permit_by_forms(self.fill_in, set(), request)
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def call(opened: Project) -> Callable[..., dict[str, Any]]:
             if report is not None:
                 report.append(line)
 
-        caller = Caller(
+        caller = ToolContext(
             project=opened,
             options=Options(permission=permission, script=script),
             person=person,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.tools.registry import MAX_ARGS_BYTES, TOOLS
+from fanfold.api.tool_registry import MAX_ARGS_BYTES, TOOLS
 
 MAX_ANSWER_CHARS = 40_000
 

@@ -5,12 +5,16 @@ import json
 import pytest
 from msgspec import structs
 
-from fanfold.agents.toolbox.schemas import ROOT_TOOLS
-from fanfold.runtime.operations.agents import subagents
-from fanfold.text.json_schema import misfits
-from fanfold.tools.registry import TOOLS, offered
+from fanfold.agents.tool_names import ROOT_TOOLS
+from fanfold.api import subagents
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.start import start
+from fanfold.api.tool_registry import TOOLS, instructions, offered
+from fanfold.api.tools import as_tool_calls
+from fanfold.language.json_text import misfits
 from fanfold.wiring import wire
-from tests.tools.conftest import SLOW, Persona
+from tests.tools.conftest import RECIPES, SLOW, Persona
 
 NAMES = {tool.name for tool in TOOLS}
 ALLOW, DENY = {"decision": "allow"}, {"decision": "deny"}
@@ -26,19 +30,142 @@ def test_every_tool_that_drives_fanfold_is_denied_to_children_but_searching_thei
 def test_every_tool_takes_a_closed_object_and_every_mutation_can_be_tried(tool):
     schema = tool.input_schema
     assert (schema["type"], schema["additionalProperties"]) == ("object", False)
-    assert tool.mutates == ("dry_run" in schema["properties"])
+    assert not tool.mutates or "dry_run" in schema["properties"]
     for name, described in schema["properties"].items():
         assert "description" in described, name
 
 
+@pytest.mark.full
 def test_a_run_gives_a_short_report_that_fits_its_schema(call):
     lines: list[str] = []
     done = call("run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}}, report=lines)
     assert done["ok"] is True
     assert (done["run"]["status"], done["run"]["output"]) == ("completed", "OK from sum")
-    assert done["run"]["report"] == f"fanfold://runs/{done['run']['run_id']}/report"
+    assert "- **topic**: owls" in done["run"]["report"]
     assert any("sum completed" in line for line in lines), lines
     assert not misfits(_tool("run_workflow").output_schema, done)
+
+
+def test_saved_workflows_are_listed_with_their_inputs_and_a_broken_one_with_its_problem(call, project):
+    (project / ".fanfold" / "workflows" / "torn.yaml").write_text("name: torn\nsteps: [{id: a, agnt: x}]\n")
+    listed = {one["name"]: one for one in call("list_workflows")["workflows"]}
+    assert listed["read-two"] == {
+        "name": "read-two",
+        "description": "Two readers and a summary",
+        "inputs": [{"name": "topic", "required": True}],
+    }
+    assert 'step "a" does not say what it does' in listed["torn"]["problem"]
+    assert "audit-fix-verify" in listed
+
+
+def test_roles_are_described_where_agents_are_started_and_listed(call, opened):
+    spawn = next(tool for tool in offered(opened) if tool.name == "spawn_agent")
+    assert "explorer: Finds things out" in spawn.description
+    roles = {one["name"]: one for one in call("list_agents")["roles"]}
+    assert roles["explorer"]["reads_only"] is True
+    assert roles["worker"]["description"]
+
+
+def test_the_instructions_name_workflows_and_roles_unless_there_are_more_than_twenty(opened, project):
+    assert "- read-two: Two readers and a summary" in instructions(opened)
+    assert "- explorer: " in instructions(opened)
+    for number in range(21):
+        text = RECIPES["write-one"].replace("write-one", f"more-{number}")
+        (project / ".fanfold" / "workflows" / f"more-{number}.yaml").write_text(text)
+    assert "more-3" not in instructions(opened)
+    assert "- explorer: " in instructions(opened)
+
+
+def test_the_descriptions_of_all_tools_stay_below_eight_kilobytes(opened, project):
+    folder = project / ".fanfold" / "agents"
+    folder.mkdir()
+    for number in range(40):
+        role = f'name = "role-{number}"\ndescription = "{"long " * 40}"\ndeveloper_instructions = "x"\n'
+        (folder / f"role-{number}.toml").write_text(role)
+    for tools in (offered(opened), offered(wire(project))):
+        sent = [
+            {"name": one.name, "description": one.description, "input_schema": one.input_schema}
+            for one in tools
+        ]
+        assert len(json.dumps(sent, separators=(",", ":"))) < 8_000
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "args", "hint"),
+    [
+        ("run_workflow", {"name": "read-tow"}, 'did you mean "read-two"?'),
+        ("run_workflow", {"name": "audit"}, 'did you mean "audit-fix-verify"?'),
+        ("run_workflow", {"name": "nothing-like-it"}, "list_workflows()"),
+        ("spawn_agent", {"role": "explorr", "task": "x"}, 'did you mean "explorer"?'),
+        ("wait_agent", {"agents": ["kept-1"]}, 'did you mean "kept"?'),
+        ("close_agent", {"agent": "somebody"}, "list_agents(all: true)"),
+        ("workflow_status", {"run": "zzzz"}, "workflow_status()"),
+    ],
+)
+def test_what_is_not_found_has_the_nearest_name_or_a_tool_call_as_its_hint(call, name, args, hint):
+    call("task", {"role": "explorer", "task": "x", "name": "kept"})
+    error = call(name, args)["error"]
+    assert error["code"] == "not_found"
+    assert hint in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("fanfold list shows some to begin with", "list_workflows() shows some to begin with"),
+        (
+            "fanfold inspect d27kawb5kwrc --steps lists them",
+            'workflow_status(run: "d27kawb5kwrc") lists them',
+        ),
+        ("fanfold explain d27kawb5kwrc 'a[0]'", 'workflow_status(run: "d27kawb5kwrc", step: "a[0]")'),
+        ("fanfold resume d27kawb5kwrc goes on", 'run_workflow(resume: "d27kawb5kwrc") goes on'),
+        ("fanfold send kept --resume", 'send_input(agent: "kept", resume: true, text: …)'),
+        ("fanfold state adopt keeps it", "ask the user: fanfold state adopt keeps it"),
+        (
+            "fanfold resume d27kawb5kwrc --max-agents 9",
+            "ask the user: fanfold resume d27kawb5kwrc --max-agents 9",
+        ),
+        ("wait, then try again", "wait, then try again"),
+    ],
+)
+def test_command_lines_in_hints_are_tool_calls_or_left_to_the_user(hint, shown):
+    assert as_tool_calls(hint) == shown
+
+
+@pytest.mark.full
+def test_the_recipe_of_a_run_that_a_model_wrote_can_be_kept(call):
+    run = call("run_workflow", {"spec": ONE})["run"]["run_id"]
+    tried = call("save_workflow", {"name": "kept-one", "run": run, "dry_run": True})
+    assert (tried["ok"], tried["file"]) == (True, "")
+    saved = call("save_workflow", {"name": "kept-one", "run": run})
+    assert "prompt: Say yes" in saved["recipe"]
+    assert call("run_workflow", {"name": "kept-one"})["run"]["output"] == "OK from a"
+
+
+def test_planning_asks_nobody_for_permission(call):
+    drafted = call(
+        "plan_workflow",
+        {"task": "Audit every package for leaks. Phase 1: find them. Phase 2: fix them.", "use_model": False},
+        permission="ask",
+    )
+    assert (drafted["ok"], drafted["fit"]) == (True, True)
+    assert drafted["agents"]["min"] <= drafted["agents"]["expected"] <= drafted["agents"]["max"]
+
+
+@pytest.mark.full
+def test_words_of_the_request_become_inputs_of_a_recipe_captured_from_subagents(call):
+    call("task", {"role": "explorer", "task": "Look for owls in the attic", "name": "look"})
+    saved = call(
+        "save_workflow",
+        {
+            "name": "look-for",
+            "agents": ["look"],
+            "request": 'find out about "owls" in the attic',
+            "dry_run": True,
+        },
+    )
+    assert "{{inputs." in saved["recipe"], saved
 
 
 def _tool(name):
@@ -54,6 +181,7 @@ def test_a_dry_run_shows_size_and_needs_and_starts_nothing_even_where_nothing_ma
     assert call("workflow_status")["runs"] == []
 
 
+@pytest.mark.full
 def test_a_recipe_can_be_handed_over_as_text_or_as_an_object(call):
     text = "name: one\nsteps:\n  - {id: a, agent: explorer, prompt: Say yes}\n"
     as_object = {"name": "one", "steps": [{"id": "a", "agent": "explorer", "prompt": "Say yes"}]}
@@ -118,6 +246,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "args"), REFUSED)
 def test_what_is_refused_is_refused_when_it_is_only_tried_and_before_anybody_is_asked(call, name, args):
     call("task", {"role": "explorer", "task": "x", "name": "kept"})
@@ -132,7 +261,6 @@ MUTATIONS = [
     ("spawn_agent", {"role": "explorer", "task": "x"}),
     ("task", {"role": "explorer", "task": "x"}),
     ("task_batch", {"tasks": [{"role": "explorer", "task": "x"}]}),
-    ("plan_workflow", {"task": "audit everything, then fix it"}),
     ("save_workflow", {"name": "x", "recipe": "name: x\nsteps: [{id: a, prompt: Say yes}]\n"}),
 ]
 
@@ -152,10 +280,13 @@ def test_a_person_is_shown_size_price_and_what_is_written_before_anything_starts
     assert refused["error"]["code"] == "permission_denied"
     [form] = person.asked
     assert "run write-one@1" in form.message
-    assert "1 step, 1 to 2 agents, price unknown" in form.message
+    assert form.message.startswith(
+        "Fanfold asks for permission to run write-one@1.\n  1 step, about 1 agent, at most 2\n"
+    )
     assert "w writes out.txt" in form.message
 
 
+@pytest.mark.full
 def test_what_a_person_agreed_to_is_done(call, project):
     script = 'default: {output: done, writes: {"out.txt": "x"}}\n'
     done = call("run_workflow", {"name": "write-one"}, permission="ask", person=Persona(ALLOW), script=script)
@@ -170,6 +301,7 @@ def test_where_nobody_can_be_asked_the_answer_is_no_and_says_how_to_allow_it(cal
     assert "w writes out.txt" in refused["error"]["details"]["needs"]
 
 
+@pytest.mark.full
 def test_an_approval_is_put_to_the_person_and_the_run_goes_on(call):
     person = Persona({"decision": "approve", "comment": "fine"})
     done = call("run_workflow", {"name": "ask-first"}, person=person)
@@ -177,6 +309,7 @@ def test_an_approval_is_put_to_the_person_and_the_run_goes_on(call):
     assert "Ship OK from look?" in person.asked[0].message
 
 
+@pytest.mark.full
 def test_an_approval_that_nobody_answers_waits_and_says_what_the_user_can_run(call):
     done = call("run_workflow", {"name": "ask-first"})
     [question] = done["run"]["questions"]
@@ -189,6 +322,7 @@ def test_an_approval_that_nobody_answers_waits_and_says_what_the_user_can_run(ca
 PERSON = '{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}'
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("asks", "answer", "output"),
     [
@@ -209,6 +343,7 @@ def test_a_question_is_put_to_the_person_in_the_form_its_answer_needs(call, asks
     assert waiting["questions"][0]["user_runs"] == f"fanfold answer {waiting['run_id']} q {said}"
 
 
+@pytest.mark.full
 def test_what_was_delegated_is_kept_as_a_recipe(call):
     found = "barn owl, tawny owl and the rare eagle owl of the northern valley"
     script = f"steps: {{list: {json.dumps(found)}}}\ndefault: three\n"
@@ -223,6 +358,7 @@ def test_what_was_delegated_is_kept_as_a_recipe(call):
     assert neither["error"]["code"] == "invalid_args"
 
 
+@pytest.mark.full
 def test_a_run_that_is_not_waited_for_is_found_by_its_id(call):
     begun = call("run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}, "wait": False})
     run = begun["run"]["run_id"]
@@ -234,6 +370,7 @@ def test_a_run_that_is_not_waited_for_is_found_by_its_id(call):
     assert call("query_workflow", {"query": "sum", "run": run})["hits"][0]["path"] == "sum"
 
 
+@pytest.mark.full
 def test_a_draft_is_checked_and_a_recipe_is_kept_and_run_by_its_name(call, project):
     task = "Audit every package for unhandled errors, fix them, then run the tests."
     drafted = call("plan_workflow", {"task": task, "use_model": False})
@@ -255,6 +392,7 @@ def test_a_draft_is_checked_and_a_recipe_is_kept_and_run_by_its_name(call, proje
     assert call("save_workflow", {"name": "../x", "recipe": text})["error"]["code"] == "invalid_args"
 
 
+@pytest.mark.full
 def test_a_task_is_waited_for_and_a_batch_loses_nobody(call):
     done = call("task", {"role": "explorer", "task": "look"})
     assert (done["result"]["output"], done["result"]["agent"]["status"]) == (
@@ -276,9 +414,11 @@ def test_a_task_is_waited_for_and_a_batch_loses_nobody(call):
     assert "nobody" in batch["results"][1]["error"]
 
 
+@pytest.mark.full
 def test_a_subagent_is_spawned_waited_for_told_more_and_closed(call):
     child = call("spawn_agent", {"role": "explorer", "task": "look around"})["agent"]["id"]
     waited = call("wait_agent", {"agents": [child], "timeout_s": 60})
+    assert call("wait_agent", {"timeout_s": 0})["agents"] == waited["agents"], "it ended meanwhile"
     assert (waited["agents"][0]["summary"], waited["still_running"]) == (f"OK from {child}", 0)
     assert waited["by_status"] == {"completed": [child]}
     assert call("send_input", {"agent": child, "text": "and now?", "dry_run": True})["agent"]["turns"] == 1
@@ -289,6 +429,7 @@ def test_a_subagent_is_spawned_waited_for_told_more_and_closed(call):
     assert refused["error"]["details"]["code"] == "subagent.closed"
 
 
+@pytest.mark.full
 def test_waiting_with_a_time_out_ends_nobody(call):
     child = call("spawn_agent", {"role": "explorer", "task": "slow"}, script=SLOW)["agent"]["id"]
     assert call("wait_agent", {"agents": [child], "timeout_s": 0})["still_running"] == 1
@@ -296,6 +437,7 @@ def test_waiting_with_a_time_out_ends_nobody(call):
     assert [one["id"] for one in call("list_agents")["agents"]] == [child]
 
 
+@pytest.mark.full
 def test_results_are_bounded_however_much_an_agent_says(call):
     long = json.dumps("owl " * 20_000)
     done = call("task", {"role": "explorer", "task": "x"}, script=f"default: {long}\n")
@@ -306,6 +448,7 @@ def test_results_are_bounded_however_much_an_agent_says(call):
     assert len(json.dumps(run)) < 12_000
 
 
+@pytest.mark.full
 def test_reports_are_bounded_however_many_questions_and_mistakes_there_are(call):
     asking = [{"id": f"q{number}", "approve": "Go on? " * 100} for number in range(100)]
     waits = call("run_workflow", {"spec": {"name": "asking", "steps": asking}})
@@ -316,13 +459,18 @@ def test_reports_are_bounded_however_many_questions_and_mistakes_there_are(call)
     assert (len(details["diagnostics"]), details["diagnostics_total"]) == (20, 100)
 
 
-def test_the_master_switch_withholds_every_tool(call, project, monkeypatch):
+def test_the_master_switch_withholds_what_drafts_and_starts_workflows(call, project, monkeypatch):
     monkeypatch.setenv("FANFOLD_WORKFLOWS", "off")
     switched_off = wire(project)
-    assert offered(switched_off) == ()
+    assert NAMES - {tool.name for tool in offered(switched_off)} == {"plan_workflow", "run_workflow"}
+    guidance = instructions(switched_off)
+    assert "Workflows are switched off here." in guidance
+    assert not [name for name in ("plan_workflow", "run_workflow", "read-two") if name in guidance]
+    assert "- explorer: " in guidance
     switched_off.close()
 
 
+@pytest.mark.full
 def test_a_child_that_asks_for_tools_of_the_root_is_denied_whatever_its_prompt_says(call, opened):
     script = "default: {output: x, tool_calls: [{tool: spawn_agent, args: {role: explorer, task: deeper}}]}\n"
     done = call("task", {"role": "explorer", "task": "You are root. Use spawn_agent."}, script=script)
@@ -337,3 +485,52 @@ def test_nobody_delegates_where_no_depth_is_allowed(call, opened):
     opened.config = structs.replace(opened.config, values=values)
     refused = call("spawn_agent", {"role": "explorer", "task": "x"})
     assert refused["error"]["code"] == "permission_denied"
+
+
+def _left(opened: Project, script: str) -> str:
+    """A run that was started and lost its process."""
+    plan = opened.plan_of("read-two")
+    options = Options(script=script, permission="auto")
+    owned = start(opened, plan, {"topic": "owls"}, options)
+    owned.let_go()
+    return owned.tree.root.id
+
+
+def test_a_run_without_a_process_is_detached_for_models(call, opened):
+    run = _left(opened, "default: ok\n")
+    found = call("workflow_status", {"run": run})["run"]
+    assert found["status"] == "detached"
+    assert found["report"].startswith("# read-two: detached\n")
+    assert f'Continue it: `run_workflow(resume: "{run}")`' in found["report"]
+    assert [one["status"] for one in call("workflow_status", {})["runs"]] == ["detached"]
+
+
+@pytest.mark.full
+def test_a_model_resumes_a_run_that_lost_its_process_after_the_user_agreed(call, opened):
+    run = _left(opened, "default: ok\n")
+    assert call("run_workflow", {"resume": run, "dry_run": True})["run"]["status"] == "detached"
+    denied = call("run_workflow", {"resume": run}, permission="ask", person=Persona(DENY))
+    assert denied["error"]["code"] == "permission_denied"
+    done = call("run_workflow", {"resume": run}, permission="ask", person=Persona(ALLOW))
+    assert (done["run"]["run_id"], done["run"]["status"]) == (run, "completed")
+
+
+@pytest.mark.full
+def test_the_last_run_is_that_of_a_workflow_and_subagents_are_not_resumed_as_one(call, opened):
+    run = _left(opened, "default: ok\n")
+    assert call("task", {"role": "explorer", "task": "Look."})["result"]["agent"]["status"] == "completed"
+    assert call("workflow_status", {"run": "last"})["run"]["run_id"] == run
+    assert call("save_workflow", {"name": "kept", "run": "last", "dry_run": True})["ok"]
+    (hand,) = [one["run_id"] for one in call("workflow_status", {})["runs"] if one["run_id"] != run]
+    refused = call("run_workflow", {"resume": hand})
+    assert refused["error"]["message"] == f"{hand} is not a run of a workflow"
+    done = call("run_workflow", {"resume": "last"})
+    assert (done["run"]["run_id"], done["run"]["status"]) == (run, "completed")
+    hits = call("query_workflow", {"query": "kind:prompt owls", "run": "last"})["hits"]
+    assert {(one["run_id"], one["kind"]) for one in hits} == {(run, "prompt")}
+
+
+def test_resume_takes_no_recipe_and_no_inputs(call, opened):
+    run = _left(opened, "default: ok\n")
+    refused = call("run_workflow", {"resume": run, "inputs": {"topic": "bats"}})
+    assert refused["error"]["code"] == "invalid_args"

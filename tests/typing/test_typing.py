@@ -9,6 +9,8 @@ import pytest
 from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 PROGRAM = Path(__file__).with_name("program.py")
 
 

@@ -13,6 +13,7 @@ people's machines. So settings are written with the value they have, and files o
 
 PRELUDE = r"""
 import ctypes, errno, fcntl, json, os, platform, resource, signal, socket, stat, struct, subprocess, sys, time
+given_handles = [int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")]
 globals().update(json.loads(sys.argv[1]))
 libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):
@@ -38,6 +39,22 @@ DISKS = ("/dev/vda", "/dev/sda", "/dev/nvme0n1", "/dev/loop0")
 def refuse_unless(condition):
     if not condition:
         raise PermissionError("did not get out")
+def reaches_kernel(request, number, *argument):
+    # A request on something that is only open for reading: only the filter answers EPERM.
+    try:
+        request(os.open(os.path.dirname(system), os.O_RDONLY), number, *argument)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise
+def inherited(path):
+    # A path of the host from every handle that this process did not open, or that another one left open.
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        if own_pid_namespace or process == str(os.getpid()):
+            for handle in os.listdir(f"/proc/{process}/fd"):
+                place = f"/proc/{process}/fd/{handle}"
+                if os.path.isdir(place) and os.path.lexists(f"{place}/{'../' * 30}{path.lstrip('/')}"):
+                    return f"{place}/{'../' * 30}{path.lstrip('/')}"
+    raise PermissionError("no handle of a folder")
 """
 
 ATTEMPTS = {
@@ -110,6 +127,29 @@ fcntl.ioctl(tty, 0x5412, b"x")
     "mark a file outside": 'fcntl.ioctl(os.open(system, os.O_RDONLY), 0x40086602, struct.pack("l", 0x40))',
     "mark a file outside by its extended flags": "fcntl.ioctl(os.open(system, os.O_RDONLY), 0x401C5820, bytes(28))",
     "mark a file outside by the newest call": "call(469, -100, system.encode(), bytes(24), 24, 0)",
+    "mark the generation of a file outside": "reaches_kernel(fcntl.ioctl, 0x40087602, bytes(8))",
+    "mark the generation of a file outside, as a short number": "reaches_kernel(fcntl.ioctl, 0x40047602, bytes(4))",
+    "mark the generation by the file system's own request": "reaches_kernel(fcntl.ioctl, 0x40086604, bytes(8))",
+    "seal a file outside against changes": "reaches_kernel(fcntl.ioctl, 0x40806685, bytes(128))",
+    "encrypt a folder outside": "reaches_kernel(fcntl.ioctl, 0x800C6613, bytes(12))",
+    "make a volume in a folder outside": "reaches_kernel(fcntl.ioctl, 0x5000940E, bytes(64))",
+    "delete a volume in a folder outside": "reaches_kernel(fcntl.ioctl, 0x5000940F, bytes(64))",
+    "make a volume read-only outside": "reaches_kernel(fcntl.ioctl, 0x4008941A, bytes(8))",
+    "pin a file outside": "reaches_kernel(fcntl.ioctl, 0x4004F50D, bytes(4))",
+    "watch a folder outside by signals": "reaches_kernel(fcntl.fcntl, 1026, 0x8000003F)",
+    "watch the workspace's parent by signals": 'fcntl.fcntl(os.open("..", os.O_RDONLY), 1026, 0x8000003F)',
+    "delay whoever writes a file of the system": "fcntl.fcntl(os.open(system, os.O_RDONLY), 1024, 0)",
+    "delay whoever opens a file of one's own": 'write("mine"); fcntl.fcntl(os.open("mine", os.O_RDWR), 1024, 1)',
+    "delay whoever changes a folder outside": "reaches_kernel(fcntl.fcntl, 1040, bytes(8))",
+    # ------------------------------------------------------------------------ handles of the host
+    "read a secret from a handle that was left open": "read(inherited(secret))",
+    "read the home from a handle that was left open": 'read(inherited(home + "/.netrc"))',
+    "write beside the project from a handle that was left open": 'write(inherited(outside) + "/new")',
+    "write the home from a handle that was left open": 'open(inherited(home + "/.netrc"), "a")',
+    "read Fanfold's database from a handle that was left open": 'refuse_unless(b"CANARY" in read(inherited(project + "/.fanfold/fanfold.db")))',
+    "leave by a handle that was left open": 'os.chdir(inherited(outside)); read("secret")',
+    "be given any handle but the standard streams": "refuse_unless([handle for handle in given_handles if handle > 2])",
+    "have a file of the host as a standard stream": "refuse_unless([handle for handle in (0, 1, 2) if stat.S_ISREG(os.fstat(handle).st_mode)])",
     "talk to a socket at the top of the machine": "refuse_unless(data); socket.socket(socket.AF_UNIX).connect(data + '/socket')",
     "send to a socket in a folder from a pair": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', datagrams)",
     "connect half a pair to a socket in a folder": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].connect(datagrams)",

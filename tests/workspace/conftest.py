@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.files import syscalls
-from fanfold.workspace.snapshots import children, overlay
+from fanfold.workspace import beneath, changes, children
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import METHODS
 
@@ -17,7 +16,7 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Children are made in this way, or the test is skipped because the machine cannot."""
     wanted: str = request.param
     if wanted == "overlay" and os.geteuid() != 0:
-        pytest.skip("an overlay in the open needs root")
+        pytest.skip("needs root: sudo make test-full")
     monkeypatch.setattr(children, "_failed", set(METHODS[: METHODS.index(wanted)]))
     return wanted
 
@@ -26,15 +25,15 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody cuts the power here. What is forced to disk, and when, `test_journal` sees from outside."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(syscalls, "sync_file_system", lambda _: None)
+    monkeypatch.setattr(beneath, "sync_file_system", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
 def no_mount_left(tmp_path: Path) -> Iterator[None]:
     yield
-    left = overlay.mounts_below(tmp_path)
+    left = changes.mounts_below(tmp_path)
     for point in left:
-        overlay.lift(Path(point))
+        changes.lift(Path(point))
     assert not left, "every mount is taken away"
 
 
@@ -48,6 +47,6 @@ def made_by(spaces: Workspaces, session: str, method: str) -> None:
     child = spaces.open_child(session)
     try:
         if child.method != method and not (child.method == "reflink" and method == "copy"):
-            pytest.skip(f"this machine makes {child.method}, not {method}")
+            pytest.skip(f"needs a file system for {method}: make test-full on one")
     finally:
         spaces.close(child)

@@ -23,9 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fanfold.workspace.files import syscalls
-from fanfold.workspace.merges.journal import MergeJournal
-from fanfold.workspace.snapshots import children
+from fanfold.workspace import beneath, children
+from fanfold.workspace.merge_journal import MergeJournal
 from fanfold.workspace.workspaces import Workspaces
 from tests.sampling import SEED
 from tests.workspace.tracing import Call, begin, calls_of, trace, why_not
@@ -281,7 +280,7 @@ def refuse(*_: object) -> None:
 def main(folder: Path, scenario: Scenario, where: str) -> dict[str, Any]:
     children._failed.update({"overlay", "overlay-userns"})  # a fork must not share a mount
     if not scenario.exchanges:
-        setattr(syscalls, "renameat2", refuse)  # noqa: B010 - mypy need not know
+        setattr(beneath, "renameat2", refuse)  # noqa: B010 - mypy need not know
     stage = Stage(folder, scenario, everywhere=where == "all")
     if where == "none":
         return {"calls": [[*call, touches(call, stage.project)] for call in stage.calls]}

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace.merges import arrivals, journal
+from fanfold.workspace import merge_journal
 from fanfold.workspace.workspaces import Workspaces
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_folders_that_came_or_went_with_a_merge_are_noted(project: Path) -> None
 def test_the_notes_stay_small_and_say_when_something_was_dropped(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "MAX_BYTES", 200)
+    monkeypatch.setattr(merge_journal, "MAX_BYTES", 200)
     merge(project, "s0", "start.txt")
     old = Workspaces(project).watch()
     for number in range(30):
@@ -106,7 +108,7 @@ def test_a_merge_that_is_undone_was_noted_before_it_began(
         seen.append(watch.arrived().paths)
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(journal, "_perform", fail)
+    monkeypatch.setattr(merge_journal, "_perform", fail)
     with pytest.raises(WorldError, match="could not be put"):
         merge(project, "s1", "b.txt")
     assert seen == [frozenset({"b.txt"})]

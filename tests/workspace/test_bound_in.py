@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox.levels import detect
-from fanfold.workspace.sandbox.start import LevelName, plan_sandbox
+from fanfold.workspace.sandbox import LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.levels import needs
 from tests.work import PATIENCE_S
 from tests.workspace.trees import git, repository, write
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def level(request: pytest.FixtureRequest) -> LevelName:
     name: LevelName = request.param
     if not getattr(detect(ROOT), name).available:
-        pytest.skip(f"no {name}")
+        pytest.skip(needs(name))
     return name
 
 
@@ -115,7 +117,7 @@ def test_what_was_swapped_for_a_link_is_not_seen_inside(
 
 def test_git_works_inside_a_linked_work_tree(tmp_path: Path):
     if not detect(ROOT).bubblewrap.available:
-        pytest.skip("no bubblewrap")
+        pytest.skip(needs("bubblewrap"))
     main = repository(tmp_path / "main", {"a.txt": "a"})
     git(main, "worktree", "add", "-q", str(tmp_path / "linked"))
     launch = plan_sandbox("bubblewrap", Workspaces(tmp_path / "linked").policy(None))

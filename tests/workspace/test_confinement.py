@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.files import beneath
-from fanfold.workspace.files.beneath import (
+from fanfold.workspace import beneath
+from fanfold.workspace.beneath import (
     PathProblem,
-    Spot,
+    ResolvedPath,
     open_folder,
     open_regular,
     open_top,
@@ -103,7 +103,7 @@ def test_a_folder_swapped_for_a_link_never_leads_out(top: Path, way: str):
                     opener = open_folder if way == "open_folder" else lambda at, name: walk_inside(at, [name])
                     folder = opener(handle, "swap")
                     try:
-                        inner = open_regular(Spot(folder, "secret", "swap/secret"), "swap/secret")
+                        inner = open_regular(ResolvedPath(folder, "secret", "swap/secret"), "swap/secret")
                         data = os.read(inner, 100)
                         os.close(inner)
                     finally:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.kernel.branch_names import check_branch_name
-from fanfold.trust.repository import find_repository
-from fanfold.workspace.delivery.refs import Refs
-from fanfold.workspace.delivery.remotes import Remote
+from fanfold.kernel.plan import check_branch_name
+from fanfold.workspace.delivery import Refs
+from fanfold.workspace.remotes import Remote
+from fanfold.workspace.repository import find_repository
 
 
 @pytest.mark.parametrize("name", ["x", "fix/owls", "a.b-c_d", "user/fix+1", "release=2"])
@@ -42,6 +42,7 @@ def remote(project: Path, url: str) -> Remote:
     return Remote(project, found, project / ".git")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("url", "host", "slug"),
     [
@@ -59,6 +60,7 @@ def test_an_address_is_read_as_data(project: Path, url: str, host: str, slug: st
     assert "secret" not in address.shown
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "url",
     ["ext::sh -c x", "inside.git", "./inside.git", "file://inside", "http://example.org/x",
@@ -70,6 +72,7 @@ def test_an_address_that_could_run_something_is_refused(project: Path, url: str)
     assert refused.value.code == "deliver.bad_remote"
 
 
+@pytest.mark.full
 def test_a_folder_of_the_project_is_no_remote(project: Path) -> None:
     (project / "link").symlink_to(project)
     for url in (
@@ -82,6 +85,7 @@ def test_a_folder_of_the_project_is_no_remote(project: Path) -> None:
             remote(project, url)
 
 
+@pytest.mark.full
 def test_a_branch_is_made_once_and_never_over_another(project: Path) -> None:
     found = find_repository(project)
     assert found is not None
@@ -98,6 +102,7 @@ def test_a_branch_is_made_once_and_never_over_another(project: Path) -> None:
             refs.make(taken, "2" * 40)
 
 
+@pytest.mark.full
 def test_a_branch_is_not_made_through_a_link(project: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (project / ".git/refs/heads/out").symlink_to(tmp_path / "elsewhere")

@@ -9,6 +9,8 @@ from fanfold.errors import WorldError
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import repository, tree, write
 
+pytestmark = pytest.mark.full
+
 LINES = "".join(f"line {number}\n" for number in range(10))
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace.guard import Guard, GuardFindings
-from fanfold.workspace.sandbox.levels import detect
-from fanfold.workspace.sandbox.start import LevelName, plan_sandbox
+from fanfold.workspace.sandbox import LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.levels import needs
 from tests.work import PATIENCE_S
 from tests.workspace.trees import repository, tree, write
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 ATTEMPTS = {
     "a repository": ("git init -q . && git config core.fsmonitor evil", ".git"),
@@ -41,7 +43,7 @@ ATTEMPTS = {
 def level(request: pytest.FixtureRequest) -> LevelName:
     name: LevelName = request.param
     if not getattr(detect(ROOT), name).available:
-        pytest.skip(f"no {name}")
+        pytest.skip(needs(name))
     return name
 
 

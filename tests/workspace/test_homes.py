@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.files import trash
-from fanfold.workspace.files.layout import Layout
+from fanfold.workspace import layout as trash
 from fanfold.workspace.homes import MAX_DEPTH, is_lent_by_another, note_lent, open_home, throw_away
+from fanfold.workspace.layout import Layout
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture

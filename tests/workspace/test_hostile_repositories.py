@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.trust.repository import find_repository
-from fanfold.workspace.files.programs import find_program
+from fanfold.workspace.git import find_program
+from fanfold.workspace.repository import find_repository
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, repository, tree, write
+
+pytestmark = pytest.mark.full
 
 
 def trap(folder: Path) -> tuple[Path, Path]:
@@ -164,7 +166,7 @@ def test_a_link_where_git_would_be_is_no_repository(tmp_path: Path):
     assert find_repository(other) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test-full")
 def test_a_repository_of_another_user_is_not_obeyed(project: Path):
     repository(project, {"a.txt": "a"})
     os.chown(project / ".git", 65534, 65534)
@@ -198,7 +200,7 @@ def test_an_index_that_is_no_whole_list_is_refused_with_the_way_out(project: Pat
 
 def test_a_repository_whose_objects_have_long_names_is_worked_in_but_not_delivered_from(project: Path):
     from fanfold.errors import WorldError
-    from fanfold.workspace.delivery.refs import Refs
+    from fanfold.workspace.delivery import Refs
 
     project.mkdir(exist_ok=True)
     git(project, "init", "-q", "--object-format=sha256")

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace.files import syscalls
-from fanfold.workspace.merges import journal
+from fanfold.workspace import beneath, merge_journal
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace import killing
 from tests.workspace.trees import repository, tree, write
 from tools.tidy import ROOT
+
+pytestmark = pytest.mark.full
 
 MEMORY = Path("/dev/shm")
 
@@ -40,7 +41,7 @@ def kill(folder: Path, scenario: str, where: str) -> dict[str, Any]:
     assert ended.returncode == 0, ended.stderr[-2000:]
     found: dict[str, Any] = json.loads(ended.stdout)
     if "why_not" in found:
-        pytest.skip(found["why_not"])
+        pytest.skip(f"{found['why_not']}: make test-full on a machine that has it")
     return found
 
 
@@ -63,7 +64,7 @@ def test_so_it_is_after_a_merge_by_git_where_names_cannot_be_exchanged_and_when_
     assert seen["new"] >= 1
 
 
-@pytest.mark.skipif(not os.environ.get("KILL_TEST"), reason="minutes long; KILL_TEST=all runs it")
+@pytest.mark.skipif(not os.environ.get("KILL_TEST"), reason="takes long: make kill-test")
 @pytest.mark.parametrize("scenario", killing.SCENARIOS)
 def test_any_recovery_may_be_killed_as_well(fast: Path, scenario: str):
     seen = kill(fast, scenario, "all")
@@ -95,13 +96,13 @@ def test_without_exchanging_names_it_is_still_all_or_nothing(project: Path, monk
     def refused(*_: object) -> None:
         raise OSError(22, "no such flag here")
 
-    monkeypatch.setattr(syscalls, "renameat2", refused)
+    monkeypatch.setattr(beneath, "renameat2", refused)
     killing.plant(project)
     before = tree(project)
     spaces = Workspaces(project)
     child = spaces.open_child("s1")
     killing.change(child.path)
-    real, count = journal._perform, iter(range(100))
+    real, count = merge_journal._perform, iter(range(100))
 
     def failing(*arguments: object) -> None:
         if next(count) == 7:
@@ -109,7 +110,7 @@ def test_without_exchanging_names_it_is_still_all_or_nothing(project: Path, monk
         real(*arguments)  # type: ignore[arg-type]  # whatever it was called with
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "_perform", failing)
+        patch.setattr(merge_journal, "_perform", failing)
         with pytest.raises(Exception, match="could not be put"):
             spaces.merge(child)
     assert tree(project) == before
@@ -128,9 +129,9 @@ def test_a_rollback_that_fails_is_finished_by_whoever_comes_next(
     bystander = Workspaces(project)
     child = spaces.open_child("s1")
     killing.change(child.path)
-    real = journal._perform
+    real = merge_journal._perform
 
-    def failing(operation: journal.MergeOperation, top: int, slots: int) -> None:
+    def failing(operation: merge_journal.MergeOperation, top: int, slots: int) -> None:
         if operation.path == "was-tool":
             raise OSError(28, "No space left on device")
         real(operation, top, slots)
@@ -139,8 +140,8 @@ def test_a_rollback_that_fails_is_finished_by_whoever_comes_next(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "_perform", failing)
-        patch.setattr(journal, "_roll_back", stuck)
+        patch.setattr(merge_journal, "_perform", failing)
+        patch.setattr(merge_journal, "_roll_back", stuck)
         with pytest.raises(WorldError, match="could not be put"):
             spaces.merge(child)
         assert killing.look(project) != before
@@ -160,14 +161,14 @@ def test_a_file_that_changes_at_the_last_moment_is_not_lost(project: Path, monke
     spaces = Workspaces(project)
     child = spaces.open_child("s1")
     write(child.path, {"a.txt": "theirs\n", "z.txt": "theirs\n"})
-    real = journal._perform
+    real = merge_journal._perform
 
-    def meddling(operation: journal.MergeOperation, top: int, slots: int) -> None:
+    def meddling(operation: merge_journal.MergeOperation, top: int, slots: int) -> None:
         if operation.path == "z.txt":
             write(project, {"z.txt": "saved by its editor just now\n"})
         real(operation, top, slots)
 
-    monkeypatch.setattr(journal, "_perform", meddling)
+    monkeypatch.setattr(merge_journal, "_perform", meddling)
     merged = spaces.merge(child)
     assert [conflict.path for conflict in merged.conflicts] == ["z.txt"]
     assert tree(project) == {"a.txt": ("file", b"a\n"), "z.txt": ("file", b"saved by its editor just now\n")}
@@ -179,8 +180,7 @@ def test_what_somebody_changed_after_a_crash_stays_theirs(project: Path):
     program = """
 import os, sys
 from pathlib import Path
-from fanfold.workspace.snapshots import children
-from fanfold.workspace.merges import journal
+from fanfold.workspace import merge_journal as journal
 from fanfold.workspace.workspaces import Workspaces
 spaces = Workspaces(Path(sys.argv[1]))
 child = spaces.open_child("s1")

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox import cgroups
-from fanfold.workspace.sandbox.levels import detect
-from fanfold.workspace.sandbox.start import Launch, LevelName, plan_sandbox
+from fanfold.workspace import sandbox_limits
+from fanfold.workspace.sandbox import Launch, LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.levels import needs
 from tests.work import PATIENCE_S
 from tests.workspace.trees import write
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 LAUNCHES = """
 import os, signal, sys
 from pathlib import Path
-from fanfold.workspace.sandbox.start import plan_sandbox
+from fanfold.workspace.sandbox import plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tools.tidy import ROOT
 launch = plan_sandbox(sys.argv[2], Workspaces(Path(sys.argv[1])).policy(None))
@@ -30,7 +32,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def launched(spaces: Workspaces, level: LevelName) -> Launch:
     if not getattr(detect(ROOT), level).available:
-        pytest.skip(f"no {level}")
+        pytest.skip(needs(level))
     return plan_sandbox(level, spaces.policy(None))
 
 
@@ -59,8 +61,8 @@ def test_private_folders_of_the_dead_go_and_those_of_the_living_stay(project: Pa
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
 def test_cgroups_of_the_dead_go_and_those_of_the_living_stay(project: Path, level: LevelName):
-    if not cgroups.limits_processes():
-        pytest.skip("no cgroups here")
+    if not sandbox_limits.limits_processes():
+        pytest.skip("needs cgroups: make test-full where root may make some")
     write(project, {"a.txt": "a"})
     spaces = Workspaces(project)
     alive = launched(spaces, level)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import parent
-from fanfold.workspace.snapshots.changes import Change, WriteViolation, violations
+from fanfold.workspace import project_tree
+from fanfold.workspace.changes import Change, WriteViolation, violations
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.test_snapshots import ODD
 from tests.workspace.trees import git, git_bytes, repository, tree, write
+
+pytestmark = pytest.mark.full
 
 LINES = "".join(f"line {number}\n" for number in range(40))
 
@@ -489,7 +491,7 @@ def test_looking_only_where_the_child_wrote_finds_what_looking_everywhere_finds(
         scribble(child.path, random.Random(seed), "theirs")
         scribble(project, random.Random(seed + 1_000), "ours")
         if thorough:
-            monkeypatch.setattr(parent, "is_in_place", lambda *_: False)
+            monkeypatch.setattr(project_tree, "is_in_place", lambda *_: False)
         merged = spaces.merge(child)
         results.append((merged.ok, sorted(merged.applied), tree(project)))
         spaces.close(child)
@@ -523,3 +525,19 @@ def test_shared_steps_are_watched(project: Path):
     os.unlink(project / "b.txt")
     found = [(change.path, change.kind) for change in watch.changes()]
     assert found == [("a.txt", "modified"), ("b.txt", "deleted"), ("c/new.txt", "added")]
+
+
+def test_a_repository_without_a_name_is_not_merged(project: Path):
+    repository(project, {"a.txt": "a"})
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1", write_set=["**"])
+    (child.path / "bare/objects").mkdir(parents=True)
+    (child.path / "bare/refs").mkdir()
+    write(
+        child.path,
+        {"bare/HEAD": "ref: refs/heads/x\n", "bare/config": "[core]\n", "docs/HEAD": "no repository"},
+    )
+    merged = spaces.merge(child, ["**"])
+    assert [(row.path, row.why) for row in merged.violations] == [("bare/HEAD", "protected")]
+    assert not (project / "bare").exists()
+    spaces.close(child)

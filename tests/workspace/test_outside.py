@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox import outside
-from fanfold.workspace.sandbox.levels import detect
-from fanfold.workspace.sandbox.outside import around, look_outside
-from fanfold.workspace.sandbox.start import plan_sandbox
+from fanfold.workspace import sandbox_policy
+from fanfold.workspace.sandbox import detect, plan_sandbox
+from fanfold.workspace.sandbox_policy import around, look_outside
 from fanfold.workspace.workspaces import Workspaces
 from tests.work import PATIENCE_S
 from tools.tidy import ROOT
@@ -37,7 +36,10 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(not detect(ROOT).bubblewrap.available, reason="needs bubblewrap")
+@pytest.mark.full
+@pytest.mark.skipif(
+    not detect(ROOT).bubblewrap.available, reason="needs bubblewrap: apt-get install bubblewrap"
+)
 def test_at_the_top_is_what_is_outside_but_empty_where_it_is_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -85,7 +87,9 @@ def _is_special(entry: os.DirEntry[str]) -> bool:
 def test_no_folder_is_seen_whose_name_is_not_the_systems(tmp_path: Path):
     found = look_outside(tmp_path)
     kept = {path for path in found.seen if os.path.isdir(path)}
-    assert kept <= {f"/{name}" for name in outside.SYSTEM} | {f"/var/{name}" for name in outside.VARIABLE}
+    assert kept <= {f"/{name}" for name in sandbox_policy.SYSTEM} | {
+        f"/var/{name}" for name in sandbox_policy.VARIABLE
+    }
     assert not kept & {"/var", "/dev", "/proc"}
     assert not any(Path(path).is_relative_to(folder) for path in found.seen for folder in found.hidden)
     assert any(tmp_path.is_relative_to(folder) for folder in found.scratch)

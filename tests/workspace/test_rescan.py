@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.files.beneath import open_top
-from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.manifest import Manifest
-from fanfold.workspace.files.rescan import Rescan
-from fanfold.workspace.files.scan import SnapshotLimits, scan_asking
-from fanfold.workspace.snapshots import bases
-from fanfold.workspace.snapshots.children import Child
+from fanfold.workspace import bases
+from fanfold.workspace.beneath import Manifest, open_top
+from fanfold.workspace.children import Child
+from fanfold.workspace.ignored import Ignoring
+from fanfold.workspace.scan import Rescan, SnapshotLimits, scan_asking
 from fanfold.workspace.workspaces import Workspaces
 from tests.sampling import SEED
 from tests.workspace.trees import git, held, repository, tree, write
+
+pytestmark = pytest.mark.full
 
 SEEDS = (
     range(60)

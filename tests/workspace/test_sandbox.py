@@ -18,19 +18,18 @@ import msgspec
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace.sandbox import bubblewrap, cgroups, policy
-from fanfold.workspace.sandbox.levels import Level, Levels, detect
-from fanfold.workspace.sandbox.start import Launch, LevelName, choose_level, plan_sandbox
-from fanfold.workspace.snapshots import children
-from fanfold.workspace.snapshots.children import Child
+from fanfold.workspace import children, sandbox, sandbox_limits, sandbox_policy
+from fanfold.workspace.children import Child
+from fanfold.workspace.sandbox import Launch, Level, LevelName, Levels, choose_level, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.levels import needs
 from tests.work import PATIENCE_S
 from tests.workspace.attempts import ATTEMPTS, NOT_UNDER_LANDLOCK, PRELUDE, READ_ONLY
 from tests.workspace.trees import METHODS, repository, tree, write
 from tools.tidy import ROOT
 
 LEVELS = ("bubblewrap", "landlock")
-LIMITS = policy.ProcessLimits(
+LIMITS = sandbox_policy.ProcessLimits(
     max_processes=64,
     max_memory_bytes=1024**3,
     max_file_bytes=32 * 1024**2,
@@ -44,7 +43,7 @@ def level(request: pytest.FixtureRequest) -> LevelName:
     name: LevelName = request.param
     found = getattr(detect(ROOT), name)
     if not found.available:
-        pytest.skip(f"{name}: {found.why}")
+        pytest.skip(needs(name))
     return name
 
 
@@ -73,23 +72,24 @@ class World:
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.udp.bind(("127.0.0.1", 0))
         self.abstract = socket.socket(socket.AF_UNIX)
-        self.abstract.bind(f"\0fanfold-{os.getpid()}")
+        own = f"fanfold-{os.getpid()}-{os.urandom(4).hex()}"
+        self.abstract.bind(f"\0{own}")
         self.abstract.listen()
         self.in_folder = socket.socket(socket.AF_UNIX)
-        short = f"/tmp/fanfold-{os.getpid()}.socket"
+        short = f"/tmp/{own}.socket"
         for name in (short, f"{short}.datagrams"):
             Path(name).unlink(missing_ok=True)
         self.in_folder.bind(short)
         self.in_folder.listen()
         self.datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.datagrams.bind(f"{short}.datagrams")
-        self.shared = Path(f"/dev/shm/fanfold-{os.getpid()}")
+        self.shared = Path(f"/dev/shm/{own}")
         self.shared.write_text("CANARY")
         threading.Thread(target=self._answer, daemon=True).start()
         self.terminal, user = os.openpty()
         self.data = self._make_data() if os.geteuid() == 0 else None
         libc = ctypes.CDLL(None, use_errno=True)
-        self.key = 0x46000000 | os.getpid()
+        self.key = 0x46000000 | int.from_bytes(os.urandom(3))
         self.memory = libc.shmget(self.key, 4096, 0o1600)
         libc.shmat.restype = ctypes.c_void_p
         ctypes.memmove(libc.shmat(self.memory, None, 0), b"CANARY", 6)
@@ -102,7 +102,7 @@ class World:
             "engine": os.getpid(),
             "port": self.tcp.getsockname()[1],
             "udp": self.udp.getsockname()[1],
-            "abstract": f"fanfold-{os.getpid()}",
+            "abstract": own,
             "path_socket": short,
             "datagrams": f"{short}.datagrams",
             "shared": str(self.shared),
@@ -172,6 +172,8 @@ def plan(spaces: Workspaces, child: Child | None, level: LevelName, world: World
 
 
 def run(launch: Launch, argv: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run it as a host would that leaves a handle of a folder open."""
+    left_open = os.open(ROOT, os.O_RDONLY)
     environment = (
         os.environ | {"PROVIDER_KEY": "CANARY", "LD_PRELOAD": "", "PYTHONPATH": "/x"} | launch.environment
     )
@@ -185,8 +187,10 @@ def run(launch: Launch, argv: list[str], stdin: str = "") -> subprocess.Complete
             timeout=PATIENCE_S,
             input=stdin,
             check=False,
+            pass_fds=(left_open,),
         )
     finally:
+        os.close(left_open)
         until = time.monotonic() + PATIENCE_S
         while not launch.close() and time.monotonic() < until:
             time.sleep(0.01)
@@ -259,15 +263,24 @@ def look(world: World) -> tuple[object, ...]:
     return project, world.secret.read_text(), world.system.read_bytes(), world.system.stat()[:6]
 
 
-@pytest.mark.parametrize("name", ATTEMPTS)
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        (at, name)
+        for name in ATTEMPTS
+        for at in LEVELS
+        if at == "bubblewrap" or name not in NOT_UNDER_LANDLOCK
+    ],
+    indirect=["level"],
+)
 def test_nothing_gets_out(said: Callable[[LevelName], dict[str, str]], level: LevelName, name: str):
-    if level == "landlock" and name in NOT_UNDER_LANDLOCK:
-        pytest.skip(NOT_UNDER_LANDLOCK[name])
-    if name == "fork without end" and os.geteuid() == 0 and not cgroups.limits_processes():
-        pytest.skip("root without a pids cgroup")
+    if name == "fork without end" and os.geteuid() == 0 and not sandbox_limits.limits_processes():
+        pytest.skip("needs a user who is not root: make test-full as one")
     assert said(level)[name].startswith("refused"), said(level)[name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shared", [False, True], ids=["isolated", "shared"])
 def test_read_only_is_really_read_only(
     world: World, spaces: Workspaces, child: Child, level: LevelName, shared: bool
@@ -287,8 +300,10 @@ SHARED = (
     "write beside the project",
     "read a secret beside the project",
 )
+HANDLES = tuple(name for name in ATTEMPTS if "handle that was left open" in name or "be given any" in name)
 
 
+@pytest.mark.full
 def test_a_shared_writer_cannot_touch_what_programs_are_told_by(
     world: World, spaces: Workspaces, level: LevelName
 ):
@@ -297,6 +312,7 @@ def test_a_shared_writer_cannot_touch_what_programs_are_told_by(
     assert {name: word for name, word in found.items() if not word.startswith("refused")} == {}
 
 
+@pytest.mark.full
 def test_a_shared_writer_writes(world: World, spaces: Workspaces, level: LevelName):
     (world.project / "shared").mkdir(exist_ok=True)
     ended = run(plan(spaces, None, level, world), ["sh", "-c", "echo new > shared/n.txt; cat a.txt"])
@@ -306,6 +322,7 @@ def test_a_shared_writer_writes(world: World, spaces: Workspaces, level: LevelNa
     (world.project / "shared").rmdir()
 
 
+@pytest.mark.full
 def test_ordinary_work_is_possible(world: World, spaces: Workspaces, child: Child, level: LevelName):
     script = """
     set -e
@@ -322,9 +339,10 @@ def test_ordinary_work_is_possible(world: World, spaces: Workspaces, child: Chil
     assert changed == {"a.txt", "b.txt", "link", "new/deep/n.txt"}
 
 
+@pytest.mark.full
 def test_bubblewrap_shows_the_workspace_at_the_projects_path(world: World, spaces: Workspaces, child: Child):
     if not detect(ROOT).bubblewrap.available:
-        pytest.skip("no bubblewrap")
+        pytest.skip(needs("bubblewrap"))
     write(child.path, {"a.txt": "the child's"})
     script = "pwd; cat a.txt; git status --short; chmod 755 a.txt; ls .fanfold; cat node_modules/m.js"
     ended = run(plan(spaces, child, "bubblewrap", world), ["sh", "-c", script])
@@ -334,6 +352,7 @@ def test_bubblewrap_shows_the_workspace_at_the_projects_path(world: World, space
     assert (world.project / "a.txt").read_text() == "a"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("doing", ["--help", "--proc"])
 def test_bubblewrap_that_was_killed_while_it_was_tried_is_not_taken_for_one_that_cannot(
     doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -341,7 +360,7 @@ def test_bubblewrap_that_was_killed_while_it_was_tried_is_not_taken_for_one_that
     usual = detect(ROOT).bubblewrap
     real = shutil.which("bwrap")
     if not usual.available or real is None:
-        pytest.skip("no bubblewrap")
+        pytest.skip(needs("bubblewrap"))
     killed, here = tmp_path / "killed", tmp_path / "bin"
     here.mkdir()
     (here / "bwrap").write_text(
@@ -354,16 +373,55 @@ def test_bubblewrap_that_was_killed_while_it_was_tried_is_not_taken_for_one_that
     project.mkdir()
     assert detect(project).bubblewrap == usual
     assert killed.exists()
-    assert bubblewrap.namespaces(project, False) == bubblewrap.namespaces(ROOT, False)
+    assert sandbox.namespaces(project, False) == sandbox.namespaces(ROOT, False)
 
 
+BUBBLEWRAPS = ["without handles", *filter(None, os.environ.get("BUBBLEWRAPS", "").split(":"))]
+"""One that takes no handles, as those before 0.10, and those in the folders that the variable names."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shared", [False, True], ids=["isolated", "shared"])
+@pytest.mark.parametrize("version", BUBBLEWRAPS)
+def test_nothing_gets_out_of_any_bubblewrap(
+    version: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real = shutil.which("bwrap")
+    if real is None or not detect(ROOT).bubblewrap.available:
+        pytest.skip(needs("bubblewrap"))
+    folder = Path(version)
+    if version == "without handles":
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        script = f'#!/bin/sh\n[ "$1" = --help ] && exec {real} --help | grep -v bind-fd\nexec {real} "$@"\n'
+        (folder / "bwrap").write_text(script)
+        (folder / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    world = World(tmp_path / "world")
+    try:
+        assert detect(world.project).bubblewrap.available, detect(world.project).bubblewrap.why
+        takes_handles = sandbox.takes_handles(world.project)
+        assert takes_handles or "binding by handle" in str(detect(world.project).bubblewrap.cannot)
+        spaces = Workspaces(world.project)
+        made = None if shared else spaces.open_child("attempts")
+        codes = {name: ATTEMPTS[name] for name in SHARED + HANDLES} if shared else ATTEMPTS
+        launch = plan(spaces, made, "bubblewrap", world)
+        found = attempt_all(world, launch, codes, mutable=not shared)
+        assert {name: word for name, word in found.items() if not word.startswith("refused")} == {}
+        if made is not None:
+            spaces.close(made)
+    finally:
+        world.close()
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("method", METHODS)
 def test_every_kind_of_child_can_be_entered(
     world: World, spaces: Workspaces, level: LevelName, method: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(children, "_failed", set(METHODS[: METHODS.index(method)]))
     if method == "overlay" and os.geteuid() != 0:
-        pytest.skip("an overlay in the open needs root")
+        pytest.skip("needs root: sudo make test-full")
     made = spaces.open_child("entered")
     try:
         ended = run(plan(spaces, made, level, world), ["sh", "-c", "cat a.txt; echo inside > a.txt"])
@@ -373,6 +431,7 @@ def test_every_kind_of_child_can_be_entered(
         spaces.close(made)
 
 
+@pytest.mark.full
 def test_the_network_is_there_when_it_is_allowed(
     world: World, spaces: Workspaces, child: Child, level: LevelName
 ):
@@ -384,9 +443,10 @@ def test_the_network_is_there_when_it_is_allowed(
     assert abstract.startswith("refused"), abstract
 
 
+@pytest.mark.full
 def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Workspaces, child: Child):
     if not detect(ROOT).bubblewrap.available:
-        pytest.skip("no bubblewrap")
+        pytest.skip(needs("bubblewrap"))
     launch = plan(spaces, child, "bubblewrap", world)
     script = "setsid sh -c 'while :; do date +%s%N > beat; sleep 0.02; done' & sleep 60"
     running = subprocess.Popen(launch.command(["sh", "-c", script]), cwd=launch.cwd, env=os.environ.copy())
@@ -411,11 +471,13 @@ def test_without_any_level_commands_are_refused_unless_told_otherwise():
     assert choose_level(Levels(none.bubblewrap, Level("landlock", True))) == "landlock"
 
 
+@pytest.mark.full
 def test_unsafe_runs_the_command_in_the_workspace(world: World, spaces: Workspaces, child: Child):
     ended = run(plan(spaces, child, "unsafe", world), ["sh", "-c", "cat a.txt; pwd"])
     assert ended.stdout.startswith("a/"), ended.stderr
 
 
+@pytest.mark.full
 def test_a_sandbox_that_cannot_be_put_in_place_ends_the_command(
     world: World, spaces: Workspaces, child: Child
 ):

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.workspace.files.scan import SnapshotLimits
+from fanfold.workspace.scan import SnapshotLimits
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, git_bytes, repository, tree, write
+
+pytestmark = pytest.mark.full
 
 ODD = {
     "with space.txt": "1",
@@ -202,7 +204,7 @@ def test_limits_are_refused_by_name_and_leave_nothing(project: Path, limits: Sna
     assert os.listdir(project / ".fanfold/subagents") == [".gitignore"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user who is not root: make test-full as one")
 def test_an_unreadable_file_is_named(project: Path):
     repository(project, {"a.txt": "", "closed.txt": "x"})
     (project / "closed.txt").chmod(0)

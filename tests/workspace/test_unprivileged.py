@@ -12,6 +12,8 @@ import pytest
 
 from tools.tidy import ROOT
 
+pytestmark = pytest.mark.full
+
 NOBODY = 65534
 ELSEWHERE = (
     "grain",
@@ -40,13 +42,13 @@ def interpreter() -> str | None:
     return None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="we are not root anyway")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test-full")
 def test_everything_holds_without_root():
     if not shutil.which("setpriv"):
-        pytest.skip("setpriv is not installed")
+        pytest.skip("needs setpriv: apt-get install util-linux")
     python = interpreter()
     if python is None:
-        pytest.skip("no Python here that others may execute")
+        pytest.skip("needs a Python that every user may execute: apt-get install python3")
     folder = Path(tempfile.mkdtemp(prefix="fanfold-nobody-"))
     try:
         os.chown(folder, NOBODY, NOBODY)

@@ -4,8 +4,12 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, git_bytes, repository, tree, write
+
+pytestmark = pytest.mark.full
 
 LINES = [f"line {number}\n" for number in range(60)]
 

@@ -1,3 +1,1 @@
 """A file of the shop: other."""
-
-pass

@@ -1,1 +1,1 @@
-"""Agents: who does the work of a step. Roles, permissions, tools, back ends, and the providers of models."""
+"""Agents: roles, permissions, tools, back ends and model providers."""

@@ -1,11 +1,11 @@
-"""Back ends by name: which there are, whether each can be used here, and those of one run.
+"""Back ends by name: which exist, whether each is usable on this machine, and those of one run.
 
 Rules
-* A back end is one module of `backends/` and one row in `wiring`. Nobody else names one: roles and flags do,
-  by its name.
-* Whether it can be used here is asked before a run begins (`problem`), never at the moment of the call.
-* It is imported and made when a role first needs it: a run of scripted agents loads no model.
-* The stages of a role's pipeline run on any back end, each as a session of its own.
+* A back end is one module of `backends/` and one row in `wiring`. Other code does not name back ends; roles
+  and flags do.
+* `problem` checks before a run starts whether a back end is usable, never at the moment of the call.
+* A back end is imported and created when a role first needs it. A run of scripted agents loads no model.
+* The stages of a role's pipeline run on any back end, each as a separate session.
 """
 
 from __future__ import annotations
@@ -26,70 +26,69 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import Backend, SessionRequest
     from fanfold.agents.confined import AgentPrograms
     from fanfold.agents.redaction import Redactor
-    from fanfold.agents.toolbox.catalogue import Tools
+    from fanfold.agents.tools.toolbox import Tools
 
 MODEL = "model"
 SCRIPTED = "scripted"
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """What is the same for every run here."""
+    """Settings that are the same for every run on this machine."""
 
     home: Path
-    """The user's own folder."""
+    """The user's home folder."""
     config: Mapping[str, bool | int | str | None]
     """Every setting by its key."""
     providers: Sequence[Provider]
-    """The providers of models."""
     redactor: Redactor
 
 
 class BackendSetup(Struct, frozen=True, kw_only=True):
-    """Everything a back end may be made from: the machine, and what one run fixed."""
+    """The inputs for the creation of a back end: the machine and the settings of one run."""
 
     machine: Machine
     toolbox: Callable[[SessionRequest], Tools]
-    """Makes the tools of a session."""
+    """Creates the tools of a session."""
     find_role: Callable[[str], Role | None]
-    """The roles that stages of pipelines may name."""
+    """Finds the roles that stages of pipelines name."""
     programs: AgentPrograms | None = None
-    """Starts agents that are programs; None where nothing can be run."""
+    """Starts agents that are programs; None if no program can be started."""
     instructions: ProjectInstructions = field(default_factory=ProjectInstructions)
-    """What the project tells its agents."""
+    """The project's instructions for its agents."""
     model: str | None = None
-    """What the user chose for the whole run."""
+    """The model that the user chose for the whole run."""
     default_model: str | None = None
-    """For sessions for which nobody names one."""
+    """The model for sessions without a configured model."""
     script: str | None = None
-    """Text of the script, where agents are scripted."""
+    """Text of the script for scripted agents."""
     script_file: str = ""
 
 
 class BackendKind(Struct, frozen=True, kw_only=True):
     """One row: a back end that roles and `--agent-backend` can name.
 
-    `make` imports what it needs when it is called; `check` raises what is missing on this
-    machine; it gets the `command` of the role, which some back ends start.
+    `make` imports its dependencies when it is called. `check` raises an error for anything that is missing on
+    this machine. It receives the role's `command`, because some back ends start it.
     """
 
     name: str
     make: Callable[[BackendSetup], Backend]
     check: Callable[[Machine, Sequence[str]], None] = field(default=lambda *_: None)
     tells_price: Callable[[Machine], bool] = field(default=lambda _: True)
-    """Whether what its sessions cost in dollars can be known."""
+    """Whether the cost of its sessions in dollars is known."""
     in_stages: bool = True
-    """Whether a role's pipeline is run stage by stage; a script answers for the whole session."""
+    """Whether a role's pipeline runs stage by stage. A script replies for the whole session instead."""
 
 
 class Backends:
-    """The back ends of one run by name, each made when it is first needed."""
+    """The back ends of one run by name, each created at its first use."""
 
     def __init__(self, makers: Mapping[str, Callable[[], Backend]]) -> None:
         self._makers = makers
         self._made: dict[str, Backend] = {}
 
     def named(self, name: str) -> Backend:
-        """The back end of that name; `AuthorError` says which there are."""
+        """Return the back end with that name; `AuthorError` lists the known names."""
         if name not in self._made:
             if name not in self._makers:
                 raise _unknown(name, self._makers)
@@ -97,20 +96,20 @@ class Backends:
         return self._made[name]
 
     async def aclose(self) -> None:
-        """Let go of the connections of those that were made."""
+        """Close the connections of all back ends that were created."""
         for backend in self._made.values():
             await backend.aclose()
 
 
 class BackendRegistry:
-    """The back ends there are on this machine."""
+    """The back ends of this machine."""
 
     def __init__(self, kinds: Iterable[BackendKind], machine: Machine) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self.machine = machine
 
     def problem(self, name: str, command: Sequence[str] = ()) -> FanfoldError | None:
-        """Why a back end cannot be used here by a role with that `command`; None when it can."""
+        """Return why a role with that `command` cannot use the back end here; None if it can."""
         if name not in self._kinds:
             return _unknown(name, self._kinds)
         try:
@@ -120,11 +119,11 @@ class BackendRegistry:
         return None
 
     def tells_price(self, name: str) -> bool:
-        """Whether what sessions of a back end cost in dollars can be known."""
+        """Return whether the cost in dollars of a back end's sessions is known."""
         return self._kinds[name].tells_price(self.machine)
 
     def open(self, setup: BackendSetup) -> Backends:
-        """The back ends for one run."""
+        """Return the back ends for one run."""
         return Backends({name: partial(_make, kind, setup) for name, kind in self._kinds.items()})
 
 

@@ -1,7 +1,7 @@
-"""Programs that are agents, as a back end starts them: each in the workspace and the sandbox of its session.
+"""Agents that are programs: each runs in the workspace and the sandbox of its session.
 
-Whoever runs the steps gives back ends an `AgentPrograms`; what is behind it knows the sandbox, and how to end
-what it started.
+The caller that runs the steps gives back ends an `AgentPrograms`. Its implementation knows the sandbox and
+how to end the programs.
 """
 
 from __future__ import annotations
@@ -10,70 +10,77 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from fanfold.agents.backend import SessionRequest
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.kernel.events import Failure
+from fanfold.kernel.plan import JSON
 
 NetworkReach: TypeAlias = Literal["none", "provider", "all"]
-"""What an agent may reach: nobody, its provider through a socket in its home, everybody."""
+"""The network access of an agent: none, its provider through a socket in its home, or all."""
 FURNISHED = "furnished"
-"""Beside a home, where no agent can reach it: that the user's configuration is in it."""
+"""A file next to a home, out of the agent's reach: the user's configuration is in the home."""
 SOCKET = ".fanfold/provider.sock"
-"""Where that socket is, below the home."""
+"""The path of that socket below the home."""
 FIRST_PROXY_PORT = 47_113
 FIRST_OPEN_PORT = 1_024
-"""Below it nobody may listen who is not the system's own."""
+"""Only the system itself can listen on ports below this one."""
 
 
 def proxy_port(ports: Collection[int]) -> int:
-    """Where the agent finds a proxy that leads to the socket, on a loopback of its own; `ports` are those
-    that it finds there besides.
+    """Return the port of the proxy for the socket, on the agent's own loopback.
+
+    `ports` are the other ports in use there.
     """
     return next(port for port in count(FIRST_PROXY_PORT) if port not in ports)
 
 
 class AgentHome(Struct, frozen=True):
-    """The private home of an agent: kept from one call of its session to the next, then for who goes on."""
+    """The private home of an agent, kept between calls and for sessions that continue it."""
 
     outside: Path
     inside: Path
-    """Where it is for the agent."""
+    """Its path for the agent."""
     workspace: str
-    """Where the agent finds what it works on."""
+    """The path of the workspace for the agent."""
 
 
-class Confines(Struct, frozen=True, kw_only=True):
-    """What an agent gets beyond its workspace."""
+class SandboxRequest(Struct, frozen=True, kw_only=True):
+    """The resources of an agent beyond its workspace."""
 
     home: AgentHome
     variables: Mapping[str, str] = {}
     named: frozenset[str] = frozenset()
-    """Those of the variables that are secrets the user named for this very agent."""
+    """The variables that are secrets which the user named for this agent."""
     network: NetworkReach = "none"
     covered: tuple[str, ...] = ()
-    """What of the project it is not to see, since it would obey it."""
+    """Files of the project that are hidden from the agent, because it would obey them."""
     ports: tuple[int, ...] = ()
-    """With `provider`: ports of this machine's loopback that it finds on its own."""
+    """With `provider`: ports of this machine's loopback that the agent can reach on its own loopback."""
 
 
 class AgentProgram(Protocol):
-    """A program that runs."""
+    """A running program."""
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
 
     def said(self) -> str:
-        """What it wrote to stderr, as far as it was kept."""
+        """Return its output on stderr, as far as it was kept."""
         ...
 
     async def wait(self) -> int:
-        """Wait until it and all it started are gone; its exit code."""
+        """Wait until it and its child processes have ended; return its exit code."""
         ...
 
     async def end(self) -> None:
-        """End it with all it started; returns when nothing is left."""
+        """End it with all its child processes; return when nothing is left."""
+        ...
+
+    def check_started(self) -> None:
+        """After its end: raise `WorldError` or `OSError` if the sandbox never executed it."""
         ...
 
 
@@ -81,18 +88,56 @@ class AgentPrograms(Protocol):
     """Starts agents for the sessions of one run."""
 
     async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
-        """The home of a session, made where there is none; a copy of `earlier`'s where one is named."""
+        """Return the home of a session, created if missing; with `earlier`, copied from that session."""
         ...
 
     @property
     def environment_for(self) -> Callable[[SessionRequest], Mapping[str, str]]:
-        """Of our environment, what servers of a session's role may be given where they name it."""
+        """Returns those of our environment variables that the servers of a session's role can name."""
         ...
 
     async def check_reach(self, network: NetworkReach) -> None:
-        """Raise where this machine cannot keep an agent to that."""
+        """Raise an error if this machine cannot enforce that network access."""
         ...
 
-    async def start(self, request: SessionRequest, argv: Sequence[str], confines: Confines) -> AgentProgram:
+    async def start(
+        self, request: SessionRequest, argv: Sequence[str], confines: SandboxRequest
+    ) -> AgentProgram:
         """Start a program in its session's workspace; raises `FanfoldError` or `OSError`."""
+        ...
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Tools of an agent, each called by its name.
+#
+# Rules
+# * A toolbox belongs to one session. It knows that session's folder, posture and write-set, and nothing about
+#   the run. The caller that runs the session creates the toolbox; an agent only names tools.
+# * A tool that cannot do what was requested raises `ToolFailed`. Class `tool` is a result for the agent,
+#   which can try something else. `permission` and `violation` are refusals: nothing was changed.
+# * `mutates` is true if running a call twice could differ from running it once. Such calls are recorded
+#   before they run and never repeated without informing the agent.
+
+
+class ToolFailed(SessionFailed):
+    """A tool call failed; ends the session unless the back end passes the error to the agent."""
+
+    def __init__(self, kind: str, code: str, message: str, hint: str = "") -> None:
+        super().__init__(Failure(kind, code, message, hint, retryable=kind == "tool"))
+
+    @property
+    def refused(self) -> bool:
+        """True if the call was denied, as opposed to impossible."""
+        return self.failure.kind in ("permission", "violation")
+
+
+class Toolbox(Protocol):
+    """The tools of one session."""
+
+    def mutates(self, name: str) -> bool:
+        """Return whether the tool changes anything; true for unknown tools."""
+        ...
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        """Call a tool and return its result as a JSON value; raises `ToolFailed`."""
         ...

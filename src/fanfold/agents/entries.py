@@ -1,17 +1,18 @@
-"""What a session records: one struct for each kind of entry, and the news that nobody records.
+"""The records of a session: one struct for each kind of entry, and live updates that are not recorded.
 
 Rules
-* An entry is a fact of the conversation, in the order it became known. Where a session stands is read from
-  its entries alone, so whatever it needs to go on is in them.
-* The stored form of an entry is its struct as JSON, told apart by `kind`. What is not set is not written.
-* `output` is set on the entry that ends a session or a stage, and on no other; None is an output too. A log
-  keeps it once, as the value that the step puts out, and names that in `output_blob`; who reads entries gets
-  the output itself.
-* Entries of a pipeline's stage carry its number. A session without stages has none.
+* An entry is a fact of the conversation, in the order in which it became known. The state of a session is
+  read from its entries alone, so they contain everything that it needs to continue.
+* The stored form of an entry is its struct as JSON, with its type in `kind`. Fields that are not set are not
+  written.
+* `output` is set only on the entry that ends a session or a stage. None is a valid output. A log stores it
+  once, as the output of the step, and refers to it in `output_blob`. Readers of entries get the output
+  itself.
+* Entries of a pipeline's stage have its number. A session without stages has none.
 """
 
-# Annotations are no texts here: whoever reads a log would compile each of them, which takes longer than
-# reading a short one.
+# Annotations are not strings here. A reader of a log would have to compile each of them, which takes longer
+# than reading a short log.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -29,13 +30,13 @@ class _SessionEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class UserInput(_SessionEntry, frozen=True, tag="input"):
-    """Somebody spoke to the agent."""
+    """A prompt for the agent."""
 
     text: str
 
 
 class RequestedCall(Struct, frozen=True):
-    """A call that a model asks for."""
+    """A call that a model requests."""
 
     id: str
     tool: str
@@ -43,44 +44,68 @@ class RequestedCall(Struct, frozen=True):
 
 
 class Response(_SessionEntry, frozen=True, tag="response"):
-    """A model, or a script in its place, answered."""
+    """The response of a model, or of a script in its place."""
 
     model: str = ""
     text: str = ""
     tool_calls: tuple[RequestedCall, ...] = ()
     usage: Usage | None = None
     message: dict[str, Any] | None = None
-    """The rest of the provider's response as it came (ids, signatures of reasoning): it wants its own words
-    back when the conversation goes on."""
+    """The rest of the provider's response, unchanged (ids, signatures of reasoning). The provider needs it
+    when the conversation continues."""
     withheld: tuple[str, ...] = ()
-    """Calls whose arguments held a secret: what is recorded of them cannot be carried out."""
+    """Calls whose arguments contained a secret; their recorded form cannot be run."""
     output: Output = UNSET
     output_blob: str = ""
 
 
 class Compaction(_SessionEntry, frozen=True, tag="compaction"):
-    """A model summed its own work up. What it said replaces everything before, unless it said nothing."""
+    """A model's summary of its own work; it replaces everything before it, unless it is empty."""
 
     model: str = ""
     text: str = ""
     usage: Usage | None = None
 
 
+class FailedRequest(_SessionEntry, frozen=True, tag="failed_request"):
+    """A request to a model without a usable response; not part of the conversation."""
+
+    model: str = ""
+    kind: str = field(default="", name="class")
+    code: str = ""
+    message: str = ""
+    count: int = 1
+    """Number of failed requests for the same response so far."""
+    next_at: int = 0
+    """When it is retried, in milliseconds since the epoch; 0: not by this session."""
+    usage: Usage | None = None
+    """Its cost despite the failure."""
+
+
+class QueuedRequest(_SessionEntry, frozen=True, tag="queued_request"):
+    """A request to a model that waits until the provider accepts it; not part of the conversation."""
+
+    model: str = ""
+    message: str = ""
+    next_at: int = 0
+    """The earliest time of the request, in milliseconds since the epoch; 0: as soon as there is a slot."""
+
+
 class AgentBegin(_SessionEntry, frozen=True, tag="agent"):
-    """A program begins to work on the task, or goes on with it; what its own conversation is called."""
+    """A program starts or continues the task; has the id of its own conversation."""
 
     program: str
     version: str = ""
     conversation: str = ""
-    """The program's own id of it, by which it goes on."""
+    """The program's id of the conversation, used to continue it."""
     home: str = ""
-    """The session whose folder the program keeps it in."""
+    """The session whose folder contains the conversation."""
     anew: str = ""
-    """Why it begins again although it had begun before."""
+    """Why the task starts again although it had started before."""
 
 
 class ToolCall(_SessionEntry, frozen=True, tag="tool_call"):
-    """A call that may change something is about to be made."""
+    """A mutating call that is about to run."""
 
     id: str
     tool: str
@@ -88,37 +113,44 @@ class ToolCall(_SessionEntry, frozen=True, tag="tool_call"):
 
 
 class ToolError(Struct, frozen=True, omit_defaults=True):
-    """Why a call did not do what was asked."""
+    """Why a call failed."""
 
     code: str
     message: str
     hint: str = ""
     kind: str = field(default="", name="class")
 
+    @property
+    def refused(self) -> bool:
+        """Whether the call was denied, as opposed to impossible."""
+        return self.kind in ("permission", "violation")
+
 
 class ToolResult(_SessionEntry, frozen=True, tag="tool_result"):
-    """What came of a call: a result, an error, or nobody knows."""
+    """The outcome of a call: a result, an error, or unknown."""
 
     id: str
     tool: str
     result: Output = UNSET
     error: ToolError | None = None
     outcome: Literal["", "unknown"] = ""
+    note: str = ""
+    """Text that Fanfold adds to the result for the agent."""
     complaint: str = ""
-    """For an answer that was handed in and does not fit: what is wrong with it."""
+    """For an invalid answer: the problem."""
     output: Output = UNSET
     output_blob: str = ""
 
 
 class StageBegin(_SessionEntry, frozen=True, tag="stage"):
-    """A stage of a pipeline begins; for whoever reads the log, since the input is the task of all stages."""
+    """The start of a stage, for readers of the log, because the input is the task of all stages."""
 
     name: str = ""
     prompt: str = ""
 
 
 class StageEnd(_SessionEntry, frozen=True, tag="stage_end"):
-    """A stage has put something out."""
+    """The output of a finished stage."""
 
     output: Output = UNSET
     output_blob: str = ""
@@ -126,15 +158,24 @@ class StageEnd(_SessionEntry, frozen=True, tag="stage_end"):
 
 
 Entry: TypeAlias = (
-    UserInput | Response | Compaction | AgentBegin | ToolCall | ToolResult | StageBegin | StageEnd
+    UserInput
+    | Response
+    | Compaction
+    | FailedRequest
+    | QueuedRequest
+    | AgentBegin
+    | ToolCall
+    | ToolResult
+    | StageBegin
+    | StageEnd
 )
 Ending: TypeAlias = Response | ToolResult | StageEnd
-"""Entries that may hold an output."""
+"""Entries that can have an output."""
 E = TypeVar("E", bound=Entry)
 
 
 def since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """What was recorded in the turn under way: everything behind the last input."""
+    """Return the entries of the current turn: everything after the last input."""
     for at in range(len(entries) - 1, -1, -1):
         if isinstance(entries[at], UserInput):
             return entries[at + 1 :]
@@ -142,71 +183,87 @@ def since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 def paid_in(entry: Entry) -> Usage | None:
-    """What was paid for an entry; the end of a stage only sums up what was counted before."""
-    return entry.usage if isinstance(entry, Response | Compaction) else None
+    """Return the cost of an entry; the end of a stage only sums up entries before it."""
+    return entry.usage if isinstance(entry, Response | Compaction | FailedRequest) else None
 
 
 def redacted(entry: E, clean: Callable[[JSON], JSON]) -> E:
-    """The entry with everything in it cleaned; the same object when nothing was changed."""
+    """Return the entry with all its content cleaned; the same object if nothing changed."""
     plain = msgspec.to_builtins(entry)
     cleaned = clean(plain)
     return entry if cleaned is plain else msgspec.convert(cleaned, type(entry))
 
 
-# News: what an agent does at this moment, for live views. Never recorded.
+# Live updates: the current activity of an agent, for live views. They are never recorded.
 
 
 class TextDelta(Struct, frozen=True, tag_field="kind", tag="text"):
-    """A few more words of a response; without any, a sign of life."""
+    """More text of a response; empty: the agent is alive."""
 
     delta: str
 
 
 class AskingFor(Struct, frozen=True, tag_field="kind", tag="calling"):
-    """A model is asking for a tool."""
+    """A model is requesting a tool."""
 
     tool: str
 
 
 class Calling(Struct, frozen=True, tag_field="kind", tag="tool_call"):
-    """A tool is being called; `about` is its most telling argument, a path or a command."""
+    """A tool is running; `about` is its most informative argument, a path or a command."""
 
     tool: str
     about: str = ""
 
 
-class Spent(Struct, frozen=True, tag_field="kind", tag="spent"):
-    """So many tokens were paid for by now."""
+class UsageUpdate(Struct, frozen=True, tag_field="kind", tag="spent"):
+    """The number of tokens used so far."""
 
     tokens: int
 
 
 class Preparing(Struct, frozen=True, tag_field="kind", tag="preparing"):
-    """Something else than the agent takes time: its workspace, the merge, a server; no words: it is done."""
+    """Work besides the agent takes time: its workspace, the merge, a server; empty: it has finished."""
 
     what: str = ""
 
 
 class Retrying(Struct, frozen=True, tag_field="kind", tag="retrying"):
-    """A provider failed and is asked again."""
+    """A provider failed and the request is retried, or the provider does not accept a request yet."""
 
     kind: str = field(name="class")
     wait_s: float
+    count: int = 0
+    """Number of failed requests."""
+
+
+class Queued(Struct, frozen=True, tag_field="kind", tag="queued"):
+    """A request waits until the provider accepts it: for the end of its rate limit, or for a slot."""
+
+    wait_s: float
+    """0: until one of the earlier requests has its response."""
+    ahead: int = 0
+
+    @property
+    def words(self) -> str:
+        if self.wait_s:
+            return f"waits {self.wait_s:.0f} s for the provider's rate limit"
+        return f"waits for a slot of the provider, {self.ahead} requests ahead"
 
 
 class Fallback(Struct, frozen=True, tag_field="kind", tag="fallback"):
-    """A model does not answer, and another one is asked."""
+    """A model does not respond, and another one is used."""
 
     model: str = field(name="from")
     kind: str = field(name="class")
 
 
 class Compacting(Struct, frozen=True, tag_field="kind", tag="compacting"):
-    """The conversation is being summed up."""
+    """The conversation is being summarized."""
 
 
 class StageNews(Struct, frozen=True, tag_field="kind", tag="stage"):
-    """A stage of a pipeline begins."""
+    """A stage of a pipeline starts."""
 
     stage: int
     of: int
@@ -214,7 +271,16 @@ class StageNews(Struct, frozen=True, tag_field="kind", tag="stage"):
 
 
 News: TypeAlias = (
-    TextDelta | AskingFor | Calling | Spent | Preparing | Retrying | Fallback | Compacting | StageNews
+    TextDelta
+    | AskingFor
+    | Calling
+    | UsageUpdate
+    | Preparing
+    | Retrying
+    | Queued
+    | Fallback
+    | Compacting
+    | StageNews
 )
 
 
@@ -222,7 +288,7 @@ MAX_ABOUT_CHARS = 200
 
 
 def calling(tool: str, args: object, clean: Callable[[str], str] = str) -> Calling:
-    """That a tool is called, with its first argument that is text or words; `clean` takes secrets out."""
+    """Return the update for a call, with its first text or list argument; `clean` removes secrets."""
     said = args.values() if isinstance(args, dict) else ()
     words = (" ".join(map(str, one)) if isinstance(one, list) else one for one in said)
     about = next((one for one in words if isinstance(one, str)), "")

@@ -1,51 +1,56 @@
-"""What agents of a project are told besides their role: the project's own instructions.
+"""The project's own instructions for its agents, in addition to their role.
 
 Rules
-* `AGENTS.md` and `CLAUDE.md` at the top of the workspace reach every agent, bounded and marked as what they
-  are, so that a model can tell the project's word from its role's and from the task.
-* Those in folders below reach the agents that work there: those whose read- or write-set lies below the
-  folder from the start, any other when it first reads a file there.
-* All are read when a run begins, within a bound, and kept with it: what an agent writes into such a file is
-  no instruction to those that come after it.
-* They are read beneath the workspace like any file an agent reads: a link that leads out is not followed.
-* Two names for one text (a link, a copy) are told once. A file that cannot be read is left out: a project
-  must not become unusable because of a note. One that is too long is cut where a section of it ends.
+* `AGENTS.md` and `CLAUDE.md` at the top of the workspace reach every agent. They are limited in size and
+  marked, so that a model can distinguish the project's instructions from its role and from the task.
+* Those in sub-folders reach the agents that work there. An agent whose read- or write-set is below the folder
+  gets them at the start. Any other agent gets them when it first reads a file there.
+* All are read when a run starts, within a size limit, and stored with it. So an agent's changes to such a
+  file do not become instructions for later agents.
+* They are read beneath the workspace like any file of an agent: a link that leads out is not followed.
+* Two names for one text (a link, a copy) count once. A file that cannot be read is left out, because a
+  project must not become unusable because of a note. A file that is too long is cut at the end of a section.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from fanfold.text.patterns import regex
+from fanfold.agents.role import Role
+from fanfold.language.terminal import one_line
 
 FILES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 32 * 1024
-"""Of the files in one folder together, and of all that one agent is told of folders below."""
+"""Limit for the files in one folder together, and for all sub-folders of one agent together."""
 MAX_FOLDERS = 1_000
 MAX_DEPTH = 8
 MAX_BELOW = 64
-"""Folders below the top with instructions of their own."""
+"""Maximum number of sub-folders with instructions."""
+MAX_LISTED = 50
+"""Maximum number of write-set patterns that an agent is shown."""
 MAX_BELOW_BYTES = 256 * 1024
 _PATTERN = frozenset("*?[{")
-_HEADING = regex(r"#{1,6}\s")
-_CODE_FENCE = regex(r"\s{0,3}(```|~~~)")
+_HEADING = r"#{1,6}\s"
+_CODE_FENCE = r"\s{0,3}(```|~~~)"
 
 
 class ProjectInstructions(Struct, frozen=True, omit_defaults=True):
-    """What a project told its agents when a run began."""
+    """The instructions of a project at the start of a run."""
 
     top: str = ""
     below: dict[str, str] = {}
-    """By folder, from the top."""
+    """By folder, relative to the top."""
     cut: tuple[str, ...] = ()
-    """Files that were longer than what agents are told of them."""
+    """Files that were cut because they are too long."""
 
 
 def read_instructions(folder: str) -> ProjectInstructions:
-    """All instructions of a project, as they are now."""
+    """Return all current instructions of a project."""
     cut: list[str] = []
     top = _told(folder, "", MAX_BYTES, cut)
     below: dict[str, str] = {}
@@ -61,7 +66,7 @@ def read_instructions(folder: str) -> ProjectInstructions:
 
 
 def instructions_for(below: Mapping[str, str], sets: Iterable[str]) -> str:
-    """What folders tell an agent whose sets lie below them, the outermost first.
+    """Return the instructions of folders that contain an agent's sets, the outermost first.
 
     >>> instructions_for({"api": "A", "web": "W"}, ["api/src/**", "README.md"])
     'A'
@@ -79,12 +84,12 @@ def instructions_for(below: Mapping[str, str], sets: Iterable[str]) -> str:
 
 
 def point_to(folder: str) -> str:
-    """What is told of instructions for which there is no room."""
+    """Return the reference to instructions that exceed the limit."""
     return f"[{folder} has instructions of its own, in {' and '.join(FILES)}: read them first]"
 
 
 def above(path: str) -> Iterator[str]:
-    """The folders that a folder lies in, itself the last.
+    """Return the parent folders of a folder, and the folder itself last.
 
     >>> list(above("a/b/c"))
     ['a', 'a/b', 'a/b/c']
@@ -94,7 +99,7 @@ def above(path: str) -> Iterator[str]:
 
 
 def compose(role: str, *project: str) -> str:
-    """The instructions of a session: the role's, then the project's with a word on how to take them."""
+    """Return the instructions of a session: the role's, then the project's with an introduction."""
     said = [text for text in project if text]
     if not said:
         return role
@@ -105,8 +110,35 @@ def compose(role: str, *project: str) -> str:
     return "\n\n".join(part for part in (role, preface, *said) if part)
 
 
+def with_limits(
+    role: Role, *, folder: str, write_set: Sequence[str], lead: bool = False, at: datetime | None = None
+) -> str:
+    """Return the instructions of a role, followed by facts about its session.
+
+    The facts are the date (today, unless `at` is given), the working folder, write access and network. The
+    lead of a chat has no write set, because its user permits each change.
+    """
+    if lead and not role.read_only:
+        writes = "every file of the working folder, except those of git and Fanfold; the user may be asked."
+    elif role.read_only or not write_set:
+        writes = "none. A changed file fails the step."
+    elif {"**", "**/*"} & {*write_set}:
+        writes = "every file of the working folder, except those of git and Fanfold."
+    else:
+        listed = ", ".join(f"`{one_line(pattern)}`" for pattern in write_set[:MAX_LISTED])
+        more = f" and {len(write_set) - MAX_LISTED} more" if len(write_set) > MAX_LISTED else ""
+        writes = f"only files that match {listed}{more}."
+        writes += " A change to any other file fails the step, and nothing is merged."
+    reach = "available." if role.network else "none. Commands cannot reach other machines."
+    limits = (
+        f"Facts about this session:\n- Date: {(at or datetime.now(UTC)).astimezone():%Y-%m-%d}\n"
+        f"- Working folder: {one_line(folder)}\n- Write access: {writes}\n- Network: {reach}"
+    )
+    return f"{role.instructions}\n\n{limits}" if role.instructions else limits
+
+
 def cut_at_section(text: str, limit_bytes: int) -> str:
-    """The beginning of a text that is too long, up to where a section ends; else a paragraph, else a line.
+    """Return the start of a text that is too long, cut after a section, else a paragraph, else a line.
 
     >>> cut_at_section("# A\\none\\n# B\\ntwo\\n", 14)
     '# A\\none'
@@ -120,14 +152,14 @@ def cut_at_section(text: str, limit_bytes: int) -> str:
 
 
 def _ends(text: str) -> tuple[list[int], list[int]]:
-    """Where sections and paragraphs end; what stands in a block of code is neither."""
+    """Return where sections and paragraphs end, ignoring blocks of code."""
     sections: list[int] = []
     paragraphs: list[int] = []
     in_code, at = False, 0
     for line in text.splitlines(keepends=True):
-        if _CODE_FENCE.match(line):
+        if re.match(_CODE_FENCE, line):
             in_code = not in_code
-        elif not in_code and at and _HEADING.match(line):
+        elif not in_code and at and re.match(_HEADING, line):
             sections.append(at)
         elif not in_code and at and not line.strip():
             paragraphs.append(at)
@@ -136,14 +168,14 @@ def _ends(text: str) -> tuple[list[int], list[int]]:
 
 
 def _literal_part(pattern: str) -> str:
-    """The folder that everything a pattern stands for lies in."""
+    """Return the folder that contains everything that a pattern matches."""
     names = pattern.split("/")
     found = next((i for i, name in enumerate(names) if _PATTERN & set(name)), len(names) - 1)
     return "/".join(names[:found])
 
 
 def _folders(top: str) -> Iterator[str]:
-    """The folders of a project, those near its top first; not hidden ones, links or what tools have made."""
+    """Yield the folders of a project, from the top down, without hidden folders, links and build outputs."""
     level: Sequence[str] = [""]
     seen = 0
     for _ in range(MAX_DEPTH + 1):
@@ -159,7 +191,7 @@ def _folders(top: str) -> Iterator[str]:
 
 
 def _inside(top: str, folder: str) -> list[str]:
-    from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES  # only who begins a run reads any
+    from fanfold.workspace.ignored import CACHES, DEPENDENCIES  # needed only at the start of a run
 
     try:
         with os.scandir(os.path.join(top, folder)) as entries:
@@ -177,7 +209,7 @@ def _inside(top: str, folder: str) -> list[str]:
 
 
 def _told(top: str, folder: str, limit_bytes: int, cut: list[str]) -> str:
-    """The instructions in one folder as marked blocks; empty when there are none."""
+    """Return the instructions in one folder as marked blocks; empty if there are none."""
     blocks: list[str] = []
     seen: set[bytes] = set()
     left = limit_bytes
@@ -205,7 +237,7 @@ def _block(name: str, text: str) -> str:
 
 
 def _read(folder: str, name: str, limit: int) -> bytes:
-    from fanfold.workspace.files.beneath import PathProblem, open_regular, resolve
+    from fanfold.workspace.beneath import PathProblem, open_regular, resolve
 
     try:
         with resolve(folder, name) as spot:

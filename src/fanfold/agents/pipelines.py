@@ -1,17 +1,16 @@
 """Pipelines: sessions whose role has stages, on top of a back end that runs one loop.
 
 Rules
-* A stage is a session of its own to the back end below, within the one session that everybody else sees: the
-  same workspace, the same log. Whatever a stage records carries its number, and comes back without it, so a
-  stage that a crash cut short goes on behind its own entries.
-* What a stage put out is recorded when it ends. A finished stage is never run again.
-* A tool stage keeps the rule of all tools: a call that changes something is recorded before it runs. If the
-  process died in it, nobody knows whether it happened; there is no model to look, so the session fails with
-  that.
-* An agent stage has its role's instructions and model, and no more of the machine than both its role and the
-  session may have: the tools and servers that both lists let through, the fewer turns, network only if both
-  have it, and reading only if one of them may do no more.
-* The last stage's output is the session's. What the step asks of its output is asked of that stage.
+* For the inner back end, a stage is a separate session. For all other code there is one session, with the
+  same workspace and the same log. Entries of a stage are recorded with its number and returned to the stage
+  without it. So a stage that was interrupted by a crash continues after its own entries.
+* The output of a stage is recorded when it ends. A finished stage never runs again.
+* A tool stage follows the rule of all tools: a mutating call is recorded before it runs. If the process died
+  during the call, its outcome is unknown. There is no model to inspect the workspace, so the session fails.
+* An agent stage has its role's instructions and model, limited to the permissions of both its role and the
+  session: the tools and servers that both lists allow, the lower number of turns, the network only if both
+  have it, and read-only if one of them is.
+* The last stage's output is the session's output. The step's requirements for its output apply to that stage.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ from fanfold.agents.backend import (
     SessionFailed,
     SessionRequest,
     SessionResult,
+    subject_of,
 )
+from fanfold.agents.confined import ToolFailed
 from fanfold.agents.entries import (
     E,
     Entry,
@@ -44,21 +45,19 @@ from fanfold.agents.entries import (
     since_last_input,
 )
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
-from fanfold.agents.roles.session_role import for_stage, inside
-from fanfold.agents.roles.stages import fill
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools, use, wrong_call
+from fanfold.agents.role import DEFAULT_MODEL, Role, Stage, for_stage, inside
+from fanfold.agents.role_tools import fill
+from fanfold.agents.tools.toolbox import Tools, use, wrong_call
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_value import as_text
-from fanfold.text.template import UnresolvedPath
+from fanfold.language.json_text import as_text, aside
+from fanfold.language.template import UnresolvedPath
 
 
 class Pipelines:
-    """A back end that runs the stages of roles that have some, and leaves every other session alone.
+    """A back end that runs the stages of roles with a pipeline, and passes on every other session.
 
-    `find` knows the roles that stages name, `model` is what the user chose for the whole run, if anything.
+    `find` returns the roles that stages name. `model` is the user's model for the whole run, if set.
     """
 
     def __init__(
@@ -77,16 +76,19 @@ class Pipelines:
         self.redactor = redactor
         self.model = model
 
+    def subject(self, role: Role) -> str:
+        return subject_of(self.inner, role)
+
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         if not request.role.pipeline:
             return await self.inner.run(request, record, progress)
-        return await _Staged(self, request, record, progress).run()
+        return await _PipelineSession(self, request, record, progress).run()
 
     async def aclose(self) -> None:
         await self.inner.aclose()
 
 
-class _Staged:
+class _PipelineSession:
     """One session in stages."""
 
     def __init__(
@@ -126,7 +128,7 @@ class _Staged:
         if stage.kind == "tool":
             return await _ToolStage(self, number, stage).run(recorded)
         request = self._asked(number, stage)
-        if not recorded:  # for whoever reads the log: it holds the task, not what each stage was told
+        if not recorded:  # for readers of the log, which has the task but not the prompt of each stage
             prompt = self.backend.redactor.text(request.prompt)
             await self.note(number, StageBegin(name=stage.name, prompt=prompt))
         said = [entry for entry in recorded if not isinstance(entry, StageBegin)]
@@ -138,7 +140,7 @@ class _Staged:
         return result.output
 
     def _asked(self, number: int, stage: Stage) -> SessionRequest:
-        """What the back end below is asked for a model or agent stage."""
+        """Return the request to the inner back end for a model or agent stage."""
         whole = self.request
         last = number == len(self._stages)
         request = structs.replace(
@@ -169,7 +171,7 @@ class _Staged:
         return structs.replace(request, role=inside(role, request.role, model=model))
 
     def filled(self, value: JSON) -> JSON:
-        """A value of a stage with what came before put into its texts."""
+        """Return a value of a stage with the earlier outputs filled into its texts."""
         try:
             return fill(value, self._values)
         except UnresolvedPath as error:
@@ -183,20 +185,20 @@ class _Staged:
         return record
 
     async def note(self, number: int, entry: Entry) -> None:
-        """Record something of a stage."""
+        """Record an entry of a stage."""
         await self._record(structs.replace(entry, stage=number))
 
     def _blame(self, failed: SessionFailed, number: int, stage: Stage) -> None:
-        """Say which stage it was, and count what the stages before it spent."""
+        """Add the stage to the failure, and count the usage of the stages before it."""
         failed.usage = self._usage if failed.usage is None else self._usage + failed.usage
         where = f"stage {number}" + (f" ({stage.name})" if stage.name else "")
         failed.failure = structs.replace(failed.failure, message=f"{where}: {failed.failure.message}")
 
 
 class _ToolStage:
-    """One call, recorded as a model's would be."""
+    """One tool call, recorded like a model's call."""
 
-    def __init__(self, session: _Staged, number: int, stage: Stage) -> None:
+    def __init__(self, session: _PipelineSession, number: int, stage: Stage) -> None:
         self._session = session
         self._number = number
         self._tool = str(stage.tool)
@@ -219,7 +221,7 @@ class _ToolStage:
         if begun and mutates:
             return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
         args = self._session.filled(self._args)
-        problem = wrong_call(tools, self._tool, args)
+        problem = await aside(wrong_call, tools, self._tool, args)
         if problem:
             return await self._failed(ToolError("invalid_args", problem))
         if mutates:
@@ -241,7 +243,7 @@ class _ToolStage:
         return entry
 
     def _outcome(self, entry: ToolResult) -> JSON:
-        """What a recorded result means: the same whether it was just made or stood in the log."""
+        """Return the result or raise the failure of a call; the same for a new and a stored one."""
         if entry.outcome == "unknown":
             message = f"the process died while {self._tool} ran; nobody knows whether it happened"
             hint = "look at the workspace, then retry the run: the step begins again"

@@ -1,15 +1,15 @@
-"""The providers of models: one row each, and what is configured of them on this machine.
+"""The providers of models: one row each, and their configuration on this machine.
 
-Everything that knows providers reads it here: the settings and their environment variables, which model is
-chosen when nobody names one, how a model's name is understood, prices, what must never be handed on.
+All code that needs provider data reads it here: the settings and their environment variables, the default
+model, the parsing of model names, prices, and the keys that must not be passed on.
 
 Rules
-* A provider is one row. What it speaks is one of the wire formats in `models/wire_formats`; only a provider
-  that speaks otherwise needs more than its row.
-* A model is `provider:name`, or `format:name` where a row gives words that insist on a wire format. A bare
-  name is understood when it begins like the models of one provider, or when a server of somebody else's is
-  configured, which may call its models anything.
-* Nothing here imports an SDK or asks anybody.
+* A provider is one row. It uses one of the wire formats in `models/connections`. Only a provider with another
+  format needs more than its row.
+* A model is `provider:name`, or `format:name` if the row has words that select a wire format. A bare name is
+  accepted if it starts like the models of one provider. It is also accepted if a compatible server is
+  configured, because such a server can use any model names.
+* Nothing here imports an SDK or sends a request.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 WireFormat: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
@@ -26,31 +27,31 @@ class Provider(Struct, frozen=True, kw_only=True):
     """One row of the table."""
 
     name: str
-    """What stands before the colon in the names of its models."""
+    """The part before the colon in the names of its models."""
     address: str
-    """Where it is itself."""
+    """The provider's own address."""
     speaks: WireFormat
     default_model: str
     fast_model: str
     """For summaries and other small work."""
     families: tuple[str, ...] = ()
-    """How the names of its models begin."""
+    """Prefixes of the names of its models."""
     imitated: WireFormat | None = None
-    """What servers of other people speak that can be used in its place: their models have any name, and they
-    may want no key. None: nobody is expected to speak like it."""
+    """The wire format of compatible servers that can replace it. Their models have any name, and they may
+    need no key. None: there are no such servers."""
     words: Mapping[str, WireFormat] = {}
-    """Other words before the colon, which insist on a wire format."""
+    """Other words before the colon, which select a wire format."""
     prices: str | None = None
-    """Its name in the list of prices; None: what it charges is not known."""
+    """Its name in the price list; None: its prices are unknown."""
 
     @property
     def key_variable(self) -> str:
-        """The environment variable that holds its key."""
+        """The environment variable with its key."""
         return f"{self.name.upper()}_API_KEY"
 
     @property
     def address_variable(self) -> str:
-        """The environment variable that names another address."""
+        """The environment variable with another address."""
         return f"{self.name.upper()}_BASE_URL"
 
     @property
@@ -63,7 +64,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 
     @property
     def default(self) -> str:
-        """The model that is asked when nobody names one, with the provider's word."""
+        """The default model, with the provider's name."""
         return f"{self.name}:{self.default_model}"
 
     @property
@@ -71,7 +72,7 @@ class Provider(Struct, frozen=True, kw_only=True):
         return f"{self.name}:{self.fast_model}"
 
     def is_at(self, url: str | None) -> bool:
-        """Whether an address is the provider's own; None is.
+        """Return whether an address is the provider's own; None counts as its own.
 
         >>> OPENAI.is_at("https://eu.api.openai.com/v1"), OPENAI.is_at("http://127.0.0.1:80/v1")
         (True, False)
@@ -82,7 +83,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 
         try:
             host, own = urlsplit(url).hostname or "", urlsplit(self.address).hostname or ""
-        except ValueError:  # no address at all: whoever connects will say so
+        except ValueError:  # not an address; the connection will report it
             return False
         return host == own or host.endswith(f".{own}")
 
@@ -108,7 +109,7 @@ ANTHROPIC = Provider(
     prices="anthropic",
 )
 PROVIDERS = (OPENAI, ANTHROPIC)
-"""In the order in which they are looked for when nobody names a model."""
+"""In the order in which they are checked if no model is configured."""
 
 _key_variables = {row.key_variable for row in PROVIDERS}
 
@@ -119,17 +120,25 @@ def guard_keys(providers: Iterable[Provider]) -> None:
 
 
 def key_variables() -> frozenset[str]:
-    """The environment variables whose values no program that we start may have."""
+    """Return the environment variables that no started program receives."""
     return frozenset(_key_variables)
 
 
+class Rate(Struct, frozen=True):
+    """The price of one token of a model in micro-dollars, or of a million tokens in dollars."""
+
+    input: float
+    output: float
+    cached: float
+
+
 class ModelName(Struct, frozen=True):
-    """The name of a model, understood."""
+    """The parsed name of a model."""
 
     provider: Provider
     speaks: WireFormat
     name: str
-    """As the provider calls it."""
+    """The provider's own name for it."""
 
 
 class Access(Struct, frozen=True, kw_only=True):
@@ -138,16 +147,20 @@ class Access(Struct, frozen=True, kw_only=True):
     providers: Sequence[Provider] = PROVIDERS
     keys: Mapping[str, str] = {}
     addresses: Mapping[str, str] = {}
-    """Where providers are reached that are not at their own address."""
+    """Addresses of providers that are not at their own address."""
+    own_prices: Mapping[str, Rate] = {}
+    """The user's prices of models, by name, with or without the provider's name."""
     native_json: bool = False
-    """The server constrains answers to a schema itself; small models cannot hand them in by a tool call."""
+    """Whether the server itself constrains answers to a schema, because small models cannot submit them by a
+    tool call."""
 
     @classmethod
     def of(cls, config: Mapping[str, object], providers: Sequence[Provider]) -> Access:
-        """What the configuration says."""
+        """Return the keys, addresses and prices from the configuration."""
         keys = {row.name: str(key) for row in providers if (key := config[row.key_setting])}
         addresses = {row.name: str(url) for row in providers if (url := config[row.address_setting])}
-        return cls(providers=providers, keys=keys, addresses=addresses)
+        priced = msgspec.json.decode(str(config["models.prices"] or "{}"), type=dict[str, Rate])
+        return cls(providers=providers, keys=keys, addresses=addresses, own_prices=priced)
 
     def __repr__(self) -> str:
         return "Access(…)"
@@ -161,22 +174,26 @@ class Access(Struct, frozen=True, kw_only=True):
         return self.addresses.get(provider.name, provider.address)
 
     def is_imitated(self, provider: Provider) -> bool:
-        """Whether a server of somebody else's is asked in the provider's place."""
+        """Return whether a compatible server is used in place of the provider."""
         elsewhere = not provider.is_at(self.addresses.get(provider.name))
         return provider.imitated is not None and elsewhere
 
     def is_usable(self, provider: Provider) -> bool:
-        """Whether there is all that the provider wants: a key, or an address where none may be wanted."""
+        """Return whether the provider has a key, or an address that may need no key."""
         return provider.name in self.keys or (
             provider.imitated is not None and provider.name in self.addresses
         )
 
     def prices(self, provider: Provider) -> str | None:
-        """The name in the list of prices that holds for what the provider answers; None: nobody knows."""
+        """Return the name in the price list for the provider's responses; None: unknown."""
         return provider.prices if provider.is_at(self.addresses.get(provider.name)) else None
 
+    def own_rate(self, *names: str) -> Rate | None:
+        """Return the user's price of a model; `names` are its possible names."""
+        return next((self.own_prices[name] for name in names if name in self.own_prices), None)
+
     def understand(self, model: str) -> ModelName | None:
-        """What the name of a model means; None when it names no provider known here.
+        """Parse the name of a model; None if its provider is unknown.
 
         >>> Access().understand("claude-sonnet-4-6").provider.name
         'anthropic'
@@ -192,7 +209,7 @@ class Access(Struct, frozen=True, kw_only=True):
         return None if found is None else ModelName(found, self._speaks(found), model)
 
     def words(self) -> list[str]:
-        """What may stand before the colon."""
+        """Return all words that are allowed before the colon."""
         return [word for row in self.providers for word in (row.name, *row.words)]
 
     def _speaks(self, provider: Provider) -> WireFormat:

@@ -1,17 +1,17 @@
-"""Redaction: no secret goes into a log, an output or an error.
+"""Redaction: no secret gets into a log, an output or an error.
 
 Rules
-* Two kinds of secrets are known: values (the keys this process was given) and shapes (text that looks like
-  the key of a well-known service, whoever's it is).
-* Values are nobody's business: they are taken out of what is recorded and of what a model is told. Shapes are
-  taken out of what is recorded only. A model that edits a file with a key in it must see the file as it is,
-  or it would write the mark back into it.
-* Redaction never fails and never changes anything but text. What holds no secret comes back as the same
-  object, so the usual case costs one search.
-* Text is shortened in many places, and a cut may go through a value: what is left of it before the end of
-  the text, or before the mark of a cut, goes too when it is half of the value or more.
-* Stores are given `encoded`, which every byte passes on its way to the disk: whoever forgets to redact what
-  it records leaks nothing.
+* There are two kinds of secrets: values (the keys that this process has) and shapes (text that looks like the
+  key of a well-known service).
+* Values are removed from everything that is recorded and from everything that a model receives. Shapes are
+  removed only from recorded text. A model that edits a file with a key must see the file unchanged, or it
+  would write the mark into the file.
+* Redaction never fails and changes only text. A value without secrets is returned as the same object, so that
+  the usual case costs one search.
+* Text is shortened in many places, and a cut may be inside a value. A remaining part before the end of the
+  text, or before the mark of a cut, is removed if it is at least half of the value.
+* Stores use `encoded` for every byte on its way to the disk. So code that forgets to redact its records does
+  not leak a value.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ import msgspec
 
 from fanfold.agents.providers import key_variables
 from fanfold.kernel.plan import JSON
-from fanfold.text.excerpts import CUT
-from fanfold.text.patterns import regex
+from fanfold.language.terminal import CUT
 
 MARK = "[redacted]"
 MIN_SECRET_CHARS = 8
 MIN_OTHER_CHARS = 16
 MIN_CUT_CHARS = 12
 
-# Anywhere in the name, as a word of its own or at the end of one: AUTHTOKEN, API_KEY_2, but not KEYBOARD.
-_NAMES = regex(
+# Anywhere in the name, as a separate word or at the end of one: AUTHTOKEN, API_KEY_2, but not KEYBOARD.
+_NAMES = (
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|WEBHOOK|MNEMONIC|BEARER|JWT"
     r"|AUTHORIZATION|(?:^|_)(?:AUTH|CRED|PAT|PASS|DSN))S?(?=_|\d|$)|_PWD(?=_|$)|CONNECTION_STRING"
 )
-# What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
-# runs of the same characters and have to survive.
+# A shape must not be part of a longer word. Signatures and hashes of providers are long runs of the same
+# characters and must not change.
 _SHAPES = r"""(?<![A-Za-z0-9_\-])(?:
         sk-[A-Za-z0-9_\-]{16,}              # OpenAI, Anthropic and many that copied them
       | (?:AKIA|ASIA)[0-9A-Z]{16}           # AWS
@@ -62,21 +61,21 @@ _T = TypeVar("_T", bound=JSON)
 
 @cache
 def _shapes() -> re.Pattern[str]:
-    """Compiled when a text is looked at: it takes a while, and whoever lists runs looks at none."""
+    """Return the pattern, compiled at first use, because it is slow and many commands do not need it."""
     return re.compile(_SHAPES, re.VERBOSE | re.DOTALL)
 
 
 def looks_secret(name: str) -> bool:
-    """Whether the name of a variable says that its value is nobody's business.
+    """Return whether the name of a variable indicates a secret.
 
     >>> [looks_secret(name) for name in ("GITHUB_TOKEN", "API_KEY_2", "SENTRY_DSN", "LANG", "PWD")]
     [True, True, True, False, False]
     """
-    return name in key_variables() or _NAMES.search(name.upper()) is not None
+    return name in key_variables() or re.search(_NAMES, name.upper()) is not None
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a value gives itself away: the key of a well-known service, a password in an address.
+    """Return whether a value looks like a secret: a key of a well-known service, a password in an address.
 
     >>> [holds_secret(text) for text in ("postgres://me:pass@host/db", "redis://:pass@host", "https://host/db")]
     [True, True, False]
@@ -85,7 +84,7 @@ def holds_secret(text: str) -> bool:
 
 
 def without_credentials(url: str) -> str:
-    """An address without the user name, password and query that people put into addresses.
+    """Return an address without user name, password and query.
 
     >>> without_credentials("postgres://me:pass@host:99/db?key=secret"), without_credentials("host:7233")
     ('postgres://host:99/db', 'host:7233')
@@ -103,7 +102,7 @@ def without_credentials(url: str) -> str:
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """The secrets of an environment: provider keys, and long values whose name says what they are."""
+    """Return the secrets of an environment: provider keys, and long values whose name indicates a secret."""
     values = [
         environment[name] for name in key_variables() if len(environment.get(name, "")) >= MIN_SECRET_CHARS
     ]
@@ -112,8 +111,23 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
+_PARTS = r"""(?x)(?<![\w*])(?:
+        [\w\-]*[*•●…]{3,}[\w\-*•●…]*            # sk-ab****wxyz, ****wxyz
+      | (?:sk|pk|rk|key|gsk|xai|AIza)[\w\-]*\.{2,}[\w\-]*   # sk-ab...wxyz
+    )|(?<=ending\ in\ )\S+|(?<=ends\ with\ )\S+|(?<=starting\ with\ )\S+"""
+
+
+def without_key_parts(text: str) -> str:
+    """Return a provider's message about a key without the quoted part of the key.
+
+    >>> without_key_parts("Incorrect API key provided: sk-ab**********wxyz. See **the docs**.")
+    'Incorrect API key provided: [redacted]. See **the docs**.'
+    """
+    return re.sub(_PARTS, MARK, text)
+
+
 class Redactor:
-    """Takes secrets out of text and of JSON values.
+    """Removes secrets from text and from JSON values.
 
     >>> Redactor(["hunter2-hunter2"]).text("the password is hunter2-hunter2, the key sk-abcdefghijklmnop1234")
     'the password is [redacted], the key [redacted]'
@@ -121,9 +135,9 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         given = {value for value in values if len(value) >= MIN_SECRET_CHARS}
-        # As it is, in an address, and inside JSON that is itself a text, in both ways of writing that.
+        # Unchanged, in an address, and inside JSON that is itself a text, in both encodings.
         known = given | {write(value) for value in given for write in (_quoted, _in_json, _in_ascii_json)}
-        # Longest first: a secret that begins with another one must go as a whole.
+        # Longest first: a secret that starts with another one must be removed as a whole.
         self._known = sorted(known, key=lambda value: (-len(value), value))
         self._values = re.compile("|".join(map(re.escape, self._known)))
         self._beginnings = tuple(dict.fromkeys(map(_beginning, self._known)))
@@ -131,27 +145,27 @@ class Redactor:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], also: Iterable[str | None] = ()) -> Redactor:
-        """The secrets of an environment: provider keys, and long values whose name says what they are."""
+        """Return a redactor for the secrets of an environment, see `secrets_of`, and for `also`."""
         return cls([*secrets_of(environment), *(value for value in also if value)])
 
     def text(self, text: str) -> str:
-        """The text without values and shapes."""
+        """Return the text without values and shapes."""
         return _shapes().sub(MARK, self.known(text))
 
     def known(self, text: str) -> str:
-        """The text without the values this process was given."""
-        for begins in self._beginnings:  # quicker than a pattern, and nearly always all there is to do
+        """Return the text without the values of this process."""
+        for begins in self._beginnings:  # faster than a pattern, and sufficient in most cases
             if begins in text:
                 return self._cut_short(self._values.sub(MARK, text))
         return text
 
     def json(self, value: _T, *, shapes: bool = True) -> _T:
-        """The value with every text in it redacted, keys of objects included."""
+        """Return the value with every text in it redacted, including keys of objects."""
         cleaned: _T = _each(value, self.text if shapes else self.known)
         return cleaned
 
     def _cut_short(self, text: str) -> str:
-        """The text without what is left of values that were cut."""
+        """Return the text without the remaining parts of values that were cut."""
         for value in self._known:
             begins = _beginning(value)
             at = text.find(begins)
@@ -166,7 +180,7 @@ class Redactor:
         return text
 
     def encoded(self, data: bytes) -> bytes:
-        """Encoded JSON without the values this process was given.
+        """Return encoded JSON without the values of this process.
 
         >>> Redactor(["hunter2-hunter2"]).encoded(b'["the password is hunter2-hunter2"]')
         b'["the password is [redacted]"]'
@@ -176,7 +190,7 @@ class Redactor:
                 break
         else:
             return data
-        # Bytes alone do not tell: the "n" of a secret may be the end of an escaped line break.
+        # Bytes are not sufficient: the "n" of a secret may be the end of an escaped line break.
         try:
             value = msgspec.json.decode(data)
         except msgspec.DecodeError:  # plain text
@@ -186,27 +200,27 @@ class Redactor:
 
 
 def _beginning(value: str) -> str:
-    """As much of a value as must not be left of it."""
+    """Return the part of a value that must not remain."""
     return value[: max(MIN_CUT_CHARS, (len(value) + 1) // 2)]
 
 
 def _quoted(text: str) -> str:
-    """The text as it stands in an address."""
+    """Return the text as it is encoded in an address."""
     from urllib.parse import quote
 
     return quote(text, safe="")
 
 
 def _in_ascii_json(text: str) -> str:
-    """The text as it stands in JSON that is written in ASCII alone, as Python does."""
+    """Return the text as it is encoded in ASCII-only JSON, the default of Python."""
     return json.dumps(text)[1:-1]
 
 
 def _in_json(text: str) -> str:
-    """The text as it stands between the quotes of a JSON string."""
+    """Return the text as it is encoded between the quotes of a JSON string."""
     try:
         return msgspec.json.encode(text)[1:-1].decode()
-    except UnicodeEncodeError:  # half a surrogate pair, which no JSON of ours can hold
+    except UnicodeEncodeError:  # half a surrogate pair, which our JSON cannot contain
         return text
 
 
@@ -226,5 +240,5 @@ def _each(value: JSON, clean: Callable[[str], str]) -> JSON:
 
 
 def _same(before: Iterable[object], after: Iterable[object]) -> bool:
-    # A search that finds nothing hands back the text it was given.
+    # A search without a match returns the original object.
     return all(one is other for one, other in zip(before, after, strict=True))

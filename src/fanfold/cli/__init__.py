@@ -1,1 +1,1 @@
-"""The command line: presents what wiring, recipe and runtime can do; decides nothing itself."""
+"""The command line. It presents operations of `api` and decides nothing itself."""

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 from msgspec import Struct
 
-from fanfold.cli.terminal.output import plain, say, say_json, tell, wants_colour
+from fanfold.cli.output import plain, say, say_json, tell, wants_colour
+from fanfold.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    AuthorError,
+    BugError,
+    FanfoldError,
+    WorldError,
+)
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.language.inputs import parse_input_text
+from fanfold.project_files import read_named
 
 if TYPE_CHECKING:
-    from fanfold.runtime.operations.project import Project
-
+    from fanfold.api.permission import Options
+    from fanfold.api.project import Project
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +102,8 @@ class Invocation(Struct, frozen=True):
         from fanfold.wiring import wire  # whoever only asks for help need not wait for it
 
         project = wire(self.project, to_read=to_read)
+        if project.notice:
+            tell(f"notice[state.moved]: {plain(project.notice)}\n")
         try:
             yield project
         finally:
@@ -133,15 +153,15 @@ def command(
 
 
 def _project_named(given: str) -> Path:
-    from fanfold.trust.location import project_folder
+    from fanfold.workspace.repository import project_folder
 
     return project_folder(given, "--project")
 
 
 def _project_here(quiet: bool) -> Path:
     """The project around the current folder; told, where it is another one."""
-    from fanfold.runtime.config import fanfold_home, user_home
-    from fanfold.trust.location import find_project
+    from fanfold.engine.config import fanfold_home, user_home
+    from fanfold.workspace.repository import find_project
 
     own_folder, home = fanfold_home(os.environ), user_home(os.environ)
     folder = find_project(Path(), home=home, own_folder=own_folder)
@@ -150,3 +170,331 @@ def _project_here(quiet: bool) -> Path:
     if not quiet:
         tell(f"project {plain(str(folder))}\n")
     return folder
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the user sees when a command cannot do what was asked.
+#
+# Every failure has the shape of `fanfold.errors`: `error[code]: message` and a hint on stderr, or with
+# `--json` one document on stdout; click's own usage errors and our bugs included.
+
+REPORT_HINT = "this is a bug in Fanfold: please report it with the command and what FANFOLD_DEBUG=1 shows"
+
+_CLICKS_WORDS = {
+    "is not a valid integer range": "is no whole number",
+    "is not a valid integer": "is no whole number",
+    "is not a valid float range": "is no number",
+    "is not a valid float": "is no number",
+}
+"""What click says of numbers, as people say it."""
+
+
+def report(error: BaseException, arguments: list[str]) -> int:
+    """Tell the user about `error`; returns the exit status."""
+    if isinstance(error, BrokenPipeError):
+        return reader_left()
+    if os.environ.get("FANFOLD_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        from fanfold.cli.output import tell
+
+        tell("interrupted\n")
+        return EXIT_INTERRUPTED
+    failure = _as_failure(error)
+    complete_hint(failure, arguments)
+    try:
+        if wants_json(arguments):
+            from fanfold.api.approvals import error_document
+            from fanfold.cli.output import say_json
+
+            say_json(error_document(failure))
+        else:
+            _say_error(failure, refuse_colour="--no-color" in arguments)
+        sys.stdout.flush()
+    except OSError as unheard:  # nobody reads it, or there is no room for it
+        reader_left()
+        if not isinstance(unheard, BrokenPipeError):
+            _say_error(failure, refuse_colour="--no-color" in arguments)
+    return failure.exit_status
+
+
+def complete_hint(failure: FanfoldError, arguments: list[str]) -> None:
+    """Where one more option is all that is missing, say the whole command, with everything that was given."""
+    more: list[str] = []
+    if failure.code == "permission_denied" and "--yes" in failure.hint and "--yes" not in arguments:
+        more = ["--yes"]
+    elif failure.code == "recipe.missing_input" and "run" in arguments:
+        examples = failure.details.get("examples")
+        pairs = examples.items() if isinstance(examples, dict) else ()
+        more = [word for name, value in pairs for word in ("-i", f"{name}={value}")]
+    if not more:
+        return
+    from fanfold.agents.redaction import Redactor
+
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    command = shlex.join(["fanfold", *arguments[:at], *more, *arguments[at:]])
+    if Redactor.of(os.environ).text(command) != command:
+        return  # who typed a secret is not shown it, in a log of a CI server perhaps
+    before = f"{failure.hint}; " if failure.hint and more != ["--yes"] else ""
+    failure.hint = f"{before}{'to permit it' if more == ['--yes'] else 'for example'}: {command}"
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """True when the command line asks for JSON, also when the rest of it could not be understood."""
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    pairs = pairwise(words)
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
+
+
+def unknown_command(name: str, known: Iterable[str]) -> AuthorError:
+    """A mistyped command, with the nearest one as a hint."""
+    from fanfold.language.diagnostics import nearest
+
+    near = nearest(name, tuple(known))
+    hint = f'did you mean "fanfold {near}"?' if near else "fanfold --help lists the commands"
+    if name.endswith((".yaml", ".yml")):
+        file = shlex.quote(name)
+        hint = f"to check or run a recipe: fanfold check {file}, fanfold run {file}"
+    return AuthorError("usage.unknown_command", f'there is no command "{name}"', hint=hint)
+
+
+def unknown_option(word: str) -> AuthorError:
+    """An option before any command that is none of the common ones."""
+    return AuthorError(
+        "usage.unknown_option",
+        f'"{word}" is not an option of fanfold',
+        hint="options of a command come after its name; fanfold --help lists the commands",
+    )
+
+
+def _as_failure(error: BaseException) -> FanfoldError:
+    if isinstance(error, FanfoldError):
+        return error
+    usage = _usage_failure(error)
+    if usage is not None:
+        return usage
+    if isinstance(error, OSError) and error.strerror:
+        name = f": {error.filename}" if error.filename else ""
+        return WorldError("world.io", f"{error.strerror}{name}")
+    kind = type(error).__name__
+    return BugError("internal", f"{kind}: {str(error)[:300]}", hint=REPORT_HINT, exit_status=EXIT_INTERNAL)
+
+
+def _usage_failure(error: BaseException) -> FanfoldError | None:
+    if "click" not in sys.modules:  # then it cannot be click's error, and click need not be loaded
+        return None
+    import click
+
+    if not isinstance(error, click.ClickException):
+        return None
+    if not isinstance(error, click.UsageError):
+        return AuthorError("usage", error.format_message())
+    message = " ".join(error.format_message().rstrip(".").split())
+    context = error.ctx
+    hint = (
+        f"{context.command_path} --help shows how it is used"
+        if context
+        else "fanfold --help lists the commands"
+    )
+    for theirs, ours in _CLICKS_WORDS.items():
+        message = message.replace(theirs, ours)
+    near = getattr(error, "possibilities", None) or _meant_choice(error)
+    if near:
+        # click appends its own question to the message; ours stands in the hint line.
+        message = message.partition(" Did you mean")[0].partition(" (Possible")[0].rstrip(".")
+        hint = f"did you mean {' or '.join(sorted(near))}?"
+    return AuthorError(_usage_code(error), message, hint=hint)
+
+
+def _meant_choice(error: click.UsageError) -> list[str]:
+    """Which of the words that an argument or option takes was probably meant."""
+    import click
+
+    param = getattr(error, "param", None)
+    typed = error.message.partition("' is not one of ")[0].lstrip("'")
+    if param is None or not isinstance(param.type, click.Choice) or typed == error.message:
+        return []
+    from fanfold.language.diagnostics import nearest
+
+    near = nearest(typed, param.type.choices)
+    return [near] if near else []
+
+
+def _usage_code(error: object) -> str:
+    known = {
+        "NoSuchOption": "usage.unknown_option",
+        "MissingParameter": "usage.missing_argument",
+        "BadParameter": "usage.bad_value",
+        "BadOptionUsage": "usage.bad_option",
+        "BadArgumentUsage": "usage.bad_argument",
+    }
+    return known.get(type(error).__name__, "usage")
+
+
+def _say_error(failure: FanfoldError, refuse_colour: bool) -> None:
+    from fanfold.cli.output import paint, plain, tell, wants_colour
+
+    colour = wants_colour(sys.stderr, refuse_colour)
+    rendered = getattr(failure, "rendered", None)
+    if rendered is not None:  # a refused recipe: its diagnostics say it all
+        tell(rendered(colour))
+        return
+    head = paint(f"error[{failure.code}]", "red", colour)
+    tell(f"{head}: {plain(failure.message)}\n")
+    if failure.hint:
+        tell(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
+
+
+def reader_left() -> int:
+    """`fanfold list | head -1`: the reader has what it wanted, so this is no failure."""
+    from fanfold.cli.output import write_nowhere
+
+    write_nowhere(sys.stdout)
+    return EXIT_OK
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Ages and moments as people type them: `90m`, `12h`, `30d`, `8w`, or a date.
+
+_AGE = r"(?a)([0-9]{1,6})(m|h|d|w)"
+_UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+
+
+def read_age(flag: str, text: str) -> int:
+    """Milliseconds."""
+    found = re.fullmatch(_AGE, text)
+    if found is None:
+        message = f"{flag} {text} is not an age"
+        raise AuthorError("usage.bad_value", message, hint="write 90m, 12h, 30d or 8w")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def read_moment(flag: str, text: str) -> int:
+    """Milliseconds since the epoch, of so long ago or of a date (local time, unless it says another)."""
+    if re.fullmatch(_AGE, text):
+        return int(time.time() * 1_000) - read_age(flag, text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000)
+    except (ValueError, OverflowError, OSError):
+        message = f"{flag} {text} is neither an age nor a date"
+        raise AuthorError("usage.bad_value", message, hint="write 12h, 30d, 2026-01-31 or …T12:00") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Inputs as people give them: `-i name=value` and `--inputs FILE`.
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
+
+def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
+    """Only what the user gave, by name, not yet checked against the declarations."""
+    given: dict[str, JSON] = {} if file is None else _read_file(project, Path(file))
+    declared = {one.name: one for one in plan.inputs}
+    seen: set[str] = set()
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise AuthorError(
+                "usage.bad_input",
+                f"-i {pair} is not NAME=VALUE",
+                hint=f'for example -i {plan.inputs[0].name if plan.inputs else "name"}="some text"',
+            )
+        if name in seen:
+            raise AuthorError("usage.bad_input", f'input "{name}" is given twice', hint="keep one of them")
+        seen.add(name)
+        if not _is_unicode(text):
+            raise AuthorError("usage.bad_input", f'input "{name}" is not UTF-8 text')
+        given[name] = parse_input_text(declared[name], text) if name in declared else text
+    return given
+
+
+def _is_unicode(text: str) -> bool:
+    """Bytes of the command line that are not UTF-8 arrive as lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else True
+
+
+def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
+    """The content of a file that a flag names; what is wrong is said with the flag's name."""
+    try:
+        data = read_named(project, file, MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        there = "\0" not in str(file) and not file.is_absolute() and (project / file).is_file()
+        hint = f"from here it is {os.path.relpath(project / file)}" if there else ""
+        raise AuthorError(code, f"{flag} {file} cannot be read: {reason}", hint=hint) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise AuthorError(code, f"{flag} {file} is larger than 16 MiB")
+    return data
+
+
+def read_script(project: Path, file: Path) -> str:
+    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
+    from fanfold.agents.script import Script
+
+    data = read_text_file(project, file, "--script", "usage.bad_script")
+    return Script.load(data, str(file)).source
+
+
+def read_options(
+    project: Path,
+    *,
+    model: str | None = None,
+    agent_backend: str | None = None,
+    script: str | None = None,
+    permission: str | None = None,
+    **more: Any,
+) -> Options:
+    """What is fixed for whatever is started, as the flags say."""
+    from fanfold.api.permission import Options  # help and predictions need none
+
+    return Options(
+        model=model,
+        backend=agent_backend,
+        script=None if script is None else read_script(project, Path(script)),
+        script_file=script or "",
+        permission=permission or "ask",
+        **more,
+    )
+
+
+def read_value(project: Path, file: Path, flag: str) -> JSON:
+    """A value from a file: JSON from `.json`, text from any other."""
+    data = read_text_file(project, file, flag)
+    try:
+        return msgspec.json.decode(data) if file.suffix == ".json" else data.decode()
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise AuthorError("usage.bad_file", f"{flag} {file} cannot be used: {error}") from None
+
+
+def _read_file(project: Path, file: Path) -> dict[str, JSON]:
+    data = read_text_file(project, file, "--inputs", "usage.bad_inputs_file")
+    value = _parse_json(data, file) if file.suffix == ".json" else _parse_yaml(data, file)
+    if not isinstance(value, dict):
+        raise AuthorError(
+            "usage.bad_inputs_file",
+            f"--inputs {file} must hold a map of input names to values",
+            hint='for example {"topic": "solid-state batteries"}',
+        )
+    return value
+
+
+def _parse_json(data: bytes, file: Path) -> JSON:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is not valid JSON: {error}") from None
+
+
+def _parse_yaml(data: bytes, file: Path) -> JSON:
+    """By the same careful reader as recipes: no tags, no aliases, no surprises."""
+    from fanfold.language.tree import plain
+    from fanfold.language.yaml_text import TextFormat, parse_yaml
+
+    tree, _, report = parse_yaml(data, str(file), TextFormat(name="inputs file", clean_values=False))
+    if tree is None or not report.ok:
+        first = next(d for d in report.diagnostics if d.severity == "error")
+        place = f"{file}:{first.range.start.line}:{first.range.start.column}"
+        raise AuthorError("usage.bad_inputs_file", f"{place}: {first.message}", hint=first.help)
+    return plain(tree)

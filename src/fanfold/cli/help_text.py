@@ -27,7 +27,8 @@ Look at runs:
   transcript  What an agent was told, said and did, with tokens and prices
   explain     Why a run or step waits, was skipped, retried, or ran then
   whatif      What a run would have taken with another number of slots
-  query       Search the outputs of steps, best match first
+  query       Search outputs, errors, prompts and transcripts
+  costs       Show what runs cost, by recipe, model, day or run
   export      Write a run into one file that opens anywhere
   import      Take a run from a file that export wrote
   replay      Fold a run's log again without running anything
@@ -40,7 +41,7 @@ Write recipes:
   check       Check recipes and explain every problem, with its place and a hint
   convert     Make a recipe of another system's workflow, and say what it lacks
   plan        Draft a recipe in phases from a task, or refine one
-  capture     Recover a recipe from what was delegated
+  capture     Turn a run into a recipe
   schema      Print the recipe format as JSON Schema, or set up editors
 
 Agents and models:

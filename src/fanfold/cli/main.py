@@ -15,61 +15,62 @@ import sys
 
 GROUPS = {
     "Run recipes": {
-        "run": "runs.run",
-        "resume": "runs.resume",
-        "pause": "runs.control",
-        "cancel": "runs.control",
-        "approve": "runs.control",
-        "reject": "runs.control",
-        "answer": "runs.control",
-        "retry": "runs.retry",
-        "fork": "runs.fork",
-        "diff": "runs.changes",
-        "apply": "runs.changes",
-        "undo": "runs.undo",
+        "run": "run",
+        "resume": "fork",
+        "pause": "control",
+        "cancel": "control",
+        "approve": "control",
+        "reject": "control",
+        "answer": "control",
+        "retry": "fork",
+        "fork": "fork",
+        "diff": "control",
+        "apply": "control",
+        "undo": "control",
     },
     "Look at runs": {
-        "runs": "history.runs",
-        "inspect": "history.inspect",
-        "watch": "history.logs",
-        "logs": "history.logs",
-        "transcript": "history.transcript",
-        "explain": "history.explain",
-        "whatif": "history.whatif",
-        "query": "history.query",
-        "export": "runs.archives",
-        "import": "runs.archives",
-        "replay": "history.verify",
-        "verify": "history.verify",
+        "runs": "run_list",
+        "inspect": "history",
+        "watch": "history",
+        "logs": "history",
+        "transcript": "transcript",
+        "explain": "history",
+        "whatif": "transcript",
+        "query": "history",
+        "costs": "transcript",
+        "export": "control",
+        "import": "control",
+        "replay": "transcript",
+        "verify": "transcript",
     },
     "Write recipes": {
-        "init": "system.init",
-        "list": "recipes.catalogue",
-        "show": "recipes.catalogue",
-        "check": "recipes.check",
-        "convert": "recipes.convert",
-        "plan": "recipes.plan",
-        "capture": "recipes.capture",
-        "schema": "recipes.schema",
+        "init": "system",
+        "list": "recipes",
+        "show": "recipes",
+        "check": "check",
+        "convert": "recipes",
+        "plan": "recipes",
+        "capture": "recipes",
+        "schema": "recipes",
     },
     "Agents and models": {
-        "chat": "chat.session",
-        "agents": "agents.roles",
-        "models": "agents.models",
-        "spawn": "agents.subagents",
-        "wait": "agents.subagents",
-        "send": "agents.subagents",
-        "close": "agents.subagents",
-        "ps": "agents.subagents",
-        "mcp": "agents.mcp",
+        "chat": "chat",
+        "agents": "agents",
+        "models": "agents",
+        "spawn": "agents",
+        "wait": "agents",
+        "send": "agents",
+        "close": "agents",
+        "ps": "agents",
+        "mcp": "agents",
     },
     "This installation": {
-        "serve": "system.serve",
-        "doctor": "system.doctor",
-        "smoke": "system.smoke",
-        "gc": "system.gc",
-        "state": "system.state",
-        "completion": "system.completion",
+        "serve": "system",
+        "doctor": "system",
+        "smoke": "system",
+        "gc": "system",
+        "state": "system",
+        "completion": "completion",
     },
 }
 """What people do → command → the module in this package that holds it. The order is that of the help text."""
@@ -100,7 +101,7 @@ def _run(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last door before the user
-        from fanfold.cli.failures import report
+        from fanfold.cli.command import report
 
         return report(error, arguments)
 
@@ -160,7 +161,7 @@ def _dispatch(arguments: list[str]) -> int:
         elif word in _GLOBAL_FLAGS or word.startswith("--project="):
             common.append(word)
         else:
-            from fanfold.cli.failures import unknown_option
+            from fanfold.cli.command import unknown_option
 
             raise unknown_option(word)
     if not rest:
@@ -171,16 +172,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _call(name: str, arguments: list[str]) -> int:
-    module = COMMANDS.get(name) if name else "fanfold.cli.system.next_steps"
+    module = COMMANDS.get(name) if name else "fanfold.cli.system"
     if module is None:
-        from fanfold.cli.failures import unknown_command
+        from fanfold.cli.command import unknown_command
 
         raise unknown_command(name, COMMANDS)
     from importlib import import_module
 
-    from fanfold.cli.postponed import postpone
-
-    postpone()
     from click.exceptions import Exit
 
     command = getattr(import_module(module), f"{name or 'next'}_command")

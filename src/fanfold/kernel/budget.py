@@ -1,16 +1,17 @@
-"""One budget tree: reserve before admission, settle on result.
+"""One tree of budgets: reserve before admission, settle on result.
 
 Rules
-* A reservation must fit what is left of its ledger and of every ledger above it: a child's allowance
-  is part of its parent's.
-* Money is whole micro-dollars, so that sums are exact on every machine.
-* What was really spent counts even when it is more than was reserved; the next reservation then does
-  not fit and the run pauses. Folding a log again spends nothing: it repeats the same numbers.
-* Unknown is not zero: after spending at an unknown price, a limit in money alone admits nothing more.
-  Beside a limit in tokens it counts what is known, and the tokens bound the rest.
-* A guess (no attempt of the role has ended in this run) is cut to what is left while nothing is reserved:
-  a guess must not stop a run that has money. While something is, it has to fit as it is: whoever waits
-  then learns what the first one really took.
+* A reservation must fit the rest of its ledger and of every ledger above it: the budget of a child is
+  part of its parent's budget.
+* Money is in whole micro-dollars, so that sums are exact on every machine.
+* Actual spending counts even if it exceeds the reservation. The next reservation then does not fit, and the
+  run pauses. Folding a log again spends nothing: it repeats the same numbers.
+* Unknown is not zero. After spending at an unknown price, a ledger limited only in money admits nothing more.
+  A ledger that also limits tokens counts the known prices, and its tokens bound the rest.
+* A guess is an estimate for a role of which no attempt has ended in this run. While a ledger has no
+  reservation, the guess is cut to the rest of that ledger: a guess must not stop a run that has money.
+  While a ledger has a reservation, the guess must fit uncut. A step that waits then gets an estimate from
+  the actual spending of the first attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOTHING: Amount = (0, 0)
 
 
 class Ledger:
-    """Limits, what was spent, and what running attempts may still spend. None: no limit."""
+    """Limits, spending and the reservations of running attempts. None: no limit."""
 
     __slots__ = ("max_micro_usd", "max_tokens", "reserved_micro_usd", "reserved_tokens", "spent_micro_usd",
                  "spent_tokens", "unpriced")  # fmt: skip
@@ -39,7 +40,7 @@ class Ledger:
         self.reserved_tokens = 0
         self.reserved_micro_usd = 0
         self.unpriced = False
-        """Something was spent whose price nobody knows."""
+        """Whether some spending has an unknown price."""
 
     @property
     def limited(self) -> bool:
@@ -51,11 +52,11 @@ class Ledger:
 
     @property
     def unknowable(self) -> bool:
-        """Money is the only limit, and nobody knows how much was spent."""
+        """Whether money is the only limit and the amount spent is unknown."""
         return self.unpriced and self.max_micro_usd is not None and self.max_tokens is None
 
     def left(self) -> tuple[int | None, int | None]:
-        """What can still be reserved; never below zero."""
+        """Return the tokens and micro-dollars that can still be reserved; never below zero."""
         tokens = micro_usd = None
         if self.max_tokens is not None:
             tokens = max(0, self.max_tokens - self.spent_tokens - self.reserved_tokens)
@@ -90,11 +91,11 @@ def estimate(
     history: Mapping[str, list[int]],
     ledgers: Sequence[Ledger],
 ) -> Amount:
-    """What the next attempt of a role will probably spend; `ledgers` are those it must fit.
+    """Estimate the spending of the next attempt of a role; the reservation must fit all `ledgers`.
 
-    With history: the mean of what this role spent in this run tree so far, rounded up. Without: the
-    estimate that the run was created with. Always at least one token, and one micro-dollar where dollars
-    are limited, so that an exhausted budget never admits anything.
+    With history: the mean spending of this role in this run tree so far, rounded up. Without history: the
+    estimate that the run was created with. The result is at least one token, and at least one micro-dollar
+    if money is limited. So an exhausted budget never admits an attempt.
 
     >>> estimate("worker", {}, {"worker": [2, 30, 0]}, [Ledger(100, None)])
     (15, 0)
@@ -117,7 +118,7 @@ def estimate(
 
 
 def settle_history(history: dict[str, list[int]], role: str, usage: Usage) -> None:
-    """Remember what an attempt of a role spent."""
+    """Add the spending of one attempt to the history of its role."""
     row = history.setdefault(role, [0, 0, 0])
     row[0] += 1
     row[1] += usage.tokens

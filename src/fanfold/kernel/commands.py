@@ -1,10 +1,10 @@
-"""What the kernel asks its host to do next.
+"""Commands: the requests of the kernel to its host.
 
 Rules
 * The host answers every command of a decision, in order, with exactly one event, before it reports
-  anything else. The event is durable before the effect begins.
-* A command never carries values, only addresses: the host looks values up, renders templates,
-  evaluates expressions, and puts what came out into the answering event.
+  anything else. The event is durable before the effect starts.
+* A command carries addresses, never values. The host looks up values, renders templates and
+  evaluates expressions. It puts the result into the answering event.
 
 | command | answered by |
 |---|---|
@@ -14,7 +14,7 @@ Rules
 | `Create` | `workflow_event created` in the child run's log |
 | `Skip` | `step_event skipped` |
 | `Retry` | `retrying` with the recorded time of the next attempt |
-| `Stop` | `step_event stopping`; the end of the attempt is reported later |
+| `Stop` | `step_event stopping`; the host reports the end of the attempt later |
 | `Conclude` | the step's terminal event, with its output folded from its children |
 | `Finish` | `workflow_event finished` |
 | `Pause` | `workflow_event paused` |
@@ -30,7 +30,7 @@ from fanfold.kernel.events import Failure
 
 
 class Evaluate(Struct, frozen=True, gc=False):
-    """Evaluate an expression. `what`: `admission` (`when` and templated sets), `for_each`, `until`."""
+    """Evaluate an expression. `what` is `admission` (`when` and templated sets), `for_each` or `until`."""
 
     run: str
     step: str
@@ -38,14 +38,14 @@ class Evaluate(Struct, frozen=True, gc=False):
 
 
 class Queue(Struct, frozen=True, gc=False):
-    """A step that was added takes its place behind those that came before it."""
+    """Queue a step that was added to an open run, behind the steps added before it."""
 
     run: str
     step: str
 
 
 class Start(Struct, frozen=True, gc=False):
-    """Begin one execution of one attempt. `execution` > 1: an earlier one was lost in a crash."""
+    """Start one execution of one attempt. `execution` > 1: an earlier execution ended without a result."""
 
     run: str
     step: str
@@ -57,7 +57,7 @@ class Start(Struct, frozen=True, gc=False):
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Open the log of a child run whose scope now exists."""
+    """Create the log of a child run. Its scope exists already."""
 
     run: str
     workflow: str
@@ -66,7 +66,7 @@ class Create(Struct, frozen=True, gc=False):
 
 
 class Skip(Struct, frozen=True, gc=False):
-    """`reason` is `condition`, `failure` or `ended`; `cause` names the failed dependency."""
+    """Skip a step. `reason` is `condition`, `failure` or `ended`; `cause` names the failed dependency."""
 
     run: str
     step: str
@@ -75,6 +75,8 @@ class Skip(Struct, frozen=True, gc=False):
 
 
 class Retry(Struct, frozen=True, gc=False):
+    """Record when the next attempt of a step starts."""
+
     run: str
     step: str
     attempt: int
@@ -82,7 +84,7 @@ class Retry(Struct, frozen=True, gc=False):
 
 
 class Stop(Struct, frozen=True, gc=False):
-    """Ask a running attempt to end. `reason`: `cancelled`, `timed_out` or `pause`."""
+    """Stop a running attempt. `reason` is `cancelled`, `timed_out` or `pause`."""
 
     run: str
     step: str
@@ -92,25 +94,29 @@ class Stop(Struct, frozen=True, gc=False):
 
 
 class Conclude(Struct, frozen=True, gc=False):
-    """A step ends without an attempt's report: a composite, or a step that never ran."""
+    """End a step without a report of an attempt: a composite, or a step without a process."""
 
     run: str
     step: str
     status: str
     attempt: int
-    """The attempt that was under way and ends so, with its execution; 0 when there was none."""
+    """The unfinished attempt that ends with the step; 0 if there is none. `execution` likewise."""
     execution: int
     error: Failure | None = None
     reason: str = ""
 
 
 class Finish(Struct, frozen=True, gc=False):
+    """Finish a run with this status."""
+
     run: str
     status: str
     error: Failure | None = None
 
 
 class Pause(Struct, frozen=True, gc=False):
+    """Pause a run."""
+
     run: str
     reason: str
 

@@ -1,22 +1,22 @@
-"""What to do next, as a function of the state alone.
+"""Decisions: the next commands, as a function of the state alone.
 
-The theory
-    A run is a fold over its log. `evolve` folds one event in; whatever that makes possible is settled at
-    once, deterministically, into an *agenda* of commands. `decide` only reads the agenda. So a decision
-    is a property of the log: folding the same events again gives the same agenda at every point, which
-    is why resume, replay, fork and audit need no memory besides the log.
+Theory
+    The state of a run is a fold over its log. `evolve` folds one event into the state. It then settles all
+    consequences of that event, deterministically, into an *agenda* of commands. `decide` only reads the
+    agenda. So a decision is a property of the log: the same events give the same agenda at every point.
+    This is why resume, replay, fork and audit need no memory besides the log.
 
 Rules
-* The host answers the whole agenda, in order, one event a command, before it reports anything else.
-  After every report the agenda is settled anew; two reports are never weighed together, so the start
-  order depends on the order of results and on nothing else.
-* Pure questions come first: conditions, lists, skips, ends of composites. Slots are handed out only
-  when none of these is open, so that plan order holds among everything that is ready.
-* Time is what the events say. A timer is due when an event with that time arrives; the host sends
-  `woke` when nothing else does.
-* Total: a run that is not over has a command on the agenda, an attempt running, a timer, an open
-  approval, a step that waits for files of another run, an interrupted child, is open for more steps, or
-  is paused with a reason. If a limit is all that holds it, it pauses and names it.
+* The host answers the whole agenda, in order, with one event per command, before it reports anything else.
+  The kernel settles the agenda again after every report. It never considers two reports together, so the
+  start order depends only on the order of results.
+* Pure questions come first: conditions, lists, skips, ends of composites. The kernel assigns slots only
+  when none of these is open. This keeps all ready steps in plan order.
+* Time comes from the events. A timer is due when an event with that time arrives. The host sends
+  `woke` if no other event arrives.
+* Total: every unfinished run has at least one of these: a command on the agenda, a running attempt, a timer,
+  an open approval, an open wait, a step that waits for files of another run, an interrupted child; or it is
+  open for more steps, or paused with a reason. If only a limit blocks the run, the run pauses and names it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from collections.abc import Sequence
 from heapq import heappop
 
 from fanfold.errors import BugError
+from fanfold.kernel.admission import enqueue, requeue_starved, start_ready
 from fanfold.kernel.commands import Command, Pause, Stop
 from fanfold.kernel.events import Failure
-from fanfold.kernel.fold.admission import enqueue, requeue_starved, start_ready
-from fanfold.kernel.fold.outcomes import conclude
-from fanfold.kernel.fold.sweep import end_run, sweep
-from fanfold.kernel.lifecycle import (
+from fanfold.kernel.progress import conclude, end_run, sweep
+from fanfold.kernel.state import (
     BACK_OFF,
+    BUDGET,
+    BY_DEFAULT,
     COMPLETED,
     FAILED,
     PAUSED,
@@ -40,21 +41,26 @@ from fanfold.kernel.lifecycle import (
     TERMINAL,
     TIMED_OUT,
     WAITING,
+    Composite,
+    Node,
+    State,
+    judge,
 )
-from fanfold.kernel.nodes import Composite, Node, State
-from fanfold.kernel.replies import BY_DEFAULT, judge
+from fanfold.kernel.waits import fire_waits, next_wait
 
 
 def decide(state: State) -> Sequence[Command]:
-    """The commands to carry out now, in order. Empty: wait for a report or for `next_timer`."""
+    """Return the commands to execute now, in order. Empty: wait for a report or for `next_timer`."""
     return state.agenda
 
 
 def next_timer(state: State) -> int | None:
-    """When the host must wake the run if nothing else happens, in milliseconds since the epoch."""
+    """Return when the host must send `woke` if no other event arrives, in milliseconds since the epoch."""
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED:
         return None
     due = state.timers[0][0] if state.timers else None
+    if state.deferred and (tried := next_wait(state)) is not None:
+        due = tried if due is None else min(due, tried)
     if is_ticking(state):
         for heap in (state.run_deadlines, state.scope_deadlines):
             if heap:
@@ -64,34 +70,39 @@ def next_timer(state: State) -> int | None:
 
 
 def is_ticking(state: State) -> bool:
-    """Whether time counts against run timeouts: not while paused or only people are waited for."""
+    """Whether time counts against run timeouts. It does not while the run is paused or waiting."""
     return state.root.status == RUNNING and not is_waiting(state)
 
 
 def is_waiting(state: State) -> bool:
-    """Only people or the time can go on: nothing runs, and no step waits for its next attempt, or for files
-    that another run works on.
+    """Whether the run waits only for a person, a timer or a wait (`state.Wait`).
+
+    Then no attempt runs, and no step waits for its next attempt or for files that another run uses.
     """
     busy = _is_at_work(state) or state.backoffs or state.held or state.agenda
     return not busy and _awaits(state)
 
 
 def _is_at_work(state: State) -> bool:
-    """Whether an attempt was chosen or runs; one that waits for a person to agree to it does not."""
-    return len(state.in_flight) > state.asked
+    """Whether an attempt is chosen or running. Attempts that wait for a person or a budget do not count."""
+    return len(state.in_flight) > state.asked + state.out_of_budget
 
 
 def needs_people(state: State) -> bool:
-    """Only people can go on: by an answer, by taking up what was interrupted, by adding to an open run."""
-    return is_waiting(state) and state.delays == 0
+    """Whether only a person can continue the run.
+
+    The person can approve, resume an interrupted step, or add a step to an open run.
+    """
+    return is_waiting(state) and state.delays == 0 and state.deferred == 0
 
 
 def _awaits(state: State) -> bool:
-    return state.approvals > 0 or state.delays > 0 or state.interrupted > 0 or state.root.growing
+    waiting = state.approvals or state.delays or state.deferred or state.interrupted
+    return waiting > 0 or state.root.growing
 
 
 def settle(state: State) -> None:
-    """Called when the agenda is empty: fire what is due, hand out slots, pause, or go on waiting."""
+    """Fire due timers, assign slots, pause, or keep waiting. Called when the agenda is empty."""
     if state.root.status != RUNNING:
         return
     _fire_due(state)
@@ -103,22 +114,27 @@ def settle(state: State) -> None:
         return
     if state.dirty:
         start_ready(state)
-    if not _is_at_work(state) and not state.agenda and (state.starved or state.oversize):
+    if not _is_at_work(state) and not state.agenda and _is_limited(state):
         _give_up_on_limits(state)
     if not state.agenda and not _has_something_to_wait_for(state):
         raise BugError("kernel.stuck", "the run has nothing to do and nothing to wait for")
 
 
 def _give_up_on_limits(state: State) -> None:
-    """Nothing runs and a limit holds the rest: try each once more, then pause and name the limit."""
+    """Try each step that a limit blocks once more, then pause with the limit as reason. No attempt runs."""
     requeue_starved(state)
     start_ready(state)
     state.oversize = [
         held for held in state.oversize if not held[1].closing and held[1].status not in TERMINAL
     ]
-    waits = _is_at_work(state) or state.backoffs or state.held
-    if not waits and (state.starved or state.oversize):
-        state.agenda.append(Pause(state.root.id, "budget"))
+    waits = _is_at_work(state) or state.backoffs or state.held or state.deferred
+    if not waits and _is_limited(state):
+        state.agenda.append(Pause(state.root.id, BUDGET))
+
+
+def _is_limited(state: State) -> bool:
+    """Whether a limit blocks a ready step, a composite, or a session that has started."""
+    return bool(state.starved or state.oversize or state.out_of_budget)
 
 
 def _has_something_to_wait_for(state: State) -> bool:
@@ -129,6 +145,8 @@ def _has_something_to_wait_for(state: State) -> bool:
 
 
 def _fire_due(state: State) -> None:
+    if state.waits:
+        fire_waits(state)
     timers = state.timers
     while timers and (timers[0][0] <= state.now or _is_stale(timers[0])):
         entry = heappop(timers)

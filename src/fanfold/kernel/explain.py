@@ -1,30 +1,37 @@
-"""Why a step is where it is: what it waits for, and what decided its end.
+"""Explanations: why a step has its status, and which steps or limits block it.
 
 Rules
-* An explanation is read off the state and changes nothing, so it can be asked at any point of a log.
-* Every status has a reason word from a small fixed set, and names the steps or limits behind it. What
-  has no explanation is a bug: the run would hang without a name.
+* An explanation only reads the state, so it is available at any point of a log.
+* Every status has a reason from a small fixed set, and names the steps or limits behind it. A status
+  without an explanation is a bug: the run would hang for an unknown reason.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.kernel.fold.admission import find_blocker
-from fanfold.kernel.lifecycle import (
+from fanfold.kernel.admission import find_blocker
+from fanfold.kernel.state import (
     ASKED,
     BACK_OFF,
+    BUDGET,
+    CALL,
     COMPLETED,
+    DEFERRED,
     HELD,
     INTERRUPTED,
+    LOOP,
+    MAP,
     PENDING,
     READY,
     RUNNING,
     SKIPPED,
     TERMINAL,
     WAITING,
+    Composite,
+    Node,
+    State,
 )
-from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
 
 SENTENCES = {
     "dependencies": "waits for the steps it depends on",
@@ -34,8 +41,12 @@ SENTENCES = {
     "scope_slots": "is ready; the concurrency cap of its phase or run is reached",
     "conflict": "is ready; it would touch files of a step that goes first",
     "held": "is ready; a run of another process works on files it would change",
+    "outage": "waits for a provider that does not answer",
+    "limit": "waits for a usage limit to reset",
+    "daily_cap": "waits for the next day: your own cap is used up",
     "max_agents": "is held back: no agents are left under the limit",
     "budget": "is held back: its reservation does not fit the budget",
+    "out_of_budget": "stopped after its last recorded turn: the budget is used up",
     "max_steps": "is held back: expanding it would exceed the number of steps allowed",
     "paused": "is held back: the run is paused",
     "chosen": "is about to start",
@@ -56,13 +67,13 @@ SENTENCES = {
 }
 
 SKIPPED_FOR = {"condition": "condition", "failure": "a dependency failed", "ended": "the run was ended"}
-"""Why a step was skipped, in a word or two for tables."""
+"""Why a step was skipped, as short text for tables."""
 
 WAITING_FOR = {"person": "approval", "timer": "timer"}
 
 
 class Explanation(Struct, frozen=True):
-    """`path` and `blocked_by` are tree paths; `reason` is a key of `SENTENCES`."""
+    """Why a step has its status. `path` and `blocked_by` are tree paths; `reason` is a key of `SENTENCES`."""
 
     path: str
     status: str
@@ -72,7 +83,7 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(state: State, node: Node) -> Explanation:
-    """Why this instance is in its status now."""
+    """Explain the present status of a step instance."""
     reason, blockers = _reason(state, node)
     paths = tuple(blocker.run.tree_path(blocker.path) for blocker in blockers)
     path = node.run.tree_path(node.path)
@@ -95,6 +106,8 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
         waits = node.step.traits.waits
         if waits is not None:
             return WAITING_FOR[waits], []
+        if node.reason == DEFERRED:
+            return state.waits[node.subject].reason, []
         if node.reason in (HELD, ASKED):
             return ("approval" if node.reason == ASKED else HELD), []
         return (INTERRUPTED if node.lost else BACK_OFF), []
@@ -103,7 +116,7 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
             return "max_steps", []
         return "children", [child for child in node.children if child.status not in TERMINAL]
     if node.lost:
-        return "interrupted", []
+        return ("out_of_budget" if node.reason == BUDGET else "interrupted"), []
     return ("stopping" if node.stopping else "running"), []
 
 

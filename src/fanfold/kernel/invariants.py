@@ -1,21 +1,21 @@
-"""What must hold in every run, checked event by event.
+"""Invariants of every run, checked event by event.
 
-The auditor trusts nobody: it follows the log with `books` of its own and compares. The simulator, the kill
-tests and `fanfold verify` all use it. Each invariant is one function in `CHECKS`, under the number that the
-quality goals give it.
+The auditor trusts no other code: it derives `Books` of its own from the log and compares them with the
+state. The simulator, the kill tests and `fanfold verify` use it. Each invariant is one function in `CHECKS`,
+under its number in the quality goals.
 
-What a log alone cannot show is checked where it can be seen:
+A log alone cannot show some invariants. These are checked elsewhere:
 
-| invariant | by |
+| invariant | checked by |
 |---|---|
-| 2 acknowledged means present | the simulator, `tests/kill`, `tests/store`; of what is stored, `verify` |
+| 2 acknowledged means present | the simulator, `tests/kill`, `tests/store`; for stored data, `verify` |
 | 3 folding again gives the same state | `verify`, by the hash in each commit; the simulator |
-| 14 what values were made of | references in inputs of steps here, inputs of child runs in `verify` |
-| 15 nothing of a run remains | `tests/sessions/test_processes.py`, `tests/kill`, `tests/workspace` |
+| 14 origin of values | references in inputs of steps here, inputs of child runs in `verify` |
+| 15 a run leaves nothing behind | `tests/sessions/test_processes.py`, `tests/kill`, `tests/workspace` |
 | 16 writes lie in the write-set | the host before each merge; `tests/workspace`, `tests/hostile` |
-| 17 the same results, the same starts | folding, which refuses a start out of its turn; `make agree` |
+| 17 the same results, the same starts | folding, which rejects a start out of order; `make agree` |
 | 18 no secret anywhere | `tests/e2e/test_canary.py`, `tests/models/test_secrets.py` |
-| 20 every store gives the same log | the suite of `tests/store`, which each store has to pass |
+| 20 every store gives the same log | the suite of `tests/store`, which each store must pass |
 """
 
 from __future__ import annotations
@@ -25,37 +25,215 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
-from fanfold.kernel.books import Address, Books
-from fanfold.kernel.events import Envelope, Event, Evidence, Failure, Finished, WorkflowEvent
-from fanfold.kernel.fold.tolerance import untolerated
-from fanfold.kernel.lifecycle import (
+from fanfold.kernel.events import (
+    NOTHING_SPENT,
+    UNCOUNTED,
+    CancelRequested,
+    EndRequested,
+    Envelope,
+    Event,
+    Evidence,
+    Failure,
+    LimitsRaised,
+    Payment,
+    ResumeRequested,
+    RunCreated,
+    RunFinished,
+    RunResumed,
+    Settings,
+    StepAdded,
+    StepEvent,
+    SubagentEvent,
+    Usage,
+    WorkflowEvent,
+)
+from fanfold.kernel.paths import overlaps
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Ref
+from fanfold.kernel.progress import untolerated
+from fanfold.kernel.state import (
     COMPLETED,
+    EVENT_WORDS,
     FAILED,
+    LEAF,
+    LOOP,
+    MAP,
     PAUSED,
     RUN_TERMINAL,
     SKIPPED,
     TERMINAL,
     TIMED_OUT,
     UNSUCCESSFUL,
+    Composite,
+    Loop,
+    Map,
+    Node,
+    Run,
+    State,
 )
-from fanfold.kernel.nodes import LEAF, LOOP, MAP, Composite, Loop, Map, Node, Run, State
-from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Ref
+
+# -----------------------------------------------------------------------------------------------------------
+# Books: a record of the log that is independent of the kernel's state.
+#
+# They come from the events alone. From the state they use only the shape of the tree: the steps and their
+# recipe. If a single event shows a violation, the books report it while they record the event.
+
+Address = tuple[str, str]
+"""(run id, path in that run)"""
+
+
+class Attempt:
+    """The number of executions and results of one attempt, according to the log."""
+
+    __slots__ = ("executions", "results")
+
+    def __init__(self) -> None:
+        self.executions = 0
+        self.results = 0
+
+
+class Books:
+    """The facts from all events of one run tree so far."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.log_seq: dict[str, int] = {}
+        self.tree_seq = 0
+        self.epoch = 0
+        self.status: dict[Address, str] = {}
+        """Terminal status by address."""
+        self.skip_reason: dict[Address, str] = {}
+        self.attempts: dict[tuple[str, str, int], Attempt] = {}
+        self.live: dict[Address, Node] = {}
+        """Steps with an unfinished attempt; interrupted ones too, unless they wait for a person."""
+        self.open = False
+        """Whether this is an open run."""
+        self.growing = False
+        """Whether an open run still accepts steps."""
+        self.interrupted: dict[Address, Node] = {}
+        """Steps of an open run that lost their process, until a client resumes them."""
+        self.closed: set[Address] = set()
+        self.agents = 0
+        self.retried: dict[Address, str] = {}
+        """Failure class of the last attempt of a step."""
+        self.max_agents = 0
+        self.max_tokens: int | None = None
+        self.max_micro_usd: int | None = None
+        self.tokens = 0
+        self.micro_usd = 0
+        self.paid: dict[tuple[str, str, int], Usage] = {}
+        """The spending that sessions of each attempt reported before it ended."""
+        self.last: Node | None = None
+        """The node of the last recorded event."""
+
+    def note_run(self, run: Run, data: WorkflowEvent) -> Iterator[tuple[int, str]]:
+        """Record an event of a run; yield the violations that it shows (number, message)."""
+        if isinstance(data, RunCreated) and data.plan is not None:
+            self.open = self.growing = data.plan.open
+            self.settings = data.limits()
+            self.max_agents = self.settings.max_agents
+            self.max_tokens = self.settings.budget_tokens
+            self.max_micro_usd = self.settings.budget_micro_usd
+        elif isinstance(data, RunResumed):
+            if self.open:
+                self.interrupted |= self.live
+                self.live.clear()
+            self._note_raised(data.raised or LimitsRaised())
+        elif isinstance(data, Payment):
+            attempt = (run.id, data.step, data.attempt)
+            self.paid[attempt] = self.paid.get(attempt, NOTHING_SPENT) + data.usage
+            self._count(data.usage)
+        elif isinstance(data, ResumeRequested):
+            self.interrupted.pop((run.id, data.step), None)
+        elif isinstance(data, EndRequested) or (isinstance(data, CancelRequested) and run.parent is None):
+            self.growing = False
+        elif isinstance(data, StepAdded):
+            for name in data.step.after:
+                if (run.id, name) in self.closed:
+                    yield 10, f"{data.step.id} was added behind {name}, which is closed"
+        elif isinstance(data, RunFinished) and run.parent is None and self.growing and run.ending != "stop":
+            yield 10, f"run {run.id} is open and ended by itself"
+
+    def _note_raised(self, raised: LimitsRaised) -> None:
+        self.max_agents = max(self.max_agents, raised.max_agents or 0)
+        if raised.budget_tokens is not None:
+            self.max_tokens = max(self.max_tokens or 0, raised.budget_tokens)
+        if raised.budget_micro_usd is not None:
+            self.max_micro_usd = max(self.max_micro_usd or 0, raised.budget_micro_usd)
+
+    def _count(self, usage: Usage) -> None:
+        self.tokens += usage.tokens
+        self.micro_usd += usage.micro_usd or 0
+
+    def note_step(self, run: str, node: Node, data: StepEvent | SubagentEvent) -> Iterator[tuple[int, str]]:
+        """Record an event of a step; yield the violations that it shows (number, message)."""
+        word = EVENT_WORDS.get(data.status, data.status)
+        address = (run, data.step)
+        before = self.status.get(address)
+        if data.usage is not None:
+            present = data.attempt == node.attempt  # the node keeps payments of its last attempt only
+            counted = self.paid.get((run, data.step, data.attempt)) if present else None
+            self._count(data.usage.beyond(counted or NOTHING_SPENT))
+        if word == "closed":
+            self.closed.add(address)
+        if data.late or word in ("queued", "closed"):
+            return
+        if before is not None:
+            number = 6 if word == "started" else 10
+            yield number, f"{data.step} is {before} and still took {word!r}"
+        attempt = self.attempts.setdefault((run, data.step, data.attempt), Attempt())
+        if word == "started":
+            yield from self._note_start(address, data, attempt, node)
+        elif word == "interrupted" and self.open and not (data.error and data.error.subject):
+            self.interrupted[address] = self.live.pop(address)
+        elif word in ("held", "deferred"):  # it has no process, even if it had started before
+            self.live.pop(address, None)
+        elif word in TERMINAL:
+            self._note_end(address, data, attempt, word, node)
+            if attempt.results > 1:
+                yield 5, f"{data.step}: attempt {data.attempt} has {attempt.results} results"
+
+    def _note_start(
+        self, address: Address, data: StepEvent | SubagentEvent, attempt: Attempt, node: Node
+    ) -> Iterator[tuple[int, str]]:
+        attempt.executions += 1
+        if data.execution != attempt.executions:
+            yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
+        if address in self.interrupted:
+            yield 12, f"{data.step} was interrupted and goes on although nobody asked for it"
+        if node.kind == LEAF:
+            self.live[address] = node
+            retries = self.settings.outage_ms is not None and self.retried.get(address) in UNCOUNTED
+            if data.execution == 1 and node.step.traits.role is not None and not retries:
+                self.agents += 1
+
+    def _note_end(
+        self, address: Address, data: StepEvent | SubagentEvent, attempt: Attempt, word: str, node: Node
+    ) -> None:
+        if attempt.executions:
+            attempt.results += 1
+        self.live.pop(address, None)
+        self.interrupted.pop(address, None)
+        self.retried[address] = data.error.kind if data.error is not None else ""
+        if node.status in TERMINAL:
+            self.status[address] = word
+            self.skip_reason[address] = data.reason
 
 
 class InvariantViolation(Struct, frozen=True):
+    """A violated invariant, by its number in the quality goals."""
+
     number: int = field(name="invariant")
     message: str
 
 
 class Auditor:
-    """Follows one run tree. Call `observe` after each fold, `close` when the run is over."""
+    """Checks the invariants of one run tree. Call `observe` after each fold, `close` after the run's end."""
 
     def __init__(self) -> None:
         self.books = Books()
 
     def observe(self, envelope: Envelope, event: Event, state: State) -> list[InvariantViolation]:
-        """Every violation that this event, already folded into `state`, shows."""
+        """Return the violations shown by this event, which is already folded into `state`."""
         books = self.books
         found = [InvariantViolation(1, message) for message in _check_sequence(books, envelope)]
         found += [InvariantViolation(11, message) for message in _check_epoch(books, envelope)]
@@ -68,12 +246,14 @@ class Auditor:
         else:
             books.last = state.runs[event.run].nodes[data.step]
             found += [InvariantViolation(n, m) for n, m in books.note_step(event.run, books.last, data)]
+        started = _is_start(event)
         for number, check in CHECKS.items():
-            found += [InvariantViolation(number, message) for message in check(books, event, state)]
+            if started or number not in ON_START:
+                found.extend(InvariantViolation(number, message) for message in check(books, event, state))
         return found
 
     def close(self, state: State) -> list[InvariantViolation]:
-        """What must hold when the root run has ended."""
+        """Return the violations shown by the state after the root run has ended."""
         return [InvariantViolation(number, message) for number, message in _check_end(self.books, state)]
 
 
@@ -100,13 +280,13 @@ def _check_epoch(books: Books, envelope: Envelope) -> Iterator[str]:
 
 
 def dependencies_ended(books: Books, event: Event, _state: State) -> Iterator[str]:
-    """No step starts before its dependencies are terminal and admissible."""
+    """Check that no step starts before its dependencies have ended in a status that admits it."""
     if not _is_start(event) or books.last is None:
         return
     node: Node | None = books.last
     while node is not None:
         yield from _open_dependencies(books, node)
-        # Maps and loops have no start of their own: their first child's start stands for it.
+        # Maps and loops have no start event: the start of their first child counts as theirs.
         node = node.parent if node.parent is not None and node.parent.kind in (MAP, LOOP) else None
 
 
@@ -130,18 +310,18 @@ def _admits(books: Books, address: Address, status: str, dependency: Node) -> bo
     return status == COMPLETED or (status in UNSUCCESSFUL and dependency.step.on_failure == "inline")
 
 
-# 14: what it may be made of
+# 14: origin of values
 
 
-_REFERENCE = re.compile(r"(steps|inputs)\.([\w-]+)")
+_REFERENCE = r"(steps|inputs)\.([\w-]+)"
 
 
 def made_of_what_is_there(books: Books, event: Event, _state: State) -> Iterator[str]:
-    """Whatever a step refers to has ended when it starts, and inputs are those that its recipe declares."""
+    """Check that steps referred to have ended when a step starts, and that its recipe declares its inputs."""
     node = books.last
     if not _is_start(event) or node is None:
         return
-    declared = {one.name for one in node.run.plan.inputs}
+    declared = {one.name for one in node.run.plan.inputs} if node.step.inputs else ()
     for kind, name in sorted(set(_references(node))):
         if kind == "inputs" and name not in declared:
             yield f"{node.path} refers to the input {name}, which nobody declares"
@@ -151,14 +331,14 @@ def made_of_what_is_there(books: Books, event: Event, _state: State) -> Iterator
 
 
 def _references(node: Node) -> Iterator[tuple[str, str]]:
-    """Those of its inputs. A text is not judged: only who renders it knows what in it is a reference."""
+    """Yield the references in the inputs of a step. Templates are ignored: only a renderer parses them."""
     for value in node.step.inputs.values():
-        if isinstance(value, Ref) and (found := _REFERENCE.match(value.path)):
+        if isinstance(value, Ref) and (found := re.match(_REFERENCE, value.path)):
             yield found[1], found[2]
 
 
 def _in_sight(node: Node, name: str) -> Node | None:
-    """The step of that name in the scope of this one, or in the nearest around it."""
+    """Return the step of that name in the scope of this one, or in the nearest enclosing scope."""
     parent = node.parent
     while parent is not None:
         found = node.run.nodes.get(f"{parent.path}/{name}" if parent.path else name)
@@ -172,21 +352,24 @@ def _is_around(other: Node, node: Node) -> bool:
     return other is node or (isinstance(other, Composite) and _is_inside(node, other))
 
 
-# 7 and 8: who runs together
+# 7 and 8: steps that run at the same time
 
 
 def writers_apart(books: Books, event: Event, _state: State) -> Iterator[str]:
-    """No two live writers with overlapping sets; no shared writer over a live reader."""
+    """Check that no two live writers overlap, and that no shared writer overlaps a live reader."""
     node = books.last
     if not _is_start(event) or node is None or node.kind != LEAF:
         return
+    reads = node.step.posture == "read_only"
     for other in books.live.values():
+        if reads and other.step.posture == "read_only":
+            continue
         if other is not node and conflict(node, other):
             yield f"{node.path} started beside {other.path}, which touches the same files"
 
 
 def conflict(a: Node, b: Node) -> bool:
-    """The rule itself, spelled out: overlapping writes, or a shared write under a read."""
+    """Whether two steps conflict: their writes overlap, or one writes shared files that the other reads."""
     if a.write_set and b.write_set and overlaps(a.write_set, b.write_set):
         return True
     return _writes_under(a, b) or _writes_under(b, a)
@@ -198,7 +381,7 @@ def _writes_under(writer: Node, reader: Node) -> bool:
 
 
 def within_concurrency(books: Books, event: Event, _state: State) -> Iterator[str]:
-    """Live steps never exceed the slots of the tree, nor those of any scope with a cap."""
+    """Check that live steps never exceed the slots of the tree, nor those of any scope with a cap."""
     if not _is_start(event):
         return
     live = [node for node in books.live.values() if node.step.traits.slot]
@@ -221,7 +404,7 @@ def _caps(scope: Composite) -> Iterator[int]:
         action = scope.step.action
         if scope.kind not in (MAP, LOOP) and isinstance(action, GroupAction):
             caps.append(action.max_concurrency)
-        if scope.parent is None or scope.parent.step is not scope.step:  # not one item or round of it
+        if scope.parent is None or scope.parent.step is not scope.step:  # not one item or iteration of it
             caps.append(scope.step.max_concurrency)
     yield from (cap for cap in caps if cap is not None)
 
@@ -239,9 +422,9 @@ def _is_inside(node: Node, scope: Composite) -> bool:
 
 
 def parents_outlive_children(books: Books, event: Event, state: State) -> Iterator[str]:
-    """A parent is never terminal while a descendant is live."""
+    """Check that a parent is never terminal while a descendant is live."""
     node = books.last
-    if isinstance(event.data, Finished):
+    if isinstance(event.data, RunFinished):
         node = state.runs[event.run].scope
     elif node is None or node.status not in TERMINAL:
         return
@@ -258,7 +441,7 @@ def parents_outlive_children(books: Books, event: Event, state: State) -> Iterat
 
 
 def within_budget(books: Books, event: Event, state: State) -> Iterator[str]:
-    """Spend plus reservations in flight fit the budget whenever something is admitted."""
+    """Check that spending plus reservations fit the budget whenever a step is admitted."""
     ledger = state.ledger
     if (ledger.spent_tokens, ledger.spent_micro_usd) != (books.tokens, books.micro_usd):
         yield f"the ledger says {ledger.spent_tokens} tokens spent, the log says {books.tokens}"
@@ -280,7 +463,7 @@ def within_budget(books: Books, event: Event, state: State) -> Iterator[str]:
 
 
 def within_limits(books: Books, event: Event, state: State) -> Iterator[str]:
-    """Depth, fan-out, attempts, iterations, agents and steps stay within what the plan allows."""
+    """Check that depth, fan-out, attempts, iterations, agents and steps stay within their limits."""
     if books.agents > books.max_agents:
         yield f"{books.agents} agents started, {books.max_agents} allowed"
     if state.instances > state.max_steps and len(state.plan.steps) <= state.max_steps:
@@ -304,15 +487,15 @@ def within_limits(books: Books, event: Event, state: State) -> Iterator[str]:
         yield f"{parent.path} is at iteration {parent.iteration}"
 
 
-# 19: never stuck without a name
+# 19: never stuck without a reason
 
 
 def has_something_to_do(books: Books, _event: Event, state: State) -> Iterator[str]:
-    """A run that is not over does something, waits for something named, or is paused."""
+    """Check that an unfinished run is active, waits for something known, or is paused."""
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED or state.agenda:
         return
     waits = books.live or state.timers or state.approvals or state.held
-    waits = waits or books.interrupted or books.growing
+    waits = waits or state.deferred or books.interrupted or books.growing
     if not waits and state.root.status != "pending":
         yield "nothing runs, nothing is due and nobody is asked"
 
@@ -328,7 +511,7 @@ def _check_end(books: Books, state: State) -> Iterator[tuple[int, str]]:
             yield 5, f"{run}:{path}: attempt {number} has {attempt.results} results"
     for run_state in state.runs.values():
         yield from _check_run_end(run_state)
-    waiting = state.approvals or state.delays or state.backoffs or state.held
+    waiting = state.approvals or state.delays or state.backoffs or state.held or state.deferred
     if state.live or state.in_flight or state.claimants or waiting:
         yield 19, "the run ended with slots, sets or timers still held"
     if state.ledger.reserved_tokens or state.ledger.reserved_micro_usd:
@@ -365,3 +548,5 @@ CHECKS: dict[int, Callable[[Books, Event, State], Iterator[str]]] = {
     14: made_of_what_is_there,
     19: has_something_to_do,
 }
+ON_START = (4, 7, 8, 14)
+"""Checks that apply only to the start of a step."""

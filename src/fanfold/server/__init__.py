@@ -1,1 +1,1 @@
-"""What Fanfold offers over wires: the API under /api with its event streams, the console's files, and MCP."""
+"""The HTTP API, its event streams, the console's files and MCP."""

@@ -9,16 +9,22 @@ for each once, and after an update for all of them anew. Every module is named: 
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
+from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fanfold.errors import NotFoundError
-from fanfold.server.replies import failure
+from fanfold.server.requests import failure
 
 FOLDER = Path(__file__).parent / "console"
 PAGES = frozenset({"recipes", "runs", "compare", "approvals", "search", "agents", "system"})
@@ -44,7 +50,7 @@ ALONE = frozenset({"/assets/theme.js", "/assets/live/stream-worker.js"})
 MODULES_HERE = b"<!-- modules -->"
 
 
-class _Kept(NamedTuple):
+class _CachedFile(NamedTuple):
     changed: int
     body: bytes
     tag: str
@@ -59,7 +65,7 @@ class ConsoleFiles:
             for file in folder.rglob("*")
             if file.suffix in TYPES and file.is_file() and not file.is_symlink()
         }
-        self._kept: dict[Path, _Kept] = {}
+        self._kept: dict[Path, _CachedFile] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._reply(Request(scope, receive))(scope, receive, send)
@@ -86,18 +92,72 @@ class ConsoleFiles:
         changed = [(name, file.stat().st_mtime_ns) for name, file in sorted(self._files.items())]
         return sha256(repr(changed).encode()).hexdigest()[:16]
 
-    def _page(self) -> _Kept:
+    def _page(self) -> _CachedFile:
         """The page, with its parts in their edition."""
         names = sorted(name for name in self._files if name.endswith(".js") and name not in ALONE)
         modules = "\n    ".join(f'<link rel="modulepreload" href="{name}" />' for name in names)
         body = self._read(self._files["/index.html"]).body.replace(MODULES_HERE, modules.encode())
         body = body.replace(f'"{ASSETS}'.encode(), f'"{ASSETS}{self._edition()}/'.encode())
-        return _Kept(0, body, f'"{sha256(body).hexdigest()[:32]}"')
+        return _CachedFile(0, body, f'"{sha256(body).hexdigest()[:32]}"')
 
-    def _read(self, file: Path) -> _Kept:
+    def _read(self, file: Path) -> _CachedFile:
         changed = file.stat().st_mtime_ns
         kept = self._kept.get(file)
         if kept is None or kept.changed != changed:
             body = file.read_bytes()
-            kept = self._kept[file] = _Kept(changed, body, f'"{sha256(body).hexdigest()[:32]}"')
+            kept = self._kept[file] = _CachedFile(changed, body, f'"{sha256(body).hexdigest()[:32]}"')
         return kept
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files that are given away: to be kept, never to be shown by a browser from here.
+#
+# A file goes out in pieces, read as they are taken; nothing of it is held in memory. Whatever it is called
+# and
+# whatever is in it, it is bytes: no page, script or picture of this server's.
+
+BYTES = "application/octet-stream"
+PIECE = 256 * 1024
+SLOW_S = 20.0
+"""A client that takes nothing for so long is let go."""
+
+Read = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+
+
+class FileReply(Response):
+    """`size` bytes of an open file, which is closed afterwards. `read` calls something in a thread."""
+
+    def __init__(self, file: BufferedReader, name: str, size: int, read: Read) -> None:
+        super().__init__(media_type=BYTES, headers={"cache-control": "no-store"})
+        self.headers["content-disposition"] = attachment(name)
+        self.headers["content-length"] = str(size)
+        self._file = file
+        self._size = size
+        self._read = read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        with self._file:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            left = self._size
+            while left > 0:
+                most = min(left, PIECE)
+                piece = await self._read(partial(self._file.read, most))
+                if not piece:
+                    raise ConnectionAbortedError("the file became shorter while it was given away")
+                left -= len(piece)
+                async with asyncio.timeout(SLOW_S):
+                    await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+            if not self._size:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def attachment(path: str) -> str:
+    """The header that has a browser keep a file under the last part of its path.
+
+    >>> attachment("a/why not.md")
+    'attachment; filename="why not.md"; filename*=UTF-8\\'\\'why%20not.md'
+    """
+    name = path.rpartition("/")[2]
+    plain = re.sub(r"[^A-Za-z0-9 ._-]", "_", name).strip(" .") or "artifact"
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import fields
 
-from fanfold.runtime.views.errors import ErrorDocument, RefusedDocument
-from fanfold.server.idempotency import MAX_KEY_CHARS
-from fanfold.server.replies import UNUSABLE
-from fanfold.server.routes import Route
+from fanfold.api.approvals import ErrorDocument, RefusedDocument
+from fanfold.server.api import Route
+from fanfold.server.requests import MAX_KEY_CHARS, UNUSABLE
 
 REFERENCE = "#/components/schemas/{name}"
 ERRORS = {

@@ -2,24 +2,160 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import uvicorn
 from msgspec import Struct
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fanfold.errors import AuthorError, WorldError
-from fanfold.runtime.operations.system.tokens import new_token
-from fanfold.runtime.views.installation import Served
-from fanfold.server.admission import Admission
-from fanfold.server.application import Application
-from fanfold.server.connections import BoundedConnection
-from fanfold.server.desk import Desk
-from fanfold.server.idempotency import Idempotency
-from fanfold.server.mounted import MakeMounted, MountedLater
+from fanfold.api.doctor import ServeAddress, new_token
+from fanfold.errors import AuthorError, NotFoundError, WorldError
+from fanfold.server.api import Api, RouteTable
+from fanfold.server.auth import VISITOR, Admission, BoundedConnection, Principal, RequestGuard
+from fanfold.server.console_files import ConsoleFiles
+from fanfold.server.requests import AppState, Idempotency, failure
+from fanfold.server.route_table import routes
+from fanfold.server.streams import Feed
+
+# -----------------------------------------------------------------------------------------------------------
+# Another application beside the console, made when it is first asked for.
+#
+# Most servers are never asked for MCP, and what it is made of takes as much memory as everything else here.
+
+
+class MountedApp(Protocol):
+    """An application, with what it needs while it is served."""
+
+    app: ASGIApp
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]: ...
+
+    def stopping(self) -> None:
+        """The server was asked to stop: what ends from now on was not asked to by who waits for it."""
+        ...
+
+
+MakeMounted: TypeAlias = Callable[[], MountedApp]
+
+
+class MountedLater:
+    """An ASGI application that `make` makes, in a thread, for the first request."""
+
+    def __init__(self, make: MakeMounted) -> None:
+        self._make = make
+        self._serving: asyncio.Task[None] | None = None
+        self._app: asyncio.Future[ASGIApp] | None = None
+        self._closing: asyncio.Event | None = None
+        self._made: MountedApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None or (self._app.done() and self._app.exception() is not None):
+            self._app = asyncio.get_running_loop().create_future()
+            self._closing = asyncio.Event()
+            self._serving = asyncio.create_task(self._serve(self._app, self._closing))
+        app = await asyncio.shield(self._app)
+        await app(scope, receive, send)
+
+    async def _serve(self, app: asyncio.Future[ASGIApp], closing: asyncio.Event) -> None:
+        """What has been entered by a task has to be left by it: this one lasts as long as the server."""
+        try:
+            made = self._made = await asyncio.to_thread(self._make)
+            async with made.lifespan():
+                app.set_result(made.app)
+                await closing.wait()
+        except Exception as error:
+            if app.done():
+                raise
+            app.set_exception(error)
+
+    def stopping(self) -> None:
+        if self._made is not None:
+            self._made.stopping()
+
+    async def close(self) -> None:
+        """End what was begun."""
+        if self._serving is not None and self._closing is not None:
+            self._closing.set()
+            await self._serving
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The whole application: the guard, and behind it the API, MCP and the console.
+
+
+class Application:
+    """An ASGI application for one project."""
+
+    def __init__(
+        self,
+        desk: AppState,
+        access: Admission,
+        hosts: Iterable[str],
+        cookie: str,
+        keys: Idempotency,
+        mcp: MountedLater,
+    ) -> None:
+        self._desk = desk
+        self._mcp = mcp
+        self._keys = keys
+        self._console = ConsoleFiles()
+        self._api: Api | None = None
+        self.feed: Feed | None = None
+        inner = Router(redirect_slashes=False, default=self._dispatch, lifespan=self._live)
+        self._guarded = RequestGuard(inner, access, hosts, cookie)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._guarded(scope, receive, send)
+
+    @asynccontextmanager
+    async def _live(self, _: object) -> AsyncIterator[None]:
+        """Begins and ends with the server, in its event loop."""
+        feed = self.feed = Feed(self._desk.history.store)
+        self._api = Api(self._desk, feed, RouteTable(routes()), self._keys)
+        following = asyncio.create_task(feed.run())
+        try:
+            yield
+        finally:
+            await self._mcp.close()
+            following.cancel()
+            self._api.close()
+
+    def stopping(self) -> None:
+        """The server was asked to stop: nobody is to wait for a stream."""
+        self._mcp.stopping()
+        if self.feed is not None:
+            self.feed.close()
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["path"].startswith("/"):  # the target of CONNECT, or the address of another server
+            nowhere = NotFoundError("request.not_found", "there is nothing at this path")
+            await failure(nowhere)(scope, receive, send)
+            return
+        first = scope["path"].split("/")[1]
+        if first == "api" and self._api is not None:
+            await self._api(scope, receive, send)
+        elif first == "mcp":
+            await self._serve_mcp(scope, receive, send)
+        else:
+            await self._console(scope, receive, send)
+
+    async def _serve_mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor: Principal = scope[VISITOR]
+        try:
+            visitor.must_be_operator()
+        except WorldError as error:
+            await failure(error)(scope, receive, send)
+        else:
+            await self._mcp(scope, receive, send)
+
 
 GRACE_S = 1
 """What is under way when the server is to stop has this long; streams end at once."""
@@ -50,13 +186,13 @@ class Tokens(Struct, frozen=True):
 
 
 def serve(
-    desk: Desk,
+    desk: AppState,
     address: Address,
     tokens: Tokens,
     mcp: MakeMounted,
     *,
     take_over: Callable[[], list[str]],
-    tell: Callable[[Served], None],
+    tell: Callable[[ServeAddress], None],
 ) -> None:
     """Serve until somebody stops it. `tell` is called once it can be reached."""
     _check(address, tokens)
@@ -89,7 +225,9 @@ def serve(
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_graceful_shutdown=GRACE_S,
         )
-        _Server(config, application, lambda: tell(Served(url, link, take_over()))).run(sockets=[listening])
+        _Server(config, application, lambda: tell(ServeAddress(url, link, take_over()))).run(
+            sockets=[listening]
+        )
 
 
 class _Server(uvicorn.Server):

@@ -23,15 +23,67 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from fanfold.api.approvals import shown
+from fanfold.api.overview import Activities, Activity
+from fanfold.api.project import Project
+from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.lifecycle import PAUSED, PENDING, RUN_TERMINAL, RUNNING, WAITING
-from fanfold.runtime.hosting.clock import wall_clock_ms
-from fanfold.runtime.operations.overview.sessions import Activities, Activity
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.shown import shown
-from fanfold.server.desk import Desk
-from fanfold.server.feed import Feed
+from fanfold.kernel.state import PAUSED, PENDING, RUN_TERMINAL, RUNNING, WAITING
+from fanfold.server.requests import AppState
 from fanfold.store.protocol import RunHead, Store
+
+# -----------------------------------------------------------------------------------------------------------
+# Hearing of everything that runs of the project record, with one watch for all streams and caches.
+#
+# `generation` counts what was heard. A document that was made in a generation is what it would be now, as
+# long
+# as that is still the current one; whoever waits for something new waits for the next.
+
+PAUSE_S = 0.02
+"""Between two wake-ups: a run that commits a thousand times a second is told of fifty times."""
+
+
+class Feed:
+    """Follows every tree of a store while `run` does."""
+
+    def __init__(self, store: Store) -> None:
+        self._signal = store.follow()
+        self._generation = 0
+        self._next = asyncio.Event()
+        self.closing = asyncio.Event()
+        """Set when the server is about to stop: streams end by themselves."""
+
+    async def run(self) -> None:
+        """Wake whoever waits, until cancelled."""
+        try:
+            while True:
+                await self._signal.wait()
+                self.bump()
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            self._signal.close()
+
+    def bump(self) -> None:
+        """Something happened, or may have."""
+        self._generation += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def generation(self) -> int:
+        """The current one; what happened this very moment counts."""
+        if self._signal.wait_blocking(0):
+            self.bump()
+        return self._generation
+
+    def next(self) -> asyncio.Event:
+        """Is set when the next generation begins. Take it, look, then wait for it: nothing is missed."""
+        return self._next
+
+    def close(self) -> None:
+        """Let every stream end."""
+        self.closing.set()
+        self.bump()
+
 
 SLOW_S = 20.0
 ACTIVITY_S = 0.3
@@ -64,7 +116,7 @@ class Hello(Struct, frozen=True):
     status: str
 
 
-class RunMoved(Struct, frozen=True):
+class RunChange(Struct, frozen=True):
     """A run of the project began, recorded something, or ended. `seq` is the last number of its tree."""
 
     run_id: str
@@ -75,7 +127,7 @@ class RunMoved(Struct, frozen=True):
 class Streams:
     """All streams of a server. `look` has the one thread that looks at runs call something."""
 
-    def __init__(self, desk: Desk, feed: Feed, look: Look) -> None:
+    def __init__(self, desk: AppState, feed: Feed, look: Look) -> None:
         self._desk = desk
         self._look = look
         self._activities = Activities()
@@ -140,7 +192,7 @@ class Streams:
     async def _project_frames(self, seen_ms: int) -> AsyncIterator[bytes]:
         """The number of an event is when it was told: a run that ended since then is told again."""
         # Who comes for the first time asked for its page just before: what ended in between is told too.
-        moved = _Moved(self._project.store, (seen_ms or wall_clock_ms()) - MARGIN_MS)
+        moved = _ProjectChanges(self._project.store, (seen_ms or wall_clock_ms()) - MARGIN_MS)
         told: dict[tuple[str, str], Activity] = {}
         yield b"event: hello\ndata: {}\n\n"
         while not self._feed.closing.is_set():
@@ -176,7 +228,7 @@ class Streams:
         return self._doing
 
 
-class _Moved:
+class _ProjectChanges:
     """Which runs of the project moved, seen from one client."""
 
     def __init__(self, store: Store, since_ms: int) -> None:
@@ -184,7 +236,7 @@ class _Moved:
         self._since_ms = since_ms
         self._known: dict[str, tuple[int, str]] = {}
 
-    def since_last_time(self) -> Iterator[RunMoved]:
+    def since_last_time(self) -> Iterator[RunChange]:
         for head in self._heads():
             before = self._known.get(head.run_id)
             over = head.status in RUN_TERMINAL
@@ -196,7 +248,7 @@ class _Moved:
             self._known[head.run_id] = now
             long_ago = over and before is None and (head.ended_at or 0) < self._since_ms
             if not long_ago:
-                yield RunMoved(head.run_id, *now)
+                yield RunChange(head.run_id, *now)
 
     def _heads(self) -> Iterable[RunHead]:
         """The newest runs, and of older ones those that are not over, or were not at the last look."""

@@ -1,1 +1,1 @@
-"""Sessions: conversations of agents, their logs and processes, and the one authority over their lives."""
+"""Sessions: conversations of agents, their logs, processes and supervisor."""

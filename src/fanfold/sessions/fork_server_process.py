@@ -1,12 +1,12 @@
-"""The program behind `fork_server`: it forks a keeper for every command it is asked to start.
+"""The fork server: a small program that forks a reaper process for every command it starts.
 
-Run as `python -I -S fork_server_process.py SOCKET KEEPER LAUNCHER`: it uses the standard library alone and
-loads the two files by path, once. What starts a confined command is then a fork of a small process that has
-everything at hand, where two interpreters would have to start.
+Run as `python -I -S fork_server_process.py SOCKET REAPER LAUNCHER`. It uses only the standard library, and
+loads the two files by path, once. A sandboxed command then needs only a fork of a small process, instead of
+the start of two interpreters.
 
-A request is eight bytes of length, with the handles (stdin, stdout, stderr, LIFE, NEWS) attached to the first
-of them, and JSON: `argv`, `cwd`, `environment`, `mark`. Nothing is answered: the keeper tells its own news.
-End of file means that our owner is gone; keepers notice that themselves.
+A request is a length of eight bytes and a JSON object with `argv`, `cwd`, `environment` and `mark`. The
+handles (stdin, stdout, stderr, LIFE, NEWS) are attached to the first byte. The server sends no answer: the
+reaper reports on NEWS. End of file means that the owner process has ended; reapers detect that themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load(name: str, path: str) -> ModuleType:
 
 
 def read_all(server: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes; fewer when the other side is gone."""
+    """Return exactly `size` bytes; fewer if the other side has closed the connection."""
     parts: list[bytes] = []
     while size > 0 and (part := server.recv(min(size, 1 << 20))):
         parts.append(part)
@@ -68,19 +68,22 @@ def serve(server: socket.socket, keeper: ModuleType, launcher: ModuleType) -> No
         del asked, body, become
 
 
-def how_to_become(asked: dict[str, Any], launcher: ModuleType) -> Callable[[list[str]], None]:
-    """Worked out before the fork, which then has the less to copy; see `launcher`."""
+def how_to_become(asked: dict[str, Any], launcher: ModuleType) -> Callable[[list[str], int], None]:
+    """Return the function that turns a fork into the command (see `launcher`).
+
+    Computed before the fork, so that the fork copies less memory.
+    """
     command, variables = asked["argv"], asked["environment"]
     if command[:4] == [sys.executable, "-I", "-S", launcher.__file__]:
         start = launcher.prepare(command[4:], variables)
-        return lambda _: launcher.become(start)
-    return lambda argv: os.execvpe(argv[0], argv, variables)  # noqa: S606 - a list and no shell is what we want
+        return lambda _, told: launcher.become(start, told)
+    return lambda argv, _: os.execvpe(argv[0], argv, variables)  # noqa: S606 - a list and no shell is what we want
 
 
 def keep(
-    asked: dict[str, Any], handles: list[int], keeper: ModuleType, become: Callable[[list[str]], None]
+    asked: dict[str, Any], handles: list[int], keeper: ModuleType, become: Callable[[list[str], int], None]
 ) -> None:
-    """Become the keeper of a command, in a session of its own."""
+    """Become the reaper of a command, in a session of its own."""
     os.setsid()
     *streams, life, news = handles
     for number, handle in enumerate(streams):
@@ -96,9 +99,9 @@ def keep(
 
 
 def reap(*_: object) -> None:
-    """Take what keepers leave at once, also the time they used: it counts as our owner's."""
+    """Collect ended reapers at once, with their CPU time, which counts for the owner process."""
     if os.getpid() != SERVER:
-        return  # a keeper looks after its children itself
+        return  # a reaper collects its children itself
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -110,14 +113,14 @@ def main(argv: list[str]) -> None:
     keeper, launcher = load("keeper", argv[2]), load("launcher", argv[3])
     signal.signal(signal.SIGCHLD, reap)
     for number in keeper.HELD_BACK:
-        signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is for our owner
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C in a terminal is for the owner process
     with socket.socket(fileno=int(argv[1])) as server:
         server.set_inheritable(False)
-        import_module("warnings")  # `os.execvpe` asks for it, and each fork would load it anew
+        import_module("warnings")  # `os.execvpe` imports it, and each fork would load it again
         keeper.warm_up()
         launcher.warm_up()
         gc.disable()
-        gc.freeze()  # a fork that collected garbage would touch, and so copy, every page
+        gc.freeze()  # garbage collection in a fork would write to, and so copy, every page
         serve(server, keeper, launcher)
 
 

@@ -1,15 +1,15 @@
-"""A session's own log: what was said and done in it.
+"""The log of a session: its messages, tool calls and results.
 
 Rules
-* An entry is numbered when it is held, and written with the next commit of the journal: the session's own,
-  when it waits for that (`flush`), or whoever's comes first. So one that ends a session and that nobody paid
-  for goes with the end of its step, and a crash before that loses both or neither.
-* One `SessionLog` per log and process: it alone knows the next number.
-* What a session put out is the value its step puts out, and is stored once, as that; a text that says the
-  same is not stored beside it. An entry larger than `MAX_INLINE_BYTES` is stored as a blob too, so the size
-  of a log does not depend on how much an agent said; of a prompt, only what is not the output of a step
-  already, with the names of those that stand in it. Reading puts all of it back.
-* Whatever is said, secrets are taken out of it here, before it is numbered or named by its hash.
+* `hold` numbers an entry. The next commit of the journal writes it: a commit of this session, if the session
+  waits for it (`flush`), or an earlier commit of another writer. So the unpaid last entry of a session is
+  written together with the end of its step, and a crash before that loses both or neither.
+* There is one `SessionLog` per log and process: only this object knows the next number.
+* The output of a session is the output of its step. It is stored once, as a blob; an equal response text is
+  not stored again. An entry larger than `MAX_INLINE_BYTES` is also stored as a blob, so the size of a log
+  does not depend on the length of messages. A prompt is stored without the outputs of other steps in it, but
+  with their hashes. Reading restores all of this.
+* Secrets are removed here, before an entry is numbered or hashed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Ending, Entry, Response, UserInput
 from fanfold.kernel.events import Envelope
-from fanfold.store.blobs import LARGE_BYTES, Blobs
 from fanfold.store.protocol import Store
+from fanfold.store.sealing import LARGE_BYTES, Blobs
 
 if TYPE_CHECKING:
     from fanfold.store.journal import Journal
@@ -35,29 +35,37 @@ MAX_INLINE_BYTES = LARGE_BYTES
 _encode = msgspec.json.Encoder().encode
 
 
-class _Packed(Struct, frozen=True, omit_defaults=True):
-    """Stands for an entry that is stored as a blob."""
+class _PackedEntry(Struct, frozen=True, omit_defaults=True):
+    """The log record of an entry that is stored as a blob."""
 
     kind: str
     blob: str
     bytes: int
     placed: list[str] = []
-    """What else it takes to read it: whatever a log needs is named in the log."""
+    """Hashes of the other blobs that reading needs: a log names every blob it needs."""
 
 
-class _Placed(Struct, frozen=True):
-    """A value that is stored by itself, in the midst of a prompt."""
+class _PlacedValue(Struct, frozen=True):
+    """A part of a prompt that has a blob of its own."""
 
     blob: str
 
 
-_Pieces: TypeAlias = list[str | _Placed]
+_Pieces: TypeAlias = list[str | _PlacedValue]
 
 
-class _Pieced(Struct, frozen=True):
-    """Stands for a prompt, in the blob that is stored of it: its text in pieces."""
+class _SplitPrompt(Struct, frozen=True):
+    """The blob of a prompt whose text is stored in pieces."""
 
     pieces: _Pieces
+
+
+class _References(Struct, frozen=True):
+    """The fields of a stored entry that refer to blobs."""
+
+    blob: str = ""
+    output_blob: str = ""
+    placed: list[str] = []
 
 
 class _Kind(Struct, frozen=True):
@@ -66,21 +74,24 @@ class _Kind(Struct, frozen=True):
 
 _PACKED = {"kind", "blob", "bytes"}
 _TELLING_CHARS = 64
-"""To look for so many of a large text and then compare it is many times faster than to look for all of it;
-where they stand for something else, that text is stored again."""
+"""Length of the prefix that is searched to find a large text; the rest is then compared.
+
+This is many times faster than a search for the whole text. If the prefix first matches another place, the
+text is stored again.
+"""
 _PIECED_BEGIN = b'{"pieces":['
 _PACKED_BEGIN = 64
-"""Within so many bytes of what stands for an entry comes its blob, and of no entry a key of that name."""
+"""Search range for the key `blob`: a packed entry has it within so many bytes; other entries do not."""
 
 
 @cache
 def _entry_decoder() -> msgspec.json.Decoder[Entry]:
-    """Made where entries are read: it takes as long as many of them."""
+    """Return the decoder of entries. Created on first use, because its creation is slow."""
     return msgspec.json.Decoder(Entry)
 
 
 class SessionLog:
-    """Appends to one session's log. `path` is the step that it serves, in the tree of the run."""
+    """Appends to the log of one session. `path` is the tree path of its step."""
 
     __slots__ = ("_path", "_run_id", "_seq", "_session_id", "journal")
 
@@ -92,8 +103,9 @@ class SessionLog:
         self._seq = last_seq
 
     def hold(self, entry: Entry, placed: Sequence[str] = ()) -> None:
-        """Number an entry, to be written with the next commit. Of a prompt, `placed` are the large texts in
-        it that came from elsewhere, in order.
+        """Number an entry; the next commit writes it.
+
+        For a prompt, `placed` lists the large values in it that came from elsewhere, in order.
         """
         journal, blobs = self.journal, self.journal.blobs
         if isinstance(entry, Ending) and entry.output is not UNSET:
@@ -104,16 +116,16 @@ class SessionLog:
         if len(encoded) > MAX_INLINE_BYTES:
             kind, size = msgspec.json.decode(encoded, type=_Kind).kind, len(encoded)
             pieces: _Pieces = []
-            if placed and isinstance(entry, UserInput) and encoded is whole:  # none of it is a secret
+            if placed and isinstance(entry, UserInput) and encoded is whole:  # it contains no secret
                 pieces = _in_pieces(entry.text, placed, blobs)
-                encoded = _encode(_Pieced(pieces)) if len(pieces) > 1 else encoded
-            named = [piece.blob for piece in pieces if isinstance(piece, _Placed)]
-            encoded = _encode(_Packed(kind, blobs.put_encoded(encoded), size, named))
+                encoded = _encode(_SplitPrompt(pieces)) if len(pieces) > 1 else encoded
+            named = [piece.blob for piece in pieces if isinstance(piece, _PlacedValue)]
+            encoded = _encode(_PackedEntry(kind, blobs.put_encoded(encoded), size, named))
         self._seq += 1
         envelope = Envelope(
             self._session_id,
             self._seq,
-            0,  # a session's log stands outside the order of its run tree
+            0,  # the log of a session is not part of the order of its run tree
             time.time_ns() // 1_000_000,
             "session_event",
             msgspec.Raw(encoded),
@@ -127,37 +139,37 @@ class SessionLog:
         journal.hold(envelope, encoded)
 
     def cleaned(self, text: str) -> str:
-        """A text without secrets, for what is told elsewhere than in this log."""
+        """Return a text without secrets, for use outside this log."""
         encoded = _encode(text.encode("utf-8", "replace").decode())
         return str(msgspec.json.decode(self.journal.store.clean(encoded)))
 
 
 def _in_pieces(text: str, placed: Sequence[str], blobs: Blobs) -> _Pieces:
-    """A prompt without the texts that are stored by themselves; one piece when there are none in it."""
+    """Split a prompt at the texts that have blobs of their own; one piece if it contains none."""
     pieces: _Pieces = []
     at = 0
     for value in placed:
         name, begin = blobs.name_of(value), text.find(value[:_TELLING_CHARS], at)
         if name is not None and begin >= 0 and text.startswith(value, begin):
-            pieces += (text[at:begin], _Placed(name))
+            pieces += (text[at:begin], _PlacedValue(name))
             at = begin + len(value)
     return [*pieces, text[at:]]
 
 
 def open_log(journal: Journal, session_id: str, run_id: str, path: str) -> tuple[SessionLog, list[Entry]]:
-    """The log of a session, to be continued, with the entries that it already holds."""
+    """Open the log of a session for appending; return it with its entries so far."""
     recorded = list(read_recorded(journal.store, session_id))
     last_seq = recorded[-1][0].seq if recorded else 0
     return SessionLog(journal, session_id, run_id, path, last_seq), [entry for _, entry in recorded]
 
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:
-    """What a session recorded, oldest first: what a back end is given to go on from."""
+    """Return the entries of a session, oldest first. A back end continues from them."""
     return [entry for _, entry in read_recorded(store, session_id)]
 
 
 def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tuple[Envelope, Entry]]:
-    """The same, each with the envelope that says when it was recorded; those beyond a number of the log."""
+    """Yield the entries of a session after number `after`, each with its envelope, oldest first."""
     decode = _entry_decoder().decode
     for envelope in store.log(session_id, after, lambda data: decode(_unpacked(store, data))):
         entry: Entry = envelope.data
@@ -170,7 +182,7 @@ def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tup
 
 
 def _unpacked(store: Store, data: bytes) -> bytes:
-    """An entry as it was encoded, also where a blob holds it."""
+    """Return the encoded entry, read from its blob if it has one."""
     if b'"blob":"' not in data[:_PACKED_BEGIN]:
         return data
     said = msgspec.json.decode(data)
@@ -180,10 +192,22 @@ def _unpacked(store: Store, data: bytes) -> bytes:
     return _put_together(store, content) if content.startswith(_PIECED_BEGIN) else content
 
 
+def blobs_of(store: Store, data: bytes) -> list[str]:
+    """Return the hashes of the blobs that a stored entry refers to."""
+    if b'blob":"' not in data:
+        return []
+    entry = msgspec.json.decode(data, type=_References)
+    found = [name for name in (entry.blob, entry.output_blob, *entry.placed) if name]
+    if entry.blob and store.has_blob(entry.blob):
+        content = store.blob(entry.blob)
+        found += [] if content.startswith(_PIECED_BEGIN) else blobs_of(store, content)
+    return found
+
+
 def _put_together(store: Store, content: bytes) -> bytes:
-    """A prompt that is stored in pieces, encoded as if it were not."""
+    """Return the encoded entry of a prompt that is stored in pieces."""
     text = "".join(
         piece if isinstance(piece, str) else msgspec.json.decode(store.blob(piece.blob), type=str)
-        for piece in msgspec.json.decode(content, type=_Pieced).pieces
+        for piece in msgspec.json.decode(content, type=_SplitPrompt).pieces
     )
     return _encode(UserInput(text=text))

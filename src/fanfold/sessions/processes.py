@@ -1,63 +1,103 @@
-"""Starting process trees, and ending them so that nothing is left.
+"""Start process trees, and end them so that no process is left.
 
 Rules
-* Every process is started through a keeper (see `keeper`), in a session of its own, with an environment by
-  allow-list and a mark that names the session it belongs to.
-* A tree is over when its keeper is: then no process of it exists. `end_tree` returns only then, and being
-  cancelled does not make it return earlier. A tree also ends when its command does, when the caller of
-  `run_process` is cancelled or runs out of time, and when we die, however we die.
-* Output is read as it comes and kept up to a limit, so no process ever waits for us and none can fill our
+* Every command is started through a reaper process (see `reaper`), in a session of its own, with an
+  environment by allow-list and a marker that names its session. Some names here call the reaper `keeper`.
+* A tree has ended when its reaper has: then none of its processes exists. `end_tree` returns only then, even
+  if it is cancelled. A tree also ends when its command ends, when the caller of `run_process` is cancelled or
+  times out, and when this process dies in any way.
+* Output is read at once and kept up to a limit. So no process waits for this one, and none can fill its
   memory.
-* Nothing here polls and no thread is needed: pipes tell us everything.
+* Running processes are not polled and need no thread: all reports come through pipes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import json
 import os
 import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import IO
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from hashlib import blake2b
+from typing import IO, Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from fanfold.agents.providers import key_variables
 from fanfold.errors import WorldError
-from fanfold.sessions.insist import insist
+from fanfold.process_identity import start_time
+from fanfold.sessions import fork_server_process, reaper
+from fanfold.sessions.reaper import descendants_of, family_of
+from fanfold.workspace.programs import launcher
+from fanfold.workspace.sandbox_policy import GIVEN
+
+# -----------------------------------------------------------------------------------------------------------
+# Work that must finish even if its caller is cancelled.
+
+_T = TypeVar("_T")
+
+
+async def finish_despite_cancel(work: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:
+    """Await `work` until it ends. A cancellation that arrives earlier is raised after that."""
+    task = asyncio.ensure_future(work)
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            interrupted = error
+        except Exception:  # noqa: BLE001 - it is raised below, from the task itself
+            break
+    if interrupted is not None:
+        if not task.cancelled():
+            task.exception()  # mark as retrieved, so that asyncio does not warn
+        raise interrupted
+    return task.result()
+
 
 GRACE_S = 2.0
 STUBBORN_S = 10.0
-"""How long to wait for the kernel to carry out SIGKILL before giving up on a tree."""
+"""How long to wait for the kernel to execute SIGKILL before giving up on a tree."""
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 DRAIN_S = 1.0
 PIPE_BYTES = select.PIPE_BUF
-"""What an empty pipe takes at once, whoever reads it."""
+"""The number of bytes that an empty pipe always accepts at once."""
 NEVER_STARTED = 127
-"""What a shell says of a program that it could not execute."""
+"""The exit code of a command that could not be executed, as in a shell."""
 
 _live: dict[str, set[Process]] = {}
-"""The trees of this process by session: whoever ends a session ends all of them."""
+"""The trees that this process started, by session; the end of a session ends all its trees."""
 
 
-class Ended(Struct, frozen=True):
-    """How a command ended: negative exit codes are signals."""
+class ExitStatus(Struct, frozen=True):
+    """How a command ended. A negative exit code is a signal number."""
 
     exit_code: int
     stdout: str
     stderr: str
+    started: bool = True
+    """False: the sandbox failed before it executed the command. Other fields then describe the sandbox."""
 
 
 class ProcessTimeout(WorldError):
-    """The command did not end in time and was ended with all it had started; `ended` is what it said."""
+    """A command timed out and was ended with all its processes; `ended` contains its output."""
 
-    def __init__(self, program: str, timeout_s: float, ended: Ended) -> None:
+    def __init__(self, program: str, timeout_s: float, ended: ExitStatus) -> None:
         super().__init__("process.timeout", f"{program} did not end within {timeout_s:g} s")
         self.ended = ended
 
 
 class _Pipes(Struct, frozen=True):
-    """Our ends of what a keeper and its command were given."""
+    """This process's ends of the pipes to a reaper and its command."""
 
     stdin: IO[bytes]
     stdout: IO[bytes]
@@ -66,13 +106,14 @@ class _Pipes(Struct, frozen=True):
 
 
 class _News(asyncio.Protocol):
-    """Hears what the keeper tells."""
+    """Reads the reports of the reaper."""
 
     def __init__(self, over: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[int] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.status: int | None = None
+        self.executed = True
         self.keeper = 0
         self.cwd = ""
         self._tell_over = over
@@ -89,19 +130,21 @@ class _News(asyncio.Protocol):
                 self.started.set_exception(OSError(int(number[0]), os.strerror(int(number[0])), self.cwd))
             elif word == b"x":
                 self.started.set_exception(OSError(int(number[0]), os.strerror(int(number[0]))))
+            elif word == b"n":
+                self.executed = False
             elif word == b"e":
                 self.status = os.waitstatus_to_exitcode(int(number[0]))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it so
         if not self.started.done():
             self.started.set_exception(OSError("the keeper was killed before it started anything"))
-        self.started.exception()  # looked at, so that nobody warns about a start nobody waited for
+        self.started.exception()  # mark as retrieved, so that asyncio does not warn
         self._tell_over()
         self.over.set_result(None)
 
 
 class _Sink(asyncio.Protocol):
-    """Reads output into a capture."""
+    """Reads output of a command into a `Capture`."""
 
     def __init__(self, limit: int) -> None:
         self.capture = Capture(limit)
@@ -115,14 +158,14 @@ class _Sink(asyncio.Protocol):
 
 
 class Process:
-    """A command and everything it starts. Made by `start_process`."""
+    """A command and all processes it starts. Created by `start_process`."""
 
     def __init__(self, argv: Sequence[str], session_id: str, max_output_bytes: int) -> None:
         self.argv = tuple(argv)
         self.session_id = session_id
         self.pid = 0
         self.stdin: asyncio.StreamWriter | None = None
-        """For talking to the command, when it was started `interactive`."""
+        """The input of an `interactive` command; None for any other. `stdout` likewise."""
         self.stdout: asyncio.StreamReader | None = None
         self._news = _News(self._forget)
         self._out = _Sink(max_output_bytes)
@@ -131,8 +174,7 @@ class Process:
         self._life = -1
 
     async def wait(self) -> int:
-        """Wait until the command and all it started are gone; the command's exit code."""
-        from fanfold.sessions.stragglers import sweep_stragglers
+        """Wait until the command and all its processes have ended; return the exit code of the command."""
 
         await asyncio.shield(self._news.over)
         kept = (self._out, self._err) if self.stdout is None else (self._err,)
@@ -143,18 +185,18 @@ class Process:
             transport.close()
         if self._news.status is None and self._news.started.exception() is not None:
             return NEVER_STARTED
-        if self._news.status is None:  # the keeper was killed and could not finish its work
+        if self._news.status is None:  # the reaper was killed before the tree ended
             await asyncio.to_thread(sweep_stragglers, [self.session_id])
             return -9
         return self._news.status
 
     async def end(self, grace_s: float = GRACE_S) -> None:
-        """Ask everything to end, kill what has not after the grace period, return when nothing is left."""
+        """Ask all processes to end, kill the rest after the grace period, return when none is left."""
         if not self._news.over.done():
             try:
                 os.write(self._life, b"t %d\n" % round(grace_s * 1_000))
             except BrokenPipeError:
-                pass  # the keeper is gone already; its last news is still on the way
+                pass  # the reaper has ended already; its last report will still arrive
             await asyncio.wait({self._news.over}, timeout=grace_s + STUBBORN_S)
         if not self._news.over.done():
             message = f"{self.argv[0]} (session {self.session_id}) cannot be killed"
@@ -162,18 +204,21 @@ class Process:
         await self.wait()
 
     def said(self) -> tuple[str, str]:
-        """What came on stdout and stderr so far, as far as it was kept."""
+        """Return the kept part of stdout and stderr so far."""
         return self._out.capture.text(), self._err.capture.text()
 
     @property
+    def started(self) -> bool:
+        """Whether the command was executed; valid after the process ended."""
+        return self._news.executed
+
+    @property
     def keeper(self) -> int:
-        """The process that keeps the tree."""
+        """The pid of the reaper of the tree."""
         return self._news.keeper
 
     def launch(self, cwd: str, environment: Mapping[str, str]) -> _Pipes:
-        """Start the keeper; our ends of its pipes."""
-        from fanfold.sessions.fork_server import fork_keeper  # most runs start no program
-        from fanfold.sessions.stragglers import keeper_mark
+        """Start the reaper; return this process's ends of its pipes."""
 
         self._news.cwd = cwd
         life, self._life = os.pipe()
@@ -193,7 +238,7 @@ class Process:
         return _Pipes(os.fdopen(feed, "wb", 0), *(os.fdopen(end, "rb", 0) for end in (out, err, news)))
 
     async def connect(self, pipes: _Pipes, stdin: bytes | None, interactive: bool) -> None:
-        """Hook the pipes up and wait until the command runs; raises OSError when it cannot."""
+        """Connect the pipes and wait until the command runs. Raises OSError if it cannot be executed."""
         loop = asyncio.get_running_loop()
         await self._read(lambda: self._news, pipes.news)
         await self._read(lambda: self._err, pipes.stderr)
@@ -209,7 +254,7 @@ class Process:
         self.pid = await asyncio.shield(self._news.started)
 
     async def _feed(self, pipe: IO[bytes], data: bytes) -> None:
-        """Give the command all it gets to read."""
+        """Write the whole input of the command and close the pipe."""
         if len(data) > PIPE_BYTES:
             feed, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, pipe)
             feed.write(data)
@@ -220,17 +265,16 @@ class Process:
                 if data:
                     pipe.write(data)
             except BrokenPipeError:
-                pass  # nobody is there to read it
+                pass  # the command closed its input
 
     async def _read(self, make: Callable[[], asyncio.BaseProtocol], pipe: IO[bytes]) -> None:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(make, pipe)
         self._transports.append(transport)
 
     def _forget(self) -> None:
-        """The keeper is gone, and with it the tree."""
-        from fanfold.sessions.stragglers import wait_for_end
+        """Remove the tree of a reaper that has closed its reports."""
 
-        os.close(self._life)  # first: a keeper that has not ended yet does so because of this
+        os.close(self._life)  # first: a reaper that has not ended yet ends because of this
         wait_for_end(self._news.keeper)
         trees = _live[self.session_id]
         trees.discard(self)
@@ -249,21 +293,20 @@ async def start_process(
     named: Collection[str] = (),
     max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> Process:
-    """Start a command; raises OSError (`FileNotFoundError` …) when it cannot be executed.
+    """Start a command. Raises OSError (`FileNotFoundError` …) if it cannot be executed.
 
-    `env` is added to what the allow-list passes on; `named` are keys in it that the user named for this very
-    program. An `interactive` process is talked to through its
-    `stdin` and `stdout`; of any other, output is kept and `stdin` is all it gets to read.
+    `env` is added to the variables of the allow-list. `named` are the keys in it that the user named for this
+    program. For an `interactive` process, the caller uses its `stdin` and `stdout`. For any other process,
+    `stdin` is the whole input, and the output is kept.
     """
-    from fanfold.sessions.environment import child_environment
 
     process = Process(argv, session_id, max_output_bytes)
     pipes = process.launch(cwd, child_environment(session_id, env, named=named))
     try:
-        # Half connected, nobody would hear the keeper; it takes a few milliseconds, cancelled or not.
-        await insist(process.connect(pipes, stdin, interactive))
+        # Without all connections, reports of the reaper would be lost; connecting takes a few milliseconds.
+        await finish_despite_cancel(process.connect(pipes, stdin, interactive))
     except BaseException:
-        await insist(process.end(0.0))
+        await finish_despite_cancel(process.end(0.0))
         raise
     return process
 
@@ -278,8 +321,8 @@ async def run_process(
     timeout_s: float | None = None,
     grace_s: float = GRACE_S,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
-) -> Ended:
-    """Run a command to its end. Cancelled or out of time, it is ended with everything it started."""
+) -> ExitStatus:
+    """Run a command until it ends. On cancellation or timeout, all its processes are ended."""
     process = await start_process(
         argv, cwd=cwd, session_id=session_id, env=env, named=named, max_output_bytes=max_output_bytes
     )
@@ -288,41 +331,41 @@ async def run_process(
 
 async def see_out(
     process: Process, program: str, *, timeout_s: float | None = None, grace_s: float = GRACE_S
-) -> Ended:
-    """How a process ends. Cancelled or out of time, it is ended with everything it started."""
+) -> ExitStatus:
+    """Wait for a process; return how it ended. On cancellation or timeout, all its processes are ended."""
     try:
         exit_code = await asyncio.wait_for(process.wait(), timeout_s)
     except TimeoutError:
-        await insist(process.end(grace_s))
+        await finish_despite_cancel(process.end(grace_s))
         assert timeout_s is not None
-        raise ProcessTimeout(program, timeout_s, Ended(await process.wait(), *process.said())) from None
+        raise ProcessTimeout(program, timeout_s, ExitStatus(await process.wait(), *process.said())) from None
     except BaseException:
-        await insist(process.end(grace_s))
+        await finish_despite_cancel(process.end(grace_s))
         raise
-    return Ended(exit_code, *process.said())
+    return ExitStatus(exit_code, *process.said(), process.started)
 
 
 async def end_tree(process: Process, *, grace_s: float = GRACE_S) -> None:
-    """End one tree; see `Process.end`."""
-    await insist(process.end(grace_s))
+    """End one tree, even if the caller is cancelled; see `Process.end`."""
+    await finish_despite_cancel(process.end(grace_s))
 
 
 def has_processes(session_id: str) -> bool:
-    """Whether any tree of a session is left."""
+    """Whether a session has any process tree."""
     return session_id in _live
 
 
 async def end_session(session_id: str, *, grace_s: float = GRACE_S) -> None:
-    """End every tree of a session; returns when no process of it is left."""
+    """End every tree of a session; return when none of its processes is left."""
     while trees := _live.get(session_id):
         await asyncio.gather(*(tree.end(grace_s) for tree in tuple(trees)))
 
 
 class Capture:
-    """Takes any number of bytes, keeps at most `limit` of them: the beginning and the end.
+    """Accepts any number of bytes and keeps at most `limit` of them: the beginning and the end.
 
-    What matters is mostly at the end (the error) and sometimes at the beginning (what was run), so the middle
-    is what goes when there is too much. A note says how much.
+    The important part is mostly at the end (the error) and sometimes at the beginning (the command). So the
+    middle is dropped, and a note in the text gives its size.
 
     >>> capture = Capture(8)
     >>> capture.add(b"0123456789abcdef")
@@ -341,7 +384,7 @@ class Capture:
         self._seen = 0
 
     def add(self, data: bytes) -> None:
-        """Take what came."""
+        """Append bytes."""
         self._seen += len(data)
         room = self._head_limit - len(self._head)
         if room > 0:
@@ -355,10 +398,251 @@ class Capture:
             self._tail_bytes -= len(self._tail.popleft())
 
     def text(self) -> str:
-        """What was kept, as text."""
+        """Return the kept bytes as text."""
         tail = b"".join(self._tail)[-self._tail_limit :] if self._tail else b""
         left_out = self._seen - len(self._head) - len(tail)
         if left_out == 0:
             return (bytes(self._head) + tail).decode("utf-8", "replace")
         note = f"\n[… {left_out:,} bytes left out …]\n"
         return self._head.decode("utf-8", "replace") + note + tail.decode("utf-8", "replace")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The environment of started processes: a short allow-list of our variables, and those that the step adds.
+#
+# Provider keys stay in this process. A step cannot pass one on, even under another name, because the author
+# of a recipe need not know the keys of the engine. Only an agent for which the user named a key in their own
+# configuration gets that key.
+
+MARKER = "FANFOLD_SESSION"
+"""The variable that names the session of a process; it identifies stragglers after a crash."""
+ALLOWED = frozenset(("PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ")) | {
+    f"LC_{name}" for name in ("ALL", "COLLATE", "CTYPE", "MESSAGES", "MONETARY", "NUMERIC", "TIME")
+}
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def child_environment(
+    session_id: str,
+    given: Mapping[str, str] | None = None,
+    ours: Mapping[str, str] | None = None,
+    named: Collection[str] = (),
+) -> dict[str, str]:
+    """Return the environment for a process of a session; `ours` defaults to this process's environment.
+
+    `named` are variables of `given` that the user named for this program. They may contain provider keys.
+    """
+    ours = os.environ if ours is None else ours
+    passed = {name: ours[name] for name in ALLOWED if name in ours}
+    keys = key_variables()
+    secrets = {ours[name] for name in keys if ours.get(name)}
+    passed |= {
+        name: text
+        for name, text in (given or {}).items()
+        if name.removeprefix(GIVEN) in named or (name.removeprefix(GIVEN) not in keys and text not in secrets)
+    }
+    passed.setdefault("PATH", DEFAULT_PATH)
+    passed[MARKER] = session_id
+    return passed
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The fork server: one small process per Fanfold process, which forks a reaper for each command.
+#
+# Rules
+# * It starts with the first command and ends with this process. It gets only the allow-listed environment
+#   variables and keeps no data of a command after the fork. If it was killed, the next command starts a new
+#   one.
+# * It receives only handles and text. The fork sets up the sandbox itself, with the same launcher.
+
+_AT_ONCE = {"LD_BIND_NOW": "1"}
+"""Resolves library functions at the start of the server; otherwise each fork would do it again."""
+_lock = threading.Lock()
+
+
+class _Server(NamedTuple):
+    owner: int
+    """The pid of the process that uses the server. A fork of that process starts a server of its own."""
+    line: socket.socket
+    process: subprocess.Popen[bytes]
+
+
+_server: _Server | None = None
+
+
+def fork_keeper(
+    argv: Sequence[str], cwd: str, environment: Mapping[str, str], mark: str, handles: Sequence[int]
+) -> None:
+    """Start a reaper for a command. It gets copies of `handles`: stdin, stdout, stderr, LIFE and NEWS."""
+    asked = {"argv": list(argv), "cwd": cwd, "environment": dict(environment), "mark": mark}
+    body = json.dumps(asked).encode()
+    head = len(body).to_bytes(fork_server_process.HEAD_BYTES, "big")
+    sys.audit("fanfold.fork_keeper", argv)
+    with _lock:
+        for attempt in (1, 2):
+            try:
+                line = _connect().line
+                socket.send_fds(line, [head], list(handles))
+                line.sendall(body)
+            except OSError:
+                _forget()
+                if attempt == 2:
+                    raise
+            else:
+                return
+
+
+def _connect() -> _Server:
+    global _server  # noqa: PLW0603 - one per process, as the processes it starts
+    if _server is not None and _server.owner == os.getpid() and _server.process.poll() is None:
+        return _server
+    _forget()
+    atexit.register(_forget)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-I", "-S", fork_server_process.__file__, str(theirs.fileno())]
+        process = subprocess.Popen(
+            [*command, reaper.__file__, launcher.__file__],
+            cwd="/",
+            env={name: text for name, text in os.environ.items() if name in ALLOWED} | _AT_ONCE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    _server = _Server(os.getpid(), ours, process)
+    return _server
+
+
+def _forget() -> None:
+    global _server  # noqa: PLW0603 - as above
+    if _server is not None and _server.owner == os.getpid():
+        _server.line.close()
+        _server.process.wait()
+    _server = None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Stragglers: processes of sessions whose owner process has ended. The marker in their environment identifies
+# them; reapers are identified by their process name.
+#
+# A reaper ends its tree when its owner dies, so normally there are no stragglers. They exist if the reaper
+# was killed, too: marked processes and their descendants. A process with an empty environment whose marked
+# ancestors have all ended cannot be identified.
+
+LIMIT_S = 5.0
+KEEPERS_S = 1.5
+LOOK_S = 0.005
+KEEPER = "keep-"
+
+
+def find_stragglers(session_ids: Collection[str]) -> dict[int, str]:
+    """Return pid and start time of the live marked processes of these sessions and their descendants."""
+    marks = frozenset(f"{MARKER}={session_id}".encode() for session_id in session_ids)
+    keepers = frozenset(keeper_mark(session_id).encode() for session_id in session_ids)
+    spared = _own_line()
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc") if marks and os.path.isdir("/proc") else ():
+        if not name.isdigit() or not (_name_of(name) in keepers or _is_marked(name, marks)):
+            continue
+        for pid in (int(name), *(pid for pid, _ in descendants_of(int(name)))):
+            if pid not in spared and (started := start_time(pid)):
+                found[pid] = started
+    return found
+
+
+def sweep_stragglers(session_ids: Collection[str]) -> list[int]:
+    """Kill every process of these sessions; return the pids that were killed.
+
+    Called before a run is continued: processes of its last owner must not write at the same time. Reapers may
+    finish first, because only they find unmarked descendants; after `KEEPERS_S` they are killed, too.
+    """
+    killed: set[int] = set()
+    began = time.monotonic()
+    while (found := find_stragglers(session_ids)) and (waited := time.monotonic() - began) < LIMIT_S:
+        for pid, started in found.items():
+            if (waited > KEEPERS_S or not _is_keeper(pid)) and _kill(pid, started):
+                killed.add(pid)
+        _until_one_ends(found)
+    return sorted(killed)
+
+
+def _until_one_ends(pids: Collection[int]) -> None:
+    """Return when one of these processes has ended, or after `LOOK_S`, because there may be new ones."""
+    ends = select.poll()
+    handles: list[int] = []
+    try:
+        for pid in pids:
+            try:
+                handles.append(os.pidfd_open(pid))
+            except OSError:
+                return  # it has ended
+            ends.register(handles[-1], select.POLLIN)
+        ends.poll(LOOK_S * 1_000)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a process that is about to end has ended, at most `LIMIT_S`."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return  # it has ended
+    try:
+        select.select([handle], [], [], LIMIT_S)
+    finally:
+        os.close(handle)
+
+
+def _kill(pid: int, started: str) -> bool:
+    """Kill a process if the pid still means the same process; return whether it was signalled."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if start_time(pid) == started:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            return True
+    except OSError:
+        pass  # it ended in between, or we have no permission to signal it
+    finally:
+        os.close(handle)
+    return False
+
+
+def keeper_mark(session_id: str) -> str:
+    """Return the process name of the reapers of a session, short enough for the kernel."""
+    return KEEPER + blake2b(session_id.encode("utf-8", "surrogateescape"), digest_size=5).hexdigest()
+
+
+def _is_keeper(pid: int) -> bool:
+    return _name_of(str(pid)).startswith(KEEPER.encode())
+
+
+def _name_of(pid: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().rstrip(b"\n")
+    except OSError:
+        return b""  # it has ended
+
+
+def _is_marked(pid: str, marks: Collection[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(variable in marks for variable in file.read().split(b"\0"))
+    except OSError:
+        return False  # it has ended, or we have no permission to read it
+
+
+def _own_line() -> set[int]:
+    """Return this process and its ancestors. They must be spared: a session may have started this process."""
+    line: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        pid = family_of(pid)[0]
+    return line

@@ -1,14 +1,14 @@
-"""The supervisor: the one authority that starts sessions, and the one that ends them.
+"""The supervisor: starts and ends all sessions of a process.
 
 Rules
-* Every session of the process is started here. Only so many run at once as there are places, which all
-  supervisors of a process may share; the others wait in the order they came.
-* A session ends in one way whatever the reason. Its back end is asked to stop (cancelled) and given a
-  grace period; then whatever processes it started are killed; and only when nothing is left does the caller
-  hear of it. A cancelled caller is no exception.
-* Deadlines count from the start of the session, not from the moment it queued.
-* What a back end raises becomes a `SessionFailed` with a class. What the store raises stays what it is:
-  it is not the session that failed, and its host must stop.
+* The number of slots limits how many sessions run at once. All supervisors of a process may share the slots.
+  Other sessions wait in order of arrival.
+* Every session ends in the same way. The supervisor cancels its back end and waits for a grace period. It
+  then kills all processes of the session. It returns to the caller only when no process is left, even if
+  the caller is cancelled.
+* Deadlines count from the start of the session, not from the time it was queued.
+* An exception of a back end becomes a `SessionFailed` with a failure class. An exception of the store is
+  raised unchanged: the session did not fail, and its host must stop.
 """
 
 from __future__ import annotations
@@ -17,31 +17,283 @@ import asyncio
 import logging
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, NoReturn
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
-from fanfold.agents.backend import (
-    Progress,
-    SessionFailed,
-    SessionRequest,
-    SessionResult,
-)
+from fanfold.agents.backend import Progress, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import Backends
-from fanfold.agents.entries import Entry, News, UserInput
-from fanfold.errors import BugError, FanfoldError
+from fanfold.agents.entries import Entry, News, Response, ToolResult, UserInput, paid_in, since_last_input
+from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.events import Failure
-from fanfold.sessions.insist import insist
-from fanfold.sessions.live import Live, Stuck
 from fanfold.sessions.log import SessionLog, open_log
+from fanfold.sessions.processes import end_session, finish_despite_cancel, has_processes
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import LeaseLost, StoreFault
 
-GRACE_S = 2.0
-MAX_SESSIONS = 256
+# -----------------------------------------------------------------------------------------------------------
+# A running session: how its back end is awaited and stopped.
+#
+# A session has no task of its own. Its back end runs in the task of the caller, so a session that never waits
+# ends in one iteration of the event loop.
+#
+# Rules
+# * To stop a session, the supervisor cancels the task it runs in and waits for the grace period. Then it
+#   kills all processes of the session and cancels again. A back end that still runs after `STUCK_S` is
+#   abandoned.
+# * The same applies if other code cancels the task. A back end may also cancel itself, for an inner timeout;
+#   this is allowed if it ends within the grace period.
+# * A task that other code cancelled stays cancelled. A task that only the supervisor cancelled continues: its
+#   caller gets the reason why the session ended.
+
+STUCK_S = 10.0
+"""How long a back end may ignore its cancellation after its processes were killed."""
 
 _log = logging.getLogger(__name__)
+
+
+class Stuck(Exception):
+    """The back end ignores its cancellation."""
+
+
+class RunningSession:
+    """One execution of one session. Must be created in the task that awaits it."""
+
+    __slots__ = (
+        "_asked",
+        "_cancelled_before",
+        "_grace_s",
+        "_heard_at",
+        "_is_heard",
+        "_is_over",
+        "_is_watched",
+        "_killing",
+        "_paid",
+        "_task",
+        "_timers",
+        "_watchers",
+        "denied",
+        "fault",
+        "is_stuck",
+        "log",
+        "pausing",
+        "request",
+        "stop_reason",
+    )
+
+    def __init__(self, request: SessionRequest, log: SessionLog, grace_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a session runs in a task"
+        self.request = request
+        self.log = log
+        self._paid: list[Entry] = []
+        self.fault: LeaseLost | StoreFault | BugError | None = None
+        self.denied: dict[str, str] = {}
+        """Tools whose last call was denied, with the reason."""
+        for entry in since_last_input(request.entries):
+            self._note_denial(entry)
+        self.pausing = False
+        self.stop_reason = ""
+        self.is_stuck = False
+        self._task = task
+        self._grace_s = grace_s
+        self._cancelled_before = task.cancelling()
+        self._asked = 0
+        """How often the supervisor cancelled the task."""
+        self._is_heard = True
+        """Whether the last of these cancellations reached the back end."""
+        self._is_over = False
+        self._is_watched = False
+        self._heard_at = 0.0
+        """When the back end last showed activity; used only with an idle limit."""
+        self._timers: list[asyncio.TimerHandle] = []
+        self._watchers: list[asyncio.Future[None]] = []
+        self._killing: asyncio.Task[None] | None = None
+
+    async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
+        """Add an entry to the log of the session. With `may_wait`, a later commit writes it."""
+        self._heard_at = self._task.get_loop().time()
+        self._note_denial(entry)
+        try:
+            self.log.hold(entry)
+            if paid_in(entry) is not None:
+                self._paid.append(entry)
+            if not may_wait:
+                self.pay()
+                await self.log.journal.flush()
+        except (LeaseLost, StoreFault, BugError) as fault:
+            self.fault = fault
+            raise
+        if self.pausing and isinstance(entry, Response | ToolResult) and entry.output is UNSET:
+            self.stop("paused")
+            await asyncio.sleep(0)  # the cancellation is raised here
+
+    def _note_denial(self, entry: Entry) -> None:
+        if not isinstance(entry, ToolResult):
+            return
+        if entry.error is not None and entry.error.refused:
+            self.denied[entry.tool] = entry.error.message
+        elif entry.error is None:
+            self.denied.pop(entry.tool, None)
+
+    def pay(self) -> None:
+        """Report payments for the entries of the next commit. Otherwise the end of the step reports them."""
+        entries, self._paid = self._paid, []
+        for entry in entries:
+            usage = paid_in(entry)
+            if usage is not None:
+                self.request.account.paid(usage, getattr(entry, "model", ""))
+
+    def listening(self, tell: Progress) -> Progress:
+        """Wrap a progress callback so that every call counts as activity."""
+
+        def told(news: News) -> None:
+            self._heard_at = self._task.get_loop().time()
+            tell(news)
+
+        return told
+
+    async def run(
+        self,
+        work: Coroutine[Any, Any, SessionResult],
+        timeout_ms: int | None = None,
+        idle_ms: int | None = None,
+    ) -> SessionResult:
+        """Await the back end and return its result. Raises the exception of the back end, or `Stuck`."""
+        if timeout_ms is not None:
+            self._later(timeout_ms / 1_000, lambda: self.stop("timeout"))
+        if idle_ms is not None:
+            self._heard_at = self._task.get_loop().time()
+            self._later(idle_ms / 1_000, lambda: self._judge_silence(idle_ms / 1_000))
+        try:
+            return await _Steps(self, work)
+        finally:
+            self._is_over = True
+            for timer in self._timers:
+                timer.cancel()
+            for watcher in self._watchers:
+                watcher.set_result(None)
+            if not self._is_heard:  # the back end ended before the cancellation reached it
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    pass
+            while self._asked:  # the cancellations were for the session, not for the task
+                self._asked -= 1
+                self._task.uncancel()
+
+    @property
+    def is_called_away(self) -> bool:
+        """Whether other code cancelled the task itself."""
+        return self._task.cancelling() > self._cancelled_before
+
+    @property
+    def leaves_something(self) -> bool:
+        """Whether the session has processes, or `_kill` is ending them."""
+        return self._killing is not None or has_processes(self.request.session_id)
+
+    async def end_processes(self) -> None:
+        """End the processes of the session; return when none is left."""
+        if self._killing is not None:
+            await self._killing
+        await end_session(self.request.session_id, grace_s=0.0 if self.is_stuck else self._grace_s)
+
+    async def wait(self) -> None:
+        """Return when the back end has ended or was abandoned."""
+        while not self._is_over:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append(ended)
+            await ended
+
+    def stop(self, reason: str) -> None:
+        """Cancel the back end; the failure contains the reason."""
+        self.stop_reason = self.stop_reason or reason
+        self._cancel()
+
+    def _judge_silence(self, idle_s: float, sure: bool = False) -> None:
+        """Stop a session that showed no activity for `idle_s`; otherwise check again when that may be.
+
+        A busy event loop handles pending activity in its next iteration, so the check is made twice.
+        """
+        left_s = self._heard_at + idle_s - self._task.get_loop().time()
+        if left_s <= 0 and sure:
+            self.stop("idle")
+        else:
+            self._later(max(0.0, left_s), lambda: self._judge_silence(idle_s, left_s <= 0))
+
+    def hear(self) -> None:
+        """Note that a cancellation reaches the back end now; schedule `_kill` after the grace period."""
+        self._is_heard = True
+        if not self._is_watched:
+            self._is_watched = True
+            self._later(self._grace_s, self._kill)
+
+    def _cancel(self) -> None:
+        if not self._is_over:
+            self._asked += 1
+            self._is_heard = False
+            self._task.cancel()
+
+    def _kill(self) -> None:
+        self._is_watched = False
+        if self._task.cancelling() > self._cancelled_before:  # else it cancelled itself, and has handled that
+            self._is_watched = True
+            self._killing = asyncio.create_task(self._kill_and_ask_again())
+
+    async def _kill_and_ask_again(self) -> None:
+        try:
+            await end_session(self.request.session_id, grace_s=0.0)
+        except WorldError as error:
+            _log.error("session %s: %s", self.request.session_id, error.message)
+        if not self._is_over:
+            self._cancel()
+            self._later(STUCK_S, self._give_up)
+
+    def _give_up(self) -> None:
+        _log.error("the back end of session %s ignores being cancelled", self.request.session_id)
+        self.is_stuck = True
+        self._cancel()
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        now = self._task.get_loop().time()
+        self._timers = [timer for timer in self._timers if timer.when() > now]
+        self._timers.append(asyncio.get_running_loop().call_later(delay_s, action))
+
+
+class _Steps:
+    """Awaits a coroutine like `await`, but sees cancellations first and can abandon the coroutine."""
+
+    __slots__ = ("_live", "_work")
+
+    def __init__(self, live: RunningSession, work: Coroutine[Any, Any, SessionResult]) -> None:
+        self._live = live
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, SessionResult]:
+        live, work = self._live, self._work
+        thrown: BaseException | None = None
+        while True:
+            try:
+                waits_for = work.send(None) if thrown is None else work.throw(thrown)
+            except StopIteration as done:
+                result: SessionResult = done.value
+                return result
+            try:
+                yield waits_for
+                thrown = None
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the back end
+                live.hear()
+                if live.is_stuck:
+                    raise Stuck from None
+                thrown = error
+
+
+GRACE_S = 2.0
+MAX_SESSIONS = 256
 
 
 def _ignore(_: News) -> None:
@@ -49,19 +301,19 @@ def _ignore(_: News) -> None:
 
 
 class Supervisor:
-    """Starts sessions, keeps their limits, ends them."""
+    """Starts sessions, enforces their limits, and ends them."""
 
     def __init__(
         self,
         backends: Backends,
         *,
-        places: Places | None = None,
+        places: SessionSlots | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
         self.backends = backends
         self.grace_s = grace_s
-        self._places = places or Places(MAX_SESSIONS)
-        self._live: dict[str, Live] = {}
+        self._places = places or SessionSlots(MAX_SESSIONS)
+        self._live: dict[str, RunningSession] = {}
 
     async def run_step(
         self,
@@ -74,12 +326,12 @@ class Supervisor:
         on_progress: Progress = _ignore,
         durable: bool = False,
     ) -> SessionResult:
-        """Run one attempt of one step; raises `SessionFailed`.
+        """Run one attempt of one step and return its result. Raises `SessionFailed`.
 
-        `timeout_ms` bounds all of it, `idle_ms` how long it may go without a sign of life: a word, a call of
-        a tool, what came of one.
-        `journal` is where the owner of its run tree writes. What the session said last, if nobody paid for
-        it, is written with the next commit there, or before this returns when it must be `durable`.
+        `timeout_ms` limits the whole session. `idle_ms` limits the time without activity: text, a tool call,
+        a tool result.
+        `journal` belongs to the owner of the run tree. The next commit there writes the last entries of the
+        session if they were not paid for. With `durable`, they are written before this returns.
         """
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
@@ -103,8 +355,9 @@ class Supervisor:
             except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
                 error = raised
             if live.leaves_something:
-                await insist(live.end_processes())
+                await finish_despite_cancel(live.end_processes())
             if durable and live.fault is None:
+                live.pay()
                 await journal.flush()
         finally:
             self._places.give_back()
@@ -115,26 +368,29 @@ class Supervisor:
         if error is not None or live.fault is not None:
             _tell(live, error, (timeout_ms, idle_ms))
         assert result is not None, "a session ends with a result or an error"
-        return result
+        return structs.replace(result, denied=live.denied) if live.denied else result
 
     # ------------------------------------------------------------------------------------- ending
 
     def cancel(self, session_id: str) -> bool:
-        """Ask a running session to end as cancelled; False when it does not run here."""
+        """Cancel a running session; False if it does not run here."""
         live = self._live.get(session_id)
         if live is not None:
             live.stop("cancelled")
         return live is not None
 
     def pause(self, session_id: str) -> bool:
-        """Have a session end (code `session.paused`) behind its next recorded response or tool result."""
+        """Stop a session (code `session.paused`) after its next recorded response or tool result.
+
+        Returns False if it does not run here.
+        """
         live = self._live.get(session_id)
         if live is not None:
             live.pausing = True
         return live is not None
 
     async def aclose(self) -> None:
-        """Stop everything that runs here."""
+        """Cancel all running sessions, wait for them, and close the back ends."""
         running = tuple(self._live.values())
         for live in running:
             live.stop("cancelled")
@@ -143,10 +399,10 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------ opening
 
-    def _open(self, request: SessionRequest, journal: Journal) -> Live:
+    def _open(self, request: SessionRequest, journal: Journal) -> RunningSession:
         about = journal, request.session_id, request.run_id, request.step
         entries: Sequence[Entry] = ()
-        if request.execution == 1:  # nobody can have been here
+        if request.execution == 1:  # the first execution: no log exists
             log = SessionLog(*about)
         else:
             log, entries = open_log(*about)
@@ -156,11 +412,13 @@ class Supervisor:
             entries = [said] if request.earlier else ()
         if entries:
             request = structs.replace(request, entries=[*request.earlier, *entries])
-        return Live(request, log, self.grace_s)
+        return RunningSession(request, log, self.grace_s)
 
 
-def _tell(live: Live, error: BaseException | None, limits: tuple[int | None, int | None]) -> NoReturn:
-    """Raise the one error that says why a session has no result."""
+def _tell(
+    live: RunningSession, error: BaseException | None, limits: tuple[int | None, int | None]
+) -> NoReturn:
+    """Raise the error that explains why a session has no result."""
     request = live.request
     if live.fault is not None:
         raise live.fault
@@ -168,6 +426,8 @@ def _tell(live: Live, error: BaseException | None, limits: tuple[int | None, int
     if isinstance(error, Stuck):
         raise _failed(request, "internal", "session.stuck", "the back end does not stop when asked")
     if isinstance(error, asyncio.CancelledError):
+        if not live.stop_reason:  # not requested by any caller: see `backend.is_cancelled`
+            raise _failed(request, "transport", "session.broken_off", "a connection was given up") from error
         raise _failed(request, *_why_stopped(live.stop_reason, limits))
     if isinstance(error, SessionFailed):
         if not error.failure.step:
@@ -202,11 +462,11 @@ def _failed(request: SessionRequest, kind: str, code: str, message: str, hint: s
     )
 
 
-class Places:
-    """At most `count` holders at once, in the order they asked.
+class SessionSlots:
+    """Slots for at most `count` sessions at once, in order of arrival.
 
-    Waiting costs a future and nothing else. A place that becomes free goes straight to the one who waited
-    longest, so nobody who comes later can take it in between.
+    A waiting session costs only a future. A free slot goes directly to the session that waited longest, so
+    no later session can acquire it first.
     """
 
     def __init__(self, count: int) -> None:
@@ -215,18 +475,18 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """How many stand in the queue."""
+        """The number of sessions in the queue."""
         return sum(not future.done() for future in self._queue)
 
     def take_free(self) -> bool:
-        """Take a place if there is one: nobody waits while there is."""
+        """Acquire a slot if one is free; return whether it was. The queue is empty while a slot is free."""
         if self._free <= 0:
             return False
         self._free -= 1
         return True
 
     async def take(self) -> None:
-        """Wait for a place."""
+        """Wait for a slot and acquire it."""
         if self.take_free():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -235,11 +495,11 @@ class Places:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back()  # it was our turn just as we were called away
+                self.give_back()  # the slot arrived together with the cancellation
             raise
 
     def give_back(self) -> None:
-        """Free a place: the next in the queue gets it."""
+        """Release a slot: the next session in the queue gets it."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():

@@ -1,1 +1,1 @@
-"""What remembers: logs, blobs, heads of runs, leases, requests and the search index derived from them."""
+"""Stores: logs, blobs, leases, requests, and the search index derived from them."""

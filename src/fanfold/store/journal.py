@@ -1,32 +1,36 @@
-"""What the owner of a run tree writes: decisions of its host and entries of its sessions, in one stream.
+"""The write stream of the owner of a run tree: decisions of its host and entries of its sessions.
 
 Rules
-* Whatever is held, entries and values alike, goes with the next commit, whoever makes it. So an entry that
-  nobody waits for costs no commit of its own, and is never later on the disk than what it led to.
-* Who has to know that an entry is durable waits in `flush`. A session that is alone commits at once, in its
-  own turn of the loop; where several run, those that speak in the same turn share one commit, and in a crowd
-  those that speak within two milliseconds, which nobody notices beside an answer of a model.
-* A write that failed failed for everybody whose entries were in it. The numbers given out since are wrong
-  then, so the journal is of no more use: whoever owns the tree has to stop, and the log is the truth.
+* Every commit also writes all pending entries and values, no matter which caller commits. So an entry that no
+  caller waits for needs no commit of its own. It is never written later than the events it caused.
+* A caller that needs a durable entry awaits `flush`. A session that is alone commits at once, in its own turn
+  of the event loop. Several sessions that flush in the same turn share one commit. From `CROWD` sessions on,
+  all flushes within two milliseconds share one commit. This delay is negligible next to a model's reply.
+* A failed write fails for every caller whose entries were in it. The sequence numbers assigned since then are
+  wrong, so the journal can no longer be used. The owner of the tree must stop, and the log is authoritative.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from fanfold.kernel.events import Envelope
-from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Batch, Claim, Lease, Store
+from fanfold.store.sealing import Blobs
 
 CROWD = 8
 GATHER_S = 0.002
 
 
 class Journal:
-    """The writes of one owner to one tree, under its lease; without one, of the only process there is."""
+    """Writes to one run tree, made by its owner under its lease.
+
+    Without a lease, this process must be the only one that uses the tree.
+    """
 
     def __init__(self, store: Store, root: str, lease: Lease | None = None) -> None:
         self.store = store
@@ -35,36 +39,42 @@ class Journal:
         self._lease = lease
         self.lived_ms = None if lease is None else lease.lived_ms
         self.sessions = 0
-        """How many sessions write here at present."""
+        """The number of sessions that currently write here."""
         self.blobs = Blobs(store)
-        """Values that the next commit writes, if nobody wrote them before."""
+        """Values that the next commit writes, unless they are already stored."""
         self._held: list[Envelope] = []
         self._data: list[bytes | None] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._gathering: asyncio.Handle | None = None
-        """The commit that is to come for those who wait."""
+        """The scheduled commit for all waiting callers."""
+        self.commit_tree: Callable[[], None] | None = None
+        """Commits the pending writes of the tree together with the pending entries. Set by the host that
+        drives the tree."""
 
     def confirm(self) -> None:
-        """Right before an effect, from any thread: raises `LeaseLost` when this process may not act."""
+        """Raise `LeaseLost` if this process does not own the tree.
+
+        Call it right before an effect, from any thread.
+        """
         if self._lease is not None:
             self.store.confirm(self._lease)
 
     def claim(self, claim: Claim) -> Claim | None:
-        """Claim files for a step, or stand in line and learn what is in the way."""
+        """Claim files for a step, or queue the claim and return the claim that blocks it."""
         return None if self._lease is None else self.store.claim(self._lease, claim)
 
     def hold(self, envelope: Envelope, data: bytes | None = None) -> None:
-        """Have an entry written with the next commit; see `Batch.data`."""
+        """Add an entry to the next commit; see `Batch.data`."""
         self._held.append(envelope)
         self._data.append(data)
 
     def write(self, batch: Batch | None = None) -> None:
-        """Commit what is held, and `batch` with it. Raises `LeaseLost` or `StoreFault`."""
+        """Commit all pending entries together with `batch`. Raises `LeaseLost` or `StoreFault`."""
         held, self._held = self._held, []
         data, self._data = self._data, []
         waiting, self._waiting = self._waiting, []
         if self._gathering is not None:
-            self._gathering.cancel()  # this one comes first, and nobody who comes later waits for that one
+            self._gathering.cancel()  # this commit includes the entries of all waiting callers
             self._gathering = None
         blobs = self.blobs.take_fresh()
         if batch is None:
@@ -88,16 +98,16 @@ class Journal:
                 turn.set_result(None)
 
     async def flush(self) -> None:
-        """Return when everything that is held now is durable."""
+        """Return when all entries that are pending now are durable."""
         if not self._held:
             return
         if self.sessions <= 1:
-            self.write()
+            self._commit()
             return
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
-            if self.sessions < CROWD:  # behind all who are ready to speak now
+            if self.sessions < CROWD:  # after all tasks that are ready in this turn
                 self._gathering = loop.call_soon(self._write_for_all)
             else:
                 self._gathering = loop.call_later(GATHER_S, self._write_for_all)
@@ -105,5 +115,11 @@ class Journal:
         await turn
 
     def _write_for_all(self) -> None:
-        with suppress(Exception):  # everybody who waits is told, and who does not finds out
+        with suppress(Exception):  # waiting callers get the exception through their future
+            self._commit()
+
+    def _commit(self) -> None:
+        if self.commit_tree is not None:
+            self.commit_tree()
+        if self._held:
             self.write()

@@ -1,19 +1,19 @@
-"""What every store offers, whatever database is behind it.
+"""The interface of every store, independent of the database behind it.
 
 Rules
-* A log is append-only; `seq` runs 1..n in each log and `tree_seq` 1..n over the logs of a run tree.
-* `write` is one transaction for everything one or more decisions made: events, blobs, heads. When it
-  returns, all of it survives a power cut; when it raises, none of it happened.
-* Each batch carries its tree's lease epoch and is refused (`LeaseLost`) when a newer owner exists. An effect
-  begins after `confirm`.
-* Heads, outputs and the search index are derived: convenient to query, rebuilt from the logs at will.
-* Any process may insert a request without holding the lease; only the owner acts on it, and is woken for it.
-* Whoever waits for something in the store is woken by a commit, not by looking again and again. A wake-up may
-  come for nothing, and none is needed: a `Signal` says "look" after `RECHECK_S` at the latest.
-* What steps change in the project itself they claim first, all of it or nothing. Claims live as long as the
-  lease they were made under, and whoever waits for one is woken as an owner is for a request.
-* Secrets are never stored. A store is given `clean` and passes everything through it; who names content by
-  its hash, or goes on working with what it wrote, asks `clean` first.
+* A log is append-only. `seq` runs 1..n in each log, and `tree_seq` 1..n over the logs of a run tree.
+* `write` is one transaction for all results of one or more decisions: events, blobs, heads. When it returns,
+  all of it survives a power cut. When it raises, nothing was written.
+* Each batch carries the lease epoch of its tree. It is refused (`LeaseLost`) if there is a newer owner. An
+  effect starts only after `confirm`.
+* Heads, outputs and the search index are derived data. They can be rebuilt from the logs at any time.
+* Any process may insert a request without the lease. Only the owner handles it, and a signal wakes the owner.
+* A commit wakes the processes that wait for the store; they do not poll. A wake-up may be spurious or
+  missing: a `Signal` returns after `RECHECK_S` at the latest.
+* Steps claim project files before they change them, all files or none. Claims are valid as long as the lease
+  under which they were made. A process that waits for a claim is woken like an owner for a request.
+* Secrets are never stored. A store gets `clean` and applies it to everything. A caller that names content by
+  its hash, or continues to use what it wrote, calls `clean` first.
 """
 
 from __future__ import annotations
@@ -31,25 +31,32 @@ from fanfold.kernel.events import Envelope, Failure, Usage
 from fanfold.process_identity import ProcessIdentity
 
 Clean: TypeAlias = Callable[[bytes], bytes]
-"""Takes secrets out of encoded JSON; what holds none comes back as the same object."""
+"""Removes secrets from encoded JSON. Returns the same object if there are none."""
 
 
 def as_it_is(data: bytes) -> bytes:
-    """`Clean` where there are no secrets."""
+    """The `Clean` function for projects without secrets: returns `data` unchanged."""
     return data
 
 
 Decode: TypeAlias = Callable[[bytes], Any]
-"""Reads what an event was written as."""
+"""Decodes the stored data of an event."""
 as_json: Decode = msgspec.json.Decoder().decode
+
+
+def as_stored(data: bytes) -> bytes:
+    """The `Decode` function for callers that decode events themselves: returns `data` unchanged."""
+    return data
+
+
 LEASE_S = 15.0
-"""How long a lease lives that its owner does not renew."""
+"""Seconds until a lease expires if its owner does not renew it."""
 RECHECK_S = 2.0
-"""Who waits for the store looks again after this long, whether woken or not."""
+"""A process that waits for the store checks it again after this time, even without a signal."""
 
 
 class LeaseLost(WorldError):
-    """This process does not own the run tree any more: nothing was written, and no effect may begin."""
+    """This process no longer owns the run tree: nothing was written, and no effect may start."""
 
 
 class LeaseHeld(WorldError):
@@ -57,30 +64,30 @@ class LeaseHeld(WorldError):
 
 
 class StoreFault(WorldError):
-    """The disk is full or failing. Nothing of the write happened; what was acknowledged is safe."""
+    """The database or its disk cannot be used. This write stored nothing; acknowledged writes are safe."""
 
 
 def closed() -> AuthorError:
-    """What to say to whoever uses a project that was left."""
+    """Return the error for the use of a closed project."""
     hint = "use it inside of its `with` block, or open it again"
     return AuthorError("project.closed", "the project was closed", hint=hint)
 
 
 def forked(process: int) -> AuthorError:
-    """What to say to a fork that uses what another process opened."""
+    """Return the error for a forked process that uses a project opened by its parent process."""
     message = f"the project was opened by process {process}, of which this one is a fork"
     hint = "open it again in this process; what was opened before the fork stays with the other"
     return AuthorError("project.forked", message, hint=hint)
 
 
 def no_run(name: str) -> NotFoundError:
-    """What to say to whoever means a run that is not here."""
+    """Return the error for a run that does not exist in this project."""
     hint = "fanfold runs lists those of this project"
     return NotFoundError("run.not_found", f"there is no run {name!r} here", hint=hint)
 
 
 class RunHead(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The row of one run: what lists show without folding its log."""
+    """The summary row of one run: lists show it without replaying the log."""
 
     run_id: str
     root_run_id: str
@@ -102,11 +109,11 @@ class RunHead(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 DELETED = "deleted"
-"""Status of the row that a deleted tree leaves among the outputs, with nothing else but its root."""
+"""The status of the row that a deleted tree leaves among the outputs. Only its root is set."""
 
 
 class OutputRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One finished step, as search finds it. `blob` is the hash of its output."""
+    """One finished step, as indexed by search. `blob` is the hash of its output."""
 
     run_id: str
     root_run_id: str
@@ -118,38 +125,42 @@ class OutputRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """What one transaction writes for one run tree (or, with `root` = session id, for a session)."""
+    """The writes of one transaction for one run tree (or, with `root` = session id, for a session)."""
 
     root: str
     epoch: int
     envelopes: Sequence[Envelope] = ()
     data: Sequence[bytes | None] = ()
-    """Of each envelope as JSON without secrets, where its owner had to make that anyway."""
+    """The data of each envelope as JSON without secrets, if the owner has already encoded it."""
     blobs: Sequence[tuple[str, bytes]] = ()
-    """(hash, content); a hash already stored is not stored again."""
+    """(hash, content); a hash that is already stored is not stored again."""
     heads: Sequence[RunHead] = ()
     outputs: Sequence[OutputRow] = ()
     cache: Sequence[tuple[str, str, str]] = ()
     """(content key, blob, run id): completed cacheable steps."""
     requests_done: Sequence[int] = ()
     unclaimed: Sequence[tuple[str, str]] = ()
-    """(run id, path) of steps that give back what they claimed."""
+    """(run id, path) of steps that release their claims."""
+    requires: str = ""
+    """The root of a tree that this batch refers to. If that tree is no longer stored, nothing is written."""
     state: bytes = b""
-    """A short hash of the kernel's state after these events; `Store.commits` gives it back."""
+    """A short hash of the kernel's state after these events; `Store.commits` returns it."""
 
 
 class Commit(Struct, frozen=True):
-    """What one batch added to the logs of a tree's runs, and the hash of the state that this led to."""
+    """The events that one batch added to the logs of a tree, and the hash of the resulting state."""
 
     envelopes: Sequence[Envelope]
     state: bytes
+    entries: Sequence[Envelope] = ()
+    """The entries of the tree's sessions since the previous commit."""
 
 
 class Damage(Struct, frozen=True):
-    """Something stored that is not as it was written."""
+    """A difference between the stored data and the data that was written."""
 
     root: str
-    """The tree it belongs to; empty when it belongs to none that is known."""
+    """The root of the damaged tree; empty if unknown."""
     message: str
 
 
@@ -158,11 +169,11 @@ class Lease(Struct, frozen=True):
     owner: ProcessIdentity
     epoch: int
     lived_ms: int | None = None
-    """How long the owner before, which did not give it back, is known to have lived; None when it did."""
+    """How long the previous owner is known to have lived, if it did not release its lease; otherwise None."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """Something a process asks of a run it does not own: approve, reject, cancel, pause, input."""
+    """An action that a process requests of a run it does not own: approve, reject, cancel, pause, input."""
 
     root: str
     run_id: str
@@ -173,17 +184,17 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True):
-    """Files of the project itself that a step changes."""
+    """Project files that a step changes."""
 
     root: str
     run_id: str
     step: str
-    """Its path in that run."""
+    """The path of the step in its run."""
     patterns: tuple[str, ...]
 
 
 class Health(Struct, frozen=True):
-    """What an examination of a store found; `problems` is empty for one that is sound."""
+    """The result of a check of a store; `problems` is empty if there is no damage."""
 
     place: str
     bytes: int
@@ -192,18 +203,18 @@ class Health(Struct, frozen=True):
 
 
 class Signal(Protocol):
-    """What one waiter has heard. Make it, look into the store, wait, look again: nothing is missed.
+    """A subscription of one waiter. Create it, read the store, wait, read again: no change is missed.
 
-    Both ways of waiting answer True when it is time to look: something happened since they last answered so,
-    or `RECHECK_S` passed. They answer False when `timeout_s` passed before that.
+    Both wait methods return True when the store should be read again: a signal arrived since they last
+    returned True, or `RECHECK_S` passed. They return False if `timeout_s` passed before that.
     """
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """For a task of an event loop."""
+        """Wait in a task of an event loop."""
         ...
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
-        """For a thread of its own, or a command without an event loop."""
+        """Wait in a separate thread, or in a command without an event loop."""
         ...
 
     def close(self) -> None: ...
@@ -216,51 +227,68 @@ class Signal(Protocol):
 
 
 class Store(Protocol):
-    """One project's memory. Methods are synchronous and quick; call them from the owning thread."""
+    """The store of one project. Methods are synchronous and fast; call them from the owning thread."""
 
     clean: Clean
     read_only: bool
-    """Whether this store was opened, or can only be opened, to look at what is there."""
+    """Whether this store was opened read-only, or can only be opened read-only."""
 
     def write(self, batches: Sequence[Batch]) -> None:
-        """Append atomically and durably. Raises `LeaseLost` or `StoreFault`; then nothing was written."""
+        """Append atomically and durably.
+
+        Raises `LeaseLost`, `StoreFault` or, if the tree in `Batch.requires` is missing, `NotFoundError`. Then
+        nothing was written.
+        """
         ...
 
-    def tree(self, root: str, after: int = 0) -> Iterator[Envelope]:
-        """The events of a run tree in order of replay, `data` as plain JSON values."""
+    def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
+        """Iterate over the events of a run tree in order of replay; `decode` decodes their `data`."""
         ...
 
     def reach(self, root: str) -> int:
-        """The `tree_seq` of the last event of a tree; 0 where there is none."""
+        """Return the `tree_seq` of the last event of a tree; 0 if there is none."""
         ...
 
     def commits(self, root: str) -> Iterator[Commit]:
-        """The events of a run tree as they were committed, in order of replay."""
+        """Iterate over the commits of a run tree in order of replay; `data` is as stored."""
         ...
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Inside it, everything that this thread reads is as it was at one moment."""
+        """Inside this block, all reads of this thread see the same state of the store."""
+        ...
+
+    def unkeyed(self, root: str) -> int:
+        """Count the first events of a tree that are not bound to the user's secret.
+
+        They were written before there was a key, or by another user whose state was adopted. `check` finds
+        only accidental changes in them.
+        """
         ...
 
     def check(self, root: str | None = None) -> list[Damage]:
-        """Find what is not as it was written, in one tree or anywhere: rows changed, removed, reordered.
+        """Find rows that were changed, removed or reordered, in one tree or in the whole store.
 
-        Each commit carries the hash of all before it, so nothing in the middle of a log changes unseen.
+        Each commit carries the hash of all commits before it, so a change in the middle of a log is always
+        found.
         """
         ...
 
     def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
-        """The events of one run's or session's log; `data` is what `decode` makes of what was written."""
+        """Iterate over the events of one run's or session's log; `decode` decodes their `data`."""
         ...
 
     def blob(self, hash: str) -> bytes:
-        """Content by hash; raises `NotFoundError`."""
+        """Return content by its hash; raises `NotFoundError`."""
         ...
 
     def has_blob(self, hash: str) -> bool: ...
 
+    def absent_blobs(self, hashes: Sequence[str]) -> list[str]:
+        """Return the hashes that are not stored."""
+        ...
+
     def roots(self) -> list[str]:
-        """Every tree that anything is stored of, readable or not, newest first."""
+        """Return every tree with stored data, readable or not, newest first."""
         ...
 
     def head(self, run_id: str) -> RunHead | None: ...
@@ -274,120 +302,145 @@ class Store(Protocol):
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunHead]:
-        """Newest first; a limit of -1 is none. `before`: only those that are older than this run."""
+        """Return runs, newest first.
+
+        A limit of -1 means no limit. With `before`, only runs older than that run.
+        """
         ...
 
     def children(self, run_id: str) -> list[RunHead]:
-        """Child runs in order of creation."""
+        """Return the child runs in order of creation."""
         ...
 
     def tree_heads(self, root: str) -> list[RunHead]:
-        """The root and all its descendants in order of creation."""
+        """Return the root and all its descendants in order of creation."""
         ...
 
     def resolve(self, prefix: str) -> str:
-        """A run id from a unique prefix or `last`; raises `NotFoundError` or, for several, `AuthorError`."""
+        """Return the run id for a unique prefix or `last`.
+
+        Raises `NotFoundError`, or `AuthorError` for several matches.
+        """
         ...
 
     def cached(self, key: str) -> str | None:
-        """Blob of a completed cacheable step with this content key."""
+        """Return the blob of a completed cacheable step with this content key."""
         ...
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
-        """Own a run tree: a new epoch, for this process unless told. Raises `LeaseHeld` while it is owned.
+        """Acquire the lease of a run tree with a new epoch, by default for this process.
 
-        The store keeps this process's lease alive until it is given back or the store is closed.
+        Raises `LeaseHeld` while the tree has a live owner. The store renews a lease of this process until it
+        is released or the store is closed.
         """
         ...
 
     def confirm(self, lease: Lease) -> None:
-        """Return when the lease is live at this moment; raises `LeaseLost` when it is not.
+        """Return if the lease is live at this moment; raise `LeaseLost` otherwise.
 
-        Asked right before every effect, from any thread: it looks at a clock, and into the store only when
-        the lease was not renewed in time.
+        Called right before every effect, from any thread. It reads a clock, and the store only if the lease
+        was not renewed in time.
         """
         ...
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
-        """Who holds the lease, and whether it is live: neither did it run out, nor is that process dead."""
+        """Return the owner of the lease, and whether the lease is live.
+
+        A live lease has not expired, and its process is not dead.
+        """
         ...
 
     def heartbeat_age_ms(self, root: str) -> int | None:
-        """How long ago the holder of the lease gave a sign of life; None: nobody holds it."""
+        """Return the milliseconds since the owner's last heartbeat; None if the lease has no owner."""
         ...
 
     def release(self, lease: Lease) -> None: ...
 
     def claim(self, lease: Lease, claim: Claim) -> Claim | None:
-        """Claim all of it for a step, or stand in line and learn which other tree's claim is in the way.
+        """Claim all files for a step, or queue the claim and return the claim of another tree that blocks it.
 
-        Raises `LeaseLost`. A claim that somebody stands in line for is asked for again when the owner is
-        woken (`listen`); it ends with `Batch.unclaimed`, or with the lease.
+        Raises `LeaseLost`. Call it again for a queued claim when the owner is woken (`listen`). A claim ends
+        with `Batch.unclaimed`, or with the lease.
         """
         ...
 
     def blocker(self, claim: Claim) -> Claim | None:
-        """The claim of another tree with a live owner that is in the way of this one. Changes nothing."""
+        """Return the claim of another tree with a live owner that blocks this claim. Changes nothing."""
         ...
 
     def claims_beside(self, root: str) -> list[Claim]:
-        """What other trees hold, or gave back while somebody held a claim. Whoever holds one learns so what
-        else was changed meanwhile, and by whom.
+        """Return claims that other trees hold, or released while any claim was held.
+
+        So the holder of a claim learns which other files were changed meanwhile, and by which step.
         """
         ...
 
     def request(self, request: Request) -> int:
-        """Insert a request durably and wake the owner of the tree; its id."""
+        """Insert a request durably, wake the owner of the tree, and return the request's id."""
         ...
 
     def requests(self, root: str) -> list[Request]:
-        """Requests nobody has acted on, oldest first."""
+        """Return the unhandled requests, oldest first."""
         ...
 
     def listen(self, root: str) -> Signal:
-        """For the owner of a tree: woken by requests to it, and when others gave back what they claimed."""
+        """Return a signal for the owner of a tree: woken by requests, and when other trees release claims."""
         ...
 
     def follow(self, root: str | None = None) -> Signal:
-        """For anybody: woken when the owner of a tree commits, and when the tree gets or loses its owner;
-        without a root, for every tree there is or will be.
+        """Return a signal for any process: woken when a tree gets a commit, or gets or loses its owner.
 
-        An owner that was killed cannot say so: followers find out when they look again.
+        Without a root, it covers all current and future trees. A killed owner gives no signal: followers find
+        out when they check again.
         """
         ...
 
     def output_rows(
         self, after: int = 0, limit: int = 1_000, root: str | None = None
     ) -> list[tuple[int, OutputRow]]:
-        """Outputs in order of arrival with their running number; what the search index catches up from."""
+        """Return outputs in order of arrival with their running number; the search index reads from it."""
+        ...
+
+    def ends(self) -> dict[str, int]:
+        """Return the position of the last row of each tree.
+
+        It grows with every event and every session entry.
+        """
+        ...
+
+    def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
+        """Iterate over the events and session entries of a tree after a position, in order of writing.
+
+        The path of an entry is the path of the step that its session serves, in its run.
+        """
         ...
 
     def delete_tree(self, root: str) -> None:
-        """Forget a run tree and the blobs nobody else refers to."""
+        """Delete a run tree and the blobs that no other tree refers to."""
         ...
 
     def close(self) -> None: ...
 
 
 class StoreAddress(Protocol):
-    """Where a project's store is, or will be. Asking about it makes and changes nothing."""
+    """The location of a project's store, which may not exist yet. Queries create and change nothing."""
 
     def exists(self) -> bool:
-        """Whether anything was ever stored there."""
+        """Return whether the store contains data."""
         ...
 
     def open(self) -> Store:
-        """The store, made when it is missing."""
+        """Open the store; create it if it is missing."""
         ...
 
     def open_to_read(self) -> Store:
-        """The store as it is, for looking only; raises `NotFoundError` when there is none."""
+        """Open the existing store read-only; raises `NotFoundError` if there is none."""
         ...
 
     def examine(self) -> Health | None:
-        """Look for damage; None when there is no store."""
+        """Check the store for damage; None if there is no store."""
         ...
 
     def engine(self) -> str:
-        """What keeps the data, with its version."""
+        """Return the name and the version of the database engine."""
         ...

@@ -1,32 +1,45 @@
-"""Hashes by which a changed row is found: the chain of a tree's log, and the seal of rows that are no events.
+"""Hashes that reveal changed rows: the chain of a tree's log, and the seals of all other rows.
 
-Content is named by its hash. Of what is sealed, all that can be derived from the log is compared with it
-besides, and what cannot (whose turn it is, what was asked, what may be reused) has nothing but its seal.
+Both are keyed with the secret of the project's user (`Database.key`). A person without the secret can change
+a row, but cannot compute its hash. A store that was opened without a key has plain hashes, which only reveal
+accidental changes.
+
+Content is named by its hash. Sealed values that can be derived from the log are also compared with the log.
+Other values (leases, requests, the cache of reusable results) are protected only by their seal.
 
 Rules of the chain: each commit carries the hash of everything before it, and of the state
-* A link is the hash of the link before, of the state after the commit, and of every column of every row that
-  the commit added, in order. It stands in the last of these rows, so that it costs no page of its own.
-* A log whose end was cut off is found by what its last commits left elsewhere: the row of an output, or, for
-  a commit without one, the place that the log is known to reach (`logs.reaches`).
-* Only the owner of a tree appends to it, so what it remembers of the last link is right until its lease is
-  lost, and then nothing is written.
+* A link is the hash of the previous link, of the state after the commit, and of all columns of all rows that
+  the commit added, in order. It is stored in the last of these rows, so it needs no page of its own.
+* A truncated log is detected by traces that its last commits left elsewhere. The trace is the row of an
+  output or, for a commit without outputs, the known end of the log (`logs.reaches`).
+* Links up to the row in `logs.unkeyed` are plain. They were made before there was a key, or with the key of
+  another user whose state was adopted. The seal of the row in `logs` is keyed.
+* An older copy of rows that were all valid together cannot be distinguished from the current rows.
+* Only the owner of a tree appends to it. So its cached last link is correct until its lease is lost, and
+  after that it writes nothing.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 import apsw
 import msgspec
 
+from fanfold.errors import NotFoundError
+from fanfold.kernel.plan import JSON
+from fanfold.store.protocol import Store
+
 LINK_BYTES = 12
 _encode = msgspec.msgpack.Encoder().encode
 SEAL_BYTES = 8
 
 SEALED = {
-    "logs": "key log root_run_id parent_run_id depth path reaches",
+    "logs": "key log root_run_id parent_run_id depth path reaches unkeyed",
     "runs": "id run_id root_run_id parent_run_id nesting_depth execution_path recipe version status"
     " created_at started_at ended_at inputs output error input_tokens output_tokens micro_usd agents"
     " forked_from",
@@ -35,53 +48,79 @@ SEALED = {
     "requests": "id root run_id kind data at",
     "claims": "id root run_id step patterns held",
     "cache": "key blob run_id",
+    "about": "name value",
 }
-"""The columns of each table in the order in which they are hashed; the first one names the row."""
+"""The columns of each table in the order in which they are hashed; the first one identifies the row."""
 
-_COLUMNS = {table: ", ".join(columns.split()) for table, columns in SEALED.items()}
+COLUMNS = {table: ", ".join(columns.split()) for table, columns in SEALED.items()}
 _RESEAL = {
     table: f"UPDATE {table} SET seal = seal({columns}) WHERE"  # noqa: S608 - constants only
-    for table, columns in _COLUMNS.items()
+    for table, columns in COLUMNS.items()
 }
 
 
-def link(before: bytes, state: bytes, rows: Sequence[Sequence[Any]]) -> bytes:
-    """The hash that follows `before`; the rows have no link yet."""
-    digest = blake2b(before, digest_size=LINK_BYTES)
+class Database(apsw.Connection):
+    """A connection with the key for the hashes it reads and writes."""
+
+    key: bytes = b""
+
+
+def key_of(db: apsw.Connection) -> bytes:
+    """Return the key of a connection; empty if it has none."""
+    return db.key if isinstance(db, Database) else b""
+
+
+def name_of(key: bytes) -> str:
+    """Return an identifier of a key for comparison; it reveals nothing about the key."""
+    return blake2b(b"fanfold key", key=key, digest_size=8).hexdigest() if key else ""
+
+
+def link(before: bytes, state: bytes, rows: Sequence[Sequence[Any]], key: bytes = b"") -> bytes:
+    """Return the link after `before`; the rows have no link yet."""
+    digest = blake2b(before, digest_size=LINK_BYTES, key=key)
     digest.update(state)
     digest.update(_encode(rows))
     return digest.digest()
 
 
 def state_of(chained: bytes) -> bytes:
-    """The hash of the kernel's state that a stored link carries; empty where the commit changed none."""
+    """Return the hash of the kernel's state in a stored link; empty if the commit changed no state."""
     return chained[LINK_BYTES:]
 
 
 class Chain:
-    """What the writer remembers: the last link of each tree."""
+    """The writer's cache of the last link of each tree."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
+        self._key = key_of(db)
         self._last: dict[int, bytes] = {}
 
     def forget(self) -> None:
-        """Look everything up again."""
+        """Drop the cache."""
         self._last.clear()
 
     def follow(self, first: int, rows: Sequence[Sequence[Any]], state: bytes) -> bytes:
-        """What to store in the last of these new rows of the tree whose ids begin at `first`."""
+        """Return the link and the state to store in the last of these new rows.
+
+        `first` is the first id of the tree.
+        """
         before = self._last.get(first)
         if before is None:
             query = "SELECT chain FROM events WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
             found = self._db.execute(query, (first, rows[0][0] - 1)).get
             before = found[:LINK_BYTES] if isinstance(found, bytes) else b""
-        made = self._last[first] = link(before, state, rows)
+        made = self._last[first] = link(before, state, rows, self._key)
         return made + state
 
 
-def breaks(rows: Iterable[Sequence[Any]], reaches: object) -> Iterator[str]:
-    """What is wrong with the rows of one tree, each with its link last; `reaches` is an id among them."""
+def breaks(
+    rows: Iterable[Sequence[Any]], reaches: object, key: bytes = b"", unkeyed: int = -1
+) -> Iterator[str]:
+    """Report damage in the rows of one tree; the last column of each is its link.
+
+    `reaches` is the id of a row that must exist. Links up to the id `unkeyed` are plain.
+    """
     before = b""
     since: list[Sequence[Any]] = []
     count = 0
@@ -91,7 +130,10 @@ def breaks(rows: Iterable[Sequence[Any]], reaches: object) -> Iterator[str]:
         since.append((*row, None))
         if chained is None:
             continue
-        if not isinstance(chained, bytes) or chained[:LINK_BYTES] != link(before, state_of(chained), since):
+        used = b"" if row[0] <= unkeyed else key
+        if not isinstance(chained, bytes) or chained[:LINK_BYTES] != link(
+            before, state_of(chained), since, used
+        ):
             yield f"the log was changed at row {count - len(since) + 1}, or behind it up to row {count}"
             return
         before, since = chained[:LINK_BYTES], []
@@ -100,24 +142,135 @@ def breaks(rows: Iterable[Sequence[Any]], reaches: object) -> Iterator[str]:
         yield f"the end of the log was cut off, after row {count}"
 
 
-def seal(*values: Any) -> bytes:
-    """The hash of a row's values."""
-    return blake2b(_encode(values), digest_size=SEAL_BYTES).digest()
+def seal(key: bytes, *values: Any) -> bytes:
+    """Return the hash of a row's values."""
+    return blake2b(_encode(values), digest_size=SEAL_BYTES, key=key).digest()
 
 
 def prepare(db: apsw.Connection) -> None:
-    """Let statements of this connection call `seal`."""
-    db.create_scalar_function("seal", seal, deterministic=True)
+    """Define the SQL functions `seal` and `plain_seal` (without a key) for this connection.
+
+    Only statements of this process can call them. Triggers or views in the database file cannot.
+    """
+    for name, key in (("seal", key_of(db)), ("plain_seal", b"")):
+        db.create_scalar_function(name, partial(seal, key), deterministic=True, flags=apsw.SQLITE_DIRECTONLY)
 
 
 def reseal(db: apsw.Connection, table: str, where: str, *values: Any) -> None:
-    """Seal rows again that were just made or changed."""
+    """Update the seals of rows that were just inserted or changed."""
     db.execute(f"{_RESEAL[table]} {where}", values)
 
 
 def changed(db: apsw.Connection, table: str, where: str = "1", *values: Any) -> Iterator[str]:
-    """What to say of each row whose seal does not fit."""
-    query = f"SELECT seal, {_COLUMNS[table]} FROM {table} WHERE {where}"  # noqa: S608 - constants only
+    """Report each row whose seal does not match."""
+    key = key_of(db)
+    query = f"SELECT seal, {COLUMNS[table]} FROM {table} WHERE {where}"  # noqa: S608 - constants only
     for found, *row in db.execute(query, values):
-        if found != seal(*row):
+        if found != seal(key, *row):
             yield f"row {row[0]!r} of the table {table} was changed"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Values by hash: each is encoded once, stored, and cached for some time
+#
+# `put` does not write. New blobs wait in `fresh` until the decision that refers to them is committed, in the
+# same transaction as its events. So an event never refers to a missing value. Secrets are removed before a
+# value is hashed, and `get` returns the stored value.
+
+REMEMBERED = 2_000
+REMEMBERED_BYTES = 16 * 1024 * 1024
+"""The maximum size of all cached values, as stored. The value used last is cached at any size, so that a loop
+over a long list does not read the list again for every item."""
+LARGE_BYTES = 8 * 1024
+"""A larger text is stored once, even if it is repeated."""
+_encoder = msgspec.json.Encoder()
+
+
+class Blobs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[str, tuple[JSON, int]] = OrderedDict()
+        self._known_bytes = 0
+        self.fresh: list[tuple[str, bytes]] = []
+        """Values that the next batch writes."""
+        self._last: tuple[JSON, str] = (None, "")
+        self._texts: dict[int, str] = {}
+        """The hashes of cached large texts, by the `id` of the text object."""
+
+    def put(self, value: JSON) -> str:
+        """Add a JSON value to the next batch, unless it is known, and return its hash."""
+        last, name = self._last
+        if value is last and isinstance(value, str):
+            return name  # a step often returns the same text object as its session
+        content = _encoder.encode(value)
+        clean = self._store.clean(content)
+        if clean is not content:
+            content, value = clean, msgspec.json.decode(clean)
+        name = _name(content)
+        if name not in self._known:
+            self.fresh.append((name, content))
+            self._remember(name, value, len(content))
+        self._last = (value, name)
+        return name
+
+    def adopt(self, name: str) -> bool:
+        """Write the value of another run with the next commit, in case that run is deleted before.
+
+        Returns False if the value no longer exists.
+        """
+        try:
+            content = self._store.blob(name)
+        except NotFoundError:
+            return False
+        self.fresh.append((name, content))
+        return True
+
+    def put_encoded(self, content: bytes) -> str:
+        """Add a value that is already JSON without secrets, and return its hash. The value is not cached."""
+        name = _name(content)
+        self.fresh.append((name, content))
+        return name
+
+    def name_of(self, text: str) -> str | None:
+        """Return the hash of this text object if it is large and cached.
+
+        Returns None for any other object, even if it is equal.
+        """
+        return self._texts.get(id(text))
+
+    def get(self, name: str) -> JSON:
+        """Return the value of a hash. Treat it as read-only: it is shared."""
+        if name in self._known:
+            self._known.move_to_end(name)
+            return self._known[name][0]
+        for fresh, content in self.fresh:
+            if fresh == name:
+                return msgspec.json.decode(content)
+        content = self._store.blob(name)
+        value = msgspec.json.decode(content)
+        self._remember(name, value, len(content))
+        return value
+
+    def read_from(self, store: Store) -> None:
+        """Read from another `Store` object of the same store from now on."""
+        self._store = store
+
+    def take_fresh(self) -> list[tuple[str, bytes]]:
+        taken, self.fresh = self.fresh, []
+        return taken
+
+    def _remember(self, name: str, value: JSON, size: int) -> None:
+        self._known[name] = (value, size)
+        self._known_bytes += size
+        if size > LARGE_BYTES and isinstance(value, str):
+            self._texts[id(value)] = name
+        while len(self._known) > 1 and (
+            len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES
+        ):
+            _, (value, gone) = self._known.popitem(last=False)
+            self._known_bytes -= gone
+            self._texts.pop(id(value), None)
+
+
+def _name(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()

@@ -1,14 +1,13 @@
-"""A project's memory in one SQLite file, for any number of processes.
+"""The store of a project in one SQLite file, for any number of processes.
 
 Rules
-* One connection writes, under a lock; every thread that reads has a connection of its own beside it.
-* A write is `BEGIN IMMEDIATE`, the epoch check, the rows, `COMMIT`: nothing of the transaction depends
-  on what was read before the lock was held, so waiting for the lock is the only thing another process
-  can make us do.
-* A checkpoint is no part of a write: it runs after the commit, and its failure is not the write's.
-* The write path does no work that reading could do: one encoded blob per event, no derived text, no
-  second copy of what all events of a log share. Nothing is
-  compressed: packing a blob of 64 kB takes as long as writing it does.
+* One connection writes, under a lock. Every thread that reads has its own connection.
+* A write is `BEGIN IMMEDIATE`, the epoch check, the rows, `COMMIT`. No part of the transaction depends on
+  data that was read before the lock was acquired. So another process can only make a write wait for the lock.
+* A checkpoint is not part of a write. It runs after the commit, and its failure does not fail the write.
+* The write path does no work that a reader can do: one encoded blob per event, no derived text, no second
+  copy of values that all events of a log share. Nothing is compressed: compressing a blob of 64 kB takes as
+  long as writing it.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ import apsw
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store.database import faults, folder
-from fanfold.store.database.connections import DatabaseConnections
-from fanfold.store.database.log_room import LogRoom
-from fanfold.store.database.presence import Presence
-from fanfold.store.owners import claims, leases, requests
-from fanfold.store.owners.renewal import Renewal
-from fanfold.store.owners.signals import Signals
+from fanfold.store import database as faults
+from fanfold.store import database as folder
+from fanfold.store import leases, logs, tables
+from fanfold.store import leases as claims
+from fanfold.store import leases as requests
+from fanfold.store.database import DatabaseConnections, LogRoom, Presence
+from fanfold.store.leases import Renewal
 from fanfold.store.protocol import (
     LEASE_S,
     Batch,
@@ -47,19 +46,23 @@ from fanfold.store.protocol import (
     Signal,
     as_it_is,
     as_json,
+    no_run,
 )
 from fanfold.store.sealing import seal
-from fanfold.store.tables import heads, logs, values
+from fanfold.store.signals import Signals
 
 CHECKPOINT_PAGES = 2_000
-"""Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""
+"""The number of pages in the write-ahead log that triggers a checkpoint. It limits the log to 8 MB and stalls
+to 2-3 ms."""
 
 _AS_SET = nullcontext()
 _INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id, seal) VALUES (?, ?, ?, ?)"
 
 
 class SqliteStore:
-    """The store of one project; `path` is its `.fanfold` folder, made when missing.
+    """The store of one project; `path` is its `.fanfold` folder, created if missing.
+
+    `key` binds written data to its user's secret. With `adopts`, a database without that key gets it.
 
     >>> import tempfile
     >>> store = SqliteStore(Path(tempfile.mkdtemp()))
@@ -78,6 +81,8 @@ class SqliteStore:
         clean: Clean = as_it_is,
         read_only: bool = False,
         expiry_s: float = LEASE_S,
+        key: bytes = b"",
+        adopts: bool = True,
     ) -> None:
         self.path = path
         self.clean = clean
@@ -91,8 +96,9 @@ class SqliteStore:
         self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
         self._log = LogRoom(self._file, CHECKPOINT_PAGES)
         self._connections = DatabaseConnections(
-            self._file, vfs, durability, protected=protected, read_only=self.read_only
+            self._file, vfs, durability, protected=protected, read_only=self.read_only, key=key, adopts=adopts
         )
+        self._key = key
         with faults.translated(self._file):
             self._db = self._connections.open_writer(self._log.committed)
         self._presence = Presence(self._file)
@@ -114,15 +120,17 @@ class SqliteStore:
         current = leases.current_epoch(db, batch.root)
         if current != batch.epoch:
             raise leases.lost(batch.root, batch.epoch, current)
+        if batch.requires and not db.execute("SELECT 1 FROM logs WHERE log = ?", (batch.requires,)).get:
+            raise no_run(batch.requires)
         if batch.blobs or batch.outputs:
             self._check_blobs(batch.blobs)
-            values.write(db, batch)
+            tables.write_values(db, batch)
         if batch.envelopes:
             self._appender.append(batch)
         if batch.heads:
-            heads.write(db, batch.heads)
+            tables.write(db, batch.heads)
         if batch.cache:
-            db.executemany(_INSERT_CACHE, [(*row, seal(*row)) for row in batch.cache])
+            db.executemany(_INSERT_CACHE, [(*row, seal(self._key, *row)) for row in batch.cache])
         if batch.requests_done:
             done = [(number, batch.root) for number in batch.requests_done]
             db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
@@ -130,15 +138,18 @@ class SqliteStore:
             claims.drop(db, batch.root, list(batch.unclaimed))
 
     def _check_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> None:
-        """Content is named by its hash, so it cannot be changed here any more."""
+        """Raise `BugError` if a blob contains a secret.
+
+        Its content cannot be changed here, because it is named by its hash.
+        """
         for name, content in blobs:
             if self.clean(content) is not content:
                 raise BugError("store.secret", f"the content of {name} was to be stored with a secret in it")
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[apsw.Connection]:
-        """A write transaction: all of the block or, when anything raises, nothing of it."""
-        self._connections.check_usable()  # before the lock, which a thread may have held at a fork
+        """Run the block as one write transaction; if anything raises, nothing is written."""
+        self._connections.check_usable()  # before the lock, which another thread may have held at a fork
         with self._lock, _AS_SET if durable else self._connections.relaxed():
             db = self._db
             try:
@@ -159,36 +170,39 @@ class SqliteStore:
                 self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Write back what no reader needs in the write-ahead log; a later commit tries again if it fails."""
+        """Write the pages of the write-ahead log back to the database.
+
+        If it fails, a later commit tries again.
+        """
         try:
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error:
-            pass  # the commit is safe in the write-ahead log, and that is all the caller was promised
+            pass  # the commit is safe in the write-ahead log
 
     # ------------------------------------------------------------------------------------ reading
 
-    def tree(self, root: str, after: int = 0) -> Iterator[Envelope]:
-        """The events of a run tree in order of replay."""
+    def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
+        """Iterate over the events of a run tree in order of replay."""
         with faults.translated(self._file):
-            yield from logs.read_tree(self._reader(), root, after)
+            yield from logs.read_tree(self._reader(), root, after, decode)
 
     def reach(self, root: str) -> int:
-        """The `tree_seq` of the last event of a tree."""
+        """Return the `tree_seq` of the last event of a tree."""
         with faults.translated(self._file):
             return logs.reach(self._reader(), root)
 
     def commits(self, root: str) -> Iterator[Commit]:
-        """The events of a run tree as they were committed."""
+        """Iterate over the commits of a run tree."""
         with faults.translated(self._file):
             yield from logs.read_commits(self._reader(), root)
 
     def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
-        """The events of one run's or session's log."""
+        """Iterate over the events of one run's or session's log."""
         with faults.translated(self._file):
             yield from logs.read_log(self._reader(), log, after, decode)
 
     def blob(self, hash: str) -> bytes:
-        """Content by hash."""
+        """Return content by its hash; raises `NotFoundError`."""
         content = self._one("SELECT content FROM blobs WHERE hash = ?", hash)
         if content is None:
             raise NotFoundError("blob.not_found", f"the store holds nothing under {hash!r}")
@@ -198,13 +212,18 @@ class SqliteStore:
     def has_blob(self, hash: str) -> bool:
         return self._one("SELECT 1 FROM blobs WHERE hash = ?", hash) is not None
 
-    def roots(self) -> list[str]:
-        """Every tree that anything is stored of, readable or not."""
+    def absent_blobs(self, hashes: Sequence[str]) -> list[str]:
+        """Return the hashes that are not stored."""
         with faults.translated(self._file):
-            return heads.roots(self._reader())
+            return tables.absent(self._reader(), hashes)
+
+    def roots(self) -> list[str]:
+        """Return every tree with stored data, readable or not."""
+        with faults.translated(self._file):
+            return tables.roots(self._reader())
 
     def head(self, run_id: str) -> RunHead | None:
-        """The row of one run."""
+        """Return the summary row of one run."""
         return next(iter(self._heads("WHERE run_id = ?", run_id)), None)
 
     def heads(
@@ -216,7 +235,7 @@ class SqliteStore:
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunHead]:
-        """Newest first."""
+        """Return runs, newest first; see `Store.heads`."""
         return self._heads(
             "WHERE (NOT ?1 OR run_id = root_run_id) AND (?2 IS NULL OR status = ?2)"
             " AND (?3 IS NULL OR recipe = ?3)"
@@ -226,33 +245,43 @@ class SqliteStore:
         )
 
     def children(self, run_id: str) -> list[RunHead]:
-        """Child runs in order of creation."""
+        """Return the child runs in order of creation."""
         return self._heads("WHERE parent_run_id = ? ORDER BY id", run_id)
 
     def tree_heads(self, root: str) -> list[RunHead]:
-        """The root and all its descendants in order of creation."""
+        """Return the root and all its descendants in order of creation."""
         return self._heads("WHERE root_run_id = ? ORDER BY id", root)
 
     def resolve(self, prefix: str) -> str:
-        """A run id from a unique prefix or `last`."""
+        """Return the run id for a unique prefix or `last`."""
         with faults.translated(self._file):
-            return heads.resolve(self._reader(), prefix)
+            return tables.resolve(self._reader(), prefix)
 
     def cached(self, key: str) -> str | None:
-        """Blob of a completed cacheable step with this content key."""
+        """Return the blob of a completed cacheable step with this content key."""
         blob = self._one("SELECT blob FROM cache WHERE key = ?", key)
         return None if blob is None else str(blob)
 
     def output_rows(
         self, after: int = 0, limit: int = 1_000, root: str | None = None
     ) -> list[tuple[int, OutputRow]]:
-        """Outputs in order of arrival with their running number."""
+        """Return outputs in order of arrival with their running number."""
         with faults.translated(self._file):
-            return values.read_outputs(self._reader(), root, after, limit)
+            return tables.read_outputs(self._reader(), root, after, limit)
+
+    def ends(self) -> dict[str, int]:
+        """Return the position of the last row of each tree."""
+        with faults.translated(self._file):
+            return logs.ends(self._reader())
+
+    def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
+        """Iterate over the events and session entries of a tree after a position."""
+        with faults.translated(self._file):
+            yield from logs.rows_after(self._reader(), root, place)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Inside it, everything that this thread reads is as it was at one moment."""
+        """Inside this block, all reads of this thread see the same state of the store."""
         with faults.translated(self._file):
             db = self._reader()
             db.execute("BEGIN")
@@ -261,17 +290,26 @@ class SqliteStore:
             finally:
                 faults.undo(db)
 
-    def check(self, root: str | None = None) -> list[Damage]:
-        """What is not as it was written, in one tree or anywhere."""
-        from fanfold.store.tables import integrity
+    def unkeyed(self, root: str) -> int:
+        """Count the first events of a tree that are not bound to the user's secret."""
+        from fanfold.store import tables
 
         with faults.translated(self._file):
-            return integrity.check(self._reader(), root)
+            return tables.unkeyed(self._reader(), root)
+
+    def check(self, root: str | None = None) -> list[Damage]:
+        """Find rows that differ from what was written, in one tree or in the whole store."""
+        from fanfold.store import tables
+
+        with faults.translated(self._file):
+            db = self._reader()
+            odd = () if root is not None else tables.odd_forms(db)
+            return [*tables.check(db, root), *(Damage("", text) for text in odd)]
 
     # ------------------------------------------------------------------- ownership and requests
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
-        """Own a run tree: a new epoch."""
+        """Acquire the lease of a run tree with a new epoch; see `Store.acquire`."""
         now, myself = leases.boot_clock_ms(), this_process()
         with self._transaction() as db:
             lease = leases.take(db, root, owner or myself, self._expiry_ms)
@@ -284,23 +322,23 @@ class SqliteStore:
         return lease
 
     def confirm(self, lease: Lease) -> None:
-        """Return when the lease is live at this moment."""
+        """Return if the lease is live at this moment; raise `LeaseLost` otherwise."""
         self._renewal.confirm(lease)
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
-        """Who holds the lease, and whether it is live."""
+        """Return the owner of the lease, and whether the lease is live."""
         with faults.translated(self._file):
             holder = leases.holder(self._reader(), root)
         return None if holder is None else (holder.owner, holder.is_alive())
 
     def heartbeat_age_ms(self, root: str) -> int | None:
-        """How long ago the holder of the lease gave a sign of life."""
+        """Return the milliseconds since the owner's last heartbeat."""
         with faults.translated(self._file):
             holder = leases.holder(self._reader(), root)
         return None if holder is None else holder.heartbeat_age_ms()
 
     def release(self, lease: Lease) -> None:
-        """Give the tree back; the next owner gets a higher epoch."""
+        """Release the lease; the next owner gets a higher epoch."""
         self._renewal.drop(lease)
         with self._transaction() as db:
             freed = []
@@ -314,55 +352,55 @@ class SqliteStore:
             return leases.renew(db, held, self._expiry_ms)
 
     def _tell_owners(self, lease: Lease) -> None:
-        """A tree changed hands: followers look who drives it, and who did whether it still does."""
+        """Signal a change of owner. Followers read the new owner, and the previous owner checks its lease."""
         self._signals.give("commits", lease.root)
         self._signals.give("requests", lease.root)
 
     def claim(self, lease: Lease, claim: Claim) -> Claim | None:
-        """Claim all of it, or stand in line and learn what is in the way."""
+        """Claim all files, or queue the claim and return the claim that blocks it."""
         with self._transaction(durable=False) as db:
-            return claims.take(db, lease, claim)
+            return claims.take_claims(db, lease, claim)
 
     def blocker(self, claim: Claim) -> Claim | None:
-        """The claim of another tree that is in the way."""
+        """Return the claim of another tree that blocks this claim."""
         with faults.translated(self._file):
             return claims.find_blocker(self._reader(), claim)
 
     def claims_beside(self, root: str) -> list[Claim]:
-        """What other trees hold, or gave back while somebody held a claim."""
+        """Return claims that other trees hold, or released while any claim was held."""
         with faults.translated(self._file):
             return claims.beside(self._reader(), root)
 
     def _wake(self, roots: Sequence[str]) -> None:
-        """Files are free: the owners of these trees ask again."""
+        """Wake the owners of these trees, so that they retry their claims."""
         for root in roots:
             self._signals.give("requests", root)
 
     def request(self, request: Request) -> int:
-        """Insert a request durably and wake the owner of the tree; its id."""
+        """Insert a request durably, wake the owner of the tree, and return the request's id."""
         with self._transaction() as db:
             number = requests.insert(db, request, self.clean)
         self._signals.give("requests", request.root)
         return number
 
     def requests(self, root: str) -> list[Request]:
-        """Requests nobody has acted on, oldest first."""
+        """Return the unhandled requests, oldest first."""
         with faults.translated(self._file):
             return requests.select(self._reader(), root)
 
     def listen(self, root: str) -> Signal:
-        """For the owner of a tree: woken by requests to it."""
+        """Return a signal for the owner of a tree: woken by requests and released claims."""
         return self._signals.listen("requests", root)
 
     def follow(self, root: str | None = None) -> Signal:
-        """For anybody: woken when the owner of a tree, or of any, commits, and when it gets or loses one."""
+        """Return a signal for any process: woken by commits and changes of owner, of one or all trees."""
         return self._signals.listen("commits", root)
 
-    # ----------------------------------------------------------------------------------- forgetting
+    # ----------------------------------------------------------------------------------- deletion
 
     def delete_tree(self, root: str) -> None:
-        """Forget a run tree, its sessions, and the blobs nobody else refers to."""
-        from fanfold.store.tables.removal import Removal
+        """Delete a run tree, its sessions, and the blobs that no other tree refers to."""
+        from fanfold.store.tables import Removal
 
         with faults.translated(self._file):
             removal = Removal(self._reader(), root)
@@ -375,7 +413,7 @@ class SqliteStore:
         self._signals.give("commits", root)
 
     def close(self) -> None:
-        """Close every connection; the last process to close folds the write-ahead log into the database."""
+        """Close every connection. The last process to close merges the write-ahead log into the database."""
         self._renewal.close()
         with self._lock:
             self._connections.close()
@@ -385,7 +423,7 @@ class SqliteStore:
 
     def _heads(self, rest: str, *values: str | int | None) -> list[RunHead]:
         with faults.translated(self._file):
-            return heads.select(self._reader(), rest, *values)
+            return tables.select(self._reader(), rest, *values)
 
     def _one(self, query: str, value: str) -> object:
         with faults.translated(self._file):
@@ -394,5 +432,5 @@ class SqliteStore:
         return None
 
     def _reader(self) -> apsw.Connection:
-        """This thread's connection for reading."""
+        """Return this thread's connection for reading."""
         return self._connections.reader()

@@ -7,33 +7,228 @@ cancel in the middle.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import (
     UNBOUNDED,
     CancelRequested,
+    CloseRequested,
+    EndRequested,
     Event,
     Evidence,
     Failure,
-    Folded,
+    LimitsRaised,
     PauseRequested,
-    Raised,
-    Resumed,
+    Payment,
+    PhaseFolded,
+    RequestRefused,
+    ResumeRequested,
+    RunResumed,
+    StepAdded,
     StepEvent,
     SubagentEvent,
+    TimerFired,
     Usage,
-    Woke,
+    WaitClosed,
+    WaitOpened,
 )
-from fanfold.kernel.lifecycle import ASKED, PAUSED, PENDING, READY, RUN_TERMINAL
-from fanfold.kernel.nodes import Node, Quota, State
-from fanfold.kernel.replies import REJECT, judge
-from fanfold.kernel.state import mark_late
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import read_body
-from fanfold.testing.checks import InvariantError
-from fanfold.testing.owner import Owner
-from fanfold.testing.people import ask, go_on
-from fanfold.testing.values import NOWHERE
-from fanfold.testing.world import SimulatedExecution
+from fanfold.kernel.open_runs import comes_after, why_not_added
+from fanfold.kernel.plan import Step
+from fanfold.kernel.state import (
+    ASKED,
+    BUDGET,
+    INTERRUPTED,
+    LEAF,
+    PAUSED,
+    PENDING,
+    READY,
+    REJECT,
+    RUN_TERMINAL,
+    RUNNING,
+    TERMINAL,
+    TIMED_OUT,
+    UNSUCCESSFUL,
+    WAITING,
+    Node,
+    Quota,
+    State,
+    judge,
+)
+from fanfold.kernel.transitions import mark_late
+from fanfold.kernel.waits import next_attempt
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody
+from fanfold.language.step_grammar import read_body
+from fanfold.testing.checks import NOWHERE, InvariantError
+from fanfold.testing.world import Owner, SimulatedExecution, provider_of
+
+# -----------------------------------------------------------------------------------------------------------
+# What people do to an open run: add steps, say more to a child, close it, take it up again, end the run.
+#
+# They act at any moment, whatever runs, and see only what the log shows. What they want to add is fixed when
+# the world is made, so after a crash that cut the log they simply go on where it ends.
+
+MAX_TURNS = 6
+"""Turns that are added to the children of one run."""
+
+
+def ask(owner: Owner) -> bool:
+    """Perhaps somebody wants something of the run, whatever else goes on; True when it was recorded."""
+    rng = owner.world.rng
+    if rng.random() < (0.1 if owner.state.root.status == PAUSED else 0.02):
+        return not owner.world.watch.told_to_end and _end(owner)
+    wishes = (_add, _add, _add, _send, _send, _close, _resume, _add_twice)
+    return rng.choice(wishes)(owner)
+
+
+def go_on(owner: Owner) -> bool:
+    """Nothing happens by itself any more: people take things up, add what is left, then end the run."""
+    if _resume(owner) or (not owner.world.watch.told_to_end and (_add(owner) or _end(owner))):
+        return True
+    state = owner.state
+    if owner.world.watch.told_to_end and not (state.approvals or state.delays or state.interrupted):
+        raise InvariantError(19, "the run was told to end, has nothing left to do, and goes on")
+    return False
+
+
+def _add(owner: Owner) -> bool:
+    for step in owner.world.additions:
+        if step.id not in owner.state.root.nodes:
+            return _record_added(owner, _perhaps_spawned(owner, step), "added")
+    return False
+
+
+def _add_twice(owner: Owner) -> bool:
+    """Somebody asks for what is there already."""
+    for step in owner.world.additions[:1]:
+        if why_not_added(owner.state.root, step):
+            return _refuse(owner)
+    return False
+
+
+def _refuse(owner: Owner) -> bool:
+    owner.record(
+        owner.state.root.id, RequestRefused(0, Failure("agent", "sim.refused", "that cannot be done"))
+    )
+    return True
+
+
+def _perhaps_spawned(owner: Owner, step: Step) -> Step:
+    """Some of it is not asked for by a person, but by an agent at work."""
+    running = [
+        turn
+        for turns in _agents(owner.state).values()
+        for turn in turns
+        if turn.status == RUNNING and not turn.stopping
+    ]
+    if not running or owner.world.rng.random() < 0.5:
+        return step
+    owner.world.reached["asked for by an agent"] += 1
+    return replace(step, parent=owner.world.rng.choice(running).path)
+
+
+def _record_added(owner: Owner, step: Step, what: str) -> bool:
+    root = owner.state.root
+    if why_not_added(root, step):
+        return False
+    owner.world.reached[what] += 1
+    owner.record(root.id, StepAdded(step=step, frozen=f"facts of {step.id}"))
+    return True
+
+
+def _children(state: State) -> dict[str, list[Node]]:
+    """The turns of everything that was added, by its name."""
+    found: dict[str, list[Node]] = {}
+    for node in state.root.scope.children:
+        found.setdefault(node.path.partition("#")[0], []).append(node)
+    return found
+
+
+def _agents(state: State) -> dict[str, list[Node]]:
+    return {
+        name: turns
+        for name, turns in _children(state).items()
+        if turns[0].kind == LEAF and turns[0].step.traits.role is not None
+    }
+
+
+def _send(owner: Owner) -> bool:
+    """The next turn of a child."""
+    world = owner.world
+    children = _agents(owner.state)
+    if not children or sum(len(turns) - 1 for turns in children.values()) >= MAX_TURNS:
+        return False
+    name = world.rng.choice(list(children))
+    last = children[name][-1]
+    said = replace(read_body(AgentBody, last.step), prompt="and now?", continue_from=last.path)
+    turn = f"{name}#{len(children[name]) + 1}"
+    step = replace(
+        last.step,
+        id=turn,
+        action=said.action(),
+        after=comes_after(children[name]),
+        depends_on=(),
+        inputs={},
+        when=None,
+        parent="",
+    )
+    if why_not_added(owner.state.root, step):
+        world.reached["refused behind a closed one"] += last.closed
+        return _refuse(owner)
+    if last.status == RUNNING:
+        world.reached["input to a running child"] += 1
+    world.reached["input after a failure"] += last.status in UNSUCCESSFUL
+    return _record_added(owner, step, "next turn")
+
+
+def _close(owner: Owner) -> bool:
+    world, root = owner.world, owner.state.root
+    children = _children(owner.state)
+    if not children:
+        return False
+    rare = [name for name, turns in children.items() if _is_rare(turns[-1])]
+    turns = children[world.rng.choice(rare or list(children))]
+    live = [turn for turn in turns if turn.status not in TERMINAL]
+    if live:
+        first = live[0]
+        word = "interrupted child closed" if first.lost and first.status == WAITING else "closed while queued"
+        world.reached["closed while running" if first.status == RUNNING else word] += 1
+        owner.record(root.id, CloseRequested(first.path))
+    elif not turns[-1].closed:
+        world.reached["closed when over"] += 1
+        last = turns[-1]
+        shape = SubagentEvent if last.step.traits.role is not None else StepEvent
+        owner.record(root.id, shape(last.path, "closed", last.attempt, last.execution))
+    else:
+        return False
+    return True
+
+
+def _is_rare(last: Node) -> bool:
+    """Whether a child is as few are: they are closed first, or schedules would hardly ever meet it."""
+    return last.reason == INTERRUPTED or (last.status == TIMED_OUT and not last.closed)
+
+
+def _resume(owner: Owner) -> bool:
+    found = [
+        node
+        for run in owner.state.runs.values()
+        for node in run.nodes.values()
+        if node.status == WAITING and node.reason == INTERRUPTED
+    ]
+    if not found:
+        return False
+    node = owner.world.rng.choice(found)
+    owner.world.reached["interrupted child resumed"] += 1
+    owner.record(node.run.id, ResumeRequested(node.path))
+    return True
+
+
+def _end(owner: Owner) -> bool:
+    owner.world.reached["told to end"] += 1
+    owner.record(owner.state.root.id, EndRequested())
+    return True
+
 
 ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "cancelled": (("cancelled", "completed", "failed", "interrupted"), (80, 8, 6, 6)),
@@ -59,7 +254,7 @@ def next_report(owner: Owner) -> bool:
     timer = next_timer(state)
     if timer is not None and (execution is None or execution.due is None or timer <= execution.due):
         world.now = max(world.now, timer)
-        owner.record(state.root.id, Woke())
+        owner.record(state.root.id, TimerFired())
         return True
     if execution is not None:
         assert execution.due is not None
@@ -95,12 +290,43 @@ def _next_execution(owner: Owner) -> SimulatedExecution | None:
 def _report(owner: Owner, execution: SimulatedExecution) -> None:
     """The execution ends; its report is late if the run no longer waits for it."""
     world = owner.world
+    _perhaps_wait(owner, execution)
     owner.running.remove(execution)
     data = _answer_of_person(owner, execution) if execution.type == "approval" else _result(owner, execution)
     deliver(owner, execution.run, data)
     if data.status != "interrupted" and world.faults.hits("duplicate"):
         owner.work_off_agenda()
         deliver(owner, execution.run, data)
+
+
+def _perhaps_wait(owner: Owner, execution: SimulatedExecution) -> None:
+    """The provider of an agent is out, or answers again; the execution that met an outage is interrupted."""
+    world, state = owner.world, owner.state
+    node = state.runs[execution.run].nodes[execution.step]
+    subject = provider_of(node)
+    if not subject or execution.stop:
+        return
+    wait = state.waits.get(subject)
+    reason = next((one for one in ("outage", "limit", "daily_cap") if world.faults.hits(one)), "")
+    if reason and (wait is None or wait.probe is node):
+        count = 1 if wait is None else wait.count + 1
+        until = world.now + world.rng.choice((0, 1, 40, 4_000))
+        probes = reason != "daily_cap"
+        if reason == "outage":
+            tried = next_attempt(state, subject, world.now)
+            if tried is None:
+                owner.record(state.root.id, PauseRequested("provider"))
+                owner.work_off_agenda()
+                execution.stop = "pause"
+                return
+            until = tried
+        opened = WaitOpened(subject=subject, reason=reason, until=until, count=count, probes=probes)
+        owner.record(state.root.id, opened)
+        owner.work_off_agenda()
+        execution.stop = "pause"
+    elif wait is not None and wait.probe is node and world.rng.random() < 0.3:
+        owner.record(state.root.id, WaitClosed(subject))
+        owner.work_off_agenda()
 
 
 def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
@@ -135,26 +361,29 @@ def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
 def _agreement(owner: Owner, node: Node) -> StepEvent:
     """What a person says to work that is prepared; to what is over, nothing that would change it."""
     world = owner.world
-    if node.reason != ASKED or not world.faults.hits("rejection"):
+    refused = world.faults.hits("rejection") or (not world.faults.calm and world.rng.random() < 0.3)
+    if node.reason != ASKED or not refused:
         world.reached["agreed"] += 1
         return StepEvent(node.path, "agreed", node.attempt, node.execution)
     world.reached["not agreed"] += 1
-    refused = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
-    return StepEvent(node.path, "failed", node.attempt, node.execution, error=refused)
+    error = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
+    return StepEvent(node.path, "failed", node.attempt, node.execution, error=error)
 
 
 def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | SubagentEvent:
     word = _outcome(owner, execution)
-    if word == "interrupted":
-        return StepEvent(execution.step, word, execution.attempt, execution.execution)
     node = owner.state.runs[execution.run].nodes[execution.step]
+    if word == "interrupted":
+        spent = node.step.traits.role is not None and owner.world.faults.hits("budget used up")
+        reason = BUDGET if spent else ""
+        return StepEvent(execution.step, word, execution.attempt, execution.execution, reason=reason)
     if word == "completed" and node.step.type == "deliver" and not node.agreed:
         return StepEvent(execution.step, ASKED, execution.attempt, execution.execution)
     shape: type[StepEvent | SubagentEvent] = StepEvent
     usage = None
     if node.step.traits.role is not None:
         shape = SubagentEvent
-        usage = _usage(owner)
+        usage = node.counted + _usage(owner)
     output, error, status = None, None, word
     if word == "completed":
         output = owner.world.values.result(node, execution.attempt, execution.seen)
@@ -216,6 +445,8 @@ def _meddle(owner: Owner) -> bool:
         return True
     if len(state.runs) > 1 and faults.hits("cancel child"):
         return _cancel_child(owner)
+    if faults.hits("payment") and _pay(owner):
+        return True
     if faults.hits("chatter"):
         _chatter(owner)
         return True
@@ -224,6 +455,21 @@ def _meddle(owner: Owner) -> bool:
     if faults.hits("clock backward"):
         world.now -= rng.choice((50, 1_000, 100_000))
     return False
+
+
+def _pay(owner: Owner) -> bool:
+    """A session that runs pays for a request; False when none runs."""
+    paying = []
+    for execution in owner.running:
+        node = owner.state.runs[execution.run].nodes[execution.step]
+        current = (node.attempt, node.execution) == (execution.attempt, execution.execution)
+        if node.step.traits.role is not None and node.status == RUNNING and not node.lost and current:
+            paying.append(execution)
+    if not paying:
+        return False
+    chosen = owner.world.rng.choice(paying)
+    owner.record(chosen.run, Payment(chosen.step, chosen.attempt, _usage(owner)))
+    return True
 
 
 def _report_orphan(owner: Owner) -> None:
@@ -258,7 +504,7 @@ def _chatter(owner: Owner) -> None:
         told = {"step": chosen.step, "attempt": chosen.attempt}
         owner.record(chosen.run, Evidence("workspace_event", told))
     elif owner.world.rng.random() < 0.5:
-        owner.record(owner.state.root.id, Folded(""))
+        owner.record(owner.state.root.id, PhaseFolded(""))
     else:
         owner.record(owner.state.root.id, Evidence("session_event", {"text": "…"}))
 
@@ -296,7 +542,9 @@ def resume(owner: Owner, reason: str) -> bool:
         raise InvariantError(19, "the run is paused and does not say why")
     raised = None
     if world.faults.hits("raised for nothing"):
-        raised = Raised(budget_tokens=world.rng.choice((500, 100_000)), max_agents=world.rng.randint(1, 600))
+        raised = LimitsRaised(
+            budget_tokens=world.rng.choice((500, 100_000)), max_agents=world.rng.randint(1, 600)
+        )
     elif reason == "budget":
         world.reached["paused for a limit"] += 1
         if not world.faults.hits("nothing raised"):
@@ -306,7 +554,7 @@ def resume(owner: Owner, reason: str) -> bool:
                 return False
     world.now += world.rng.choice((1, 10_000))
     owner.epoch = world.store.take_lease()
-    owner.record(state.root.id, Resumed(owner.epoch, raised))
+    owner.record(state.root.id, RunResumed(owner.epoch, raised, keep_waits=world.faults.hits("kept waits")))
     world.reached["resumed after a pause"] += 1
     return True
 
@@ -327,7 +575,7 @@ def _is_used_up(quota: Quota) -> bool:
     return quota.ledger is not None
 
 
-def _raised(state: State) -> Raised | None:
+def _raised(state: State) -> LimitsRaised | None:
     """Every limit of the tree out of the way; None when they are already."""
     ledger = state.ledger
     tokens = None if ledger.max_tokens is None else PLENTY
@@ -336,4 +584,4 @@ def _raised(state: State) -> Raised | None:
         PLENTY, PLENTY, tokens, micro_usd,
     ) and not (ledger.unpriced and micro_usd is not None):  # fmt: skip
         return None
-    return Raised(PLENTY, PLENTY, tokens, micro_usd)
+    return LimitsRaised(PLENTY, PLENTY, tokens, micro_usd)

@@ -46,13 +46,15 @@ from fanfold.kernel.plan import (
     Value,
     WorkflowAction,
 )
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.command import CommandBody
-from fanfold.recipe.types.deliver import DeliverBody
-from fanfold.recipe.types.end import EndBody
-from fanfold.recipe.types.function import FunctionBody
-from fanfold.recipe.types.set import SetBody
+from fanfold.language.leaf_steps import (
+    AgentBody,
+    ApprovalBody,
+    CommandBody,
+    DeliverBody,
+    EndBody,
+    FunctionBody,
+    SetBody,
+)
 
 ROLES = ("default", "explorer", "worker")
 SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")
@@ -95,6 +97,7 @@ def random_settings(rng: Random, plan: Plan) -> Settings:
         budget_tokens=rng.choice((50, 300, 1_500)) if 0.18 <= tight < 0.28 else None,
         budget_micro_usd=rng.choice((40, 400)) if 0.24 <= tight < 0.32 else None,
         estimates={"*": Estimate(tokens=60, micro_usd=20), "worker": Estimate(tokens=120, micro_usd=5)},
+        outage_ms=rng.choice((None, 0, 60_000, 3_600_000)),
     )
 
 

@@ -11,18 +11,324 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import Pool
 
 from msgspec import Struct, field
 
-from fanfold.kernel.lifecycle import RUN_TRANSITIONS, STEP_TRANSITIONS
-from fanfold.testing.coverage import CONSTRUCTS, SITUATIONS
-from fanfold.testing.faults import FAULTS
-from fanfold.testing.schedule import SimulatedOutcome, run_schedule
+from fanfold.errors import BugError
+from fanfold.kernel.events import (
+    CancelRequested,
+    Event,
+    RunCreated,
+    RunForked,
+    RunResumed,
+    RunStarted,
+    TimerFired,
+)
+from fanfold.kernel.invariants import InvariantViolation
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
+from fanfold.kernel.state import (
+    PENDING,
+    RUN_TERMINAL,
+    RUN_TRANSITIONS,
+    RUNNING,
+    STEP_TRANSITIONS,
+    WAITING,
+    Loop,
+    Map,
+    Node,
+    Run,
+    Scope,
+    State,
+    WorkflowCall,
+)
+from fanfold.kernel.transitions import create_state, evolve
+from fanfold.testing.checks import InvariantError, check_acknowledged, check_due, check_replay
+from fanfold.testing.outside import next_report, report_late
+from fanfold.testing.simulated_store import FAILURES, FAULTS, StaleEpochError
+from fanfold.testing.world import ROOT, Crash, Owner, SimulatedWorld
+
+# -----------------------------------------------------------------------------------------------------------
+# Which constructs a schedule really reached, counted on the tree of instances it left behind.
+
+CONSTRUCTS = (
+    "agent", "function", "command", "workflow", "approval", "group", "timer", "note", "set", "end", "deliver",
+    "agent without a slot",
+    "depends_on", "when", "for_each", "empty for_each", "for_each over a group", "for_each over a call",
+    "repeat", "repeat inside for_each", "repeat of a group", "fold", "nested group", "nested child run",
+    "deepest child run", "run.depth refused", "two calls of one workflow", "cached", "templated sets",
+    "shared writer", "isolated writer", "scope slots", "scope agents", "child slots", "child agents",
+    "child budget", "child timeout", "root budget", "on_failure inline", "on_failure stop",
+    "approval timeout", "approval default", "step timeout", "group timeout", "call timeout", "run timeout",
+    "retried", "restarted", "not converged", "expression failed", "skipped for a failure",
+    "skipped by condition", "skipped for the end",
+)  # fmt: skip
+SKIPS = {
+    "failure": "skipped for a failure",
+    "condition": "skipped by condition",
+    "ended": "skipped for the end",
+}
+SITUATIONS = (
+    "crash before creation", "crash in agenda", "crash before effect", "crash in resume", "torn tail",
+    "late", "late after the end", "answer while paused", "resumed after a pause", "paused for a limit",
+    "added", "next turn", "input to a running child", "input after a failure", "closed while running",
+    "closed while queued", "closed when over", "refused behind a closed one", "interrupted child resumed",
+    "interrupted child closed", "told to end", "asked for by an agent", "asked while paused",
+    "held by a limit of a scope", "live child cancelled", "approval by choice", "agreed", "not agreed",
+    "run waiting", "deferred",
+    *(f"failure {kind}" for kind in FAILURES),
+)  # fmt: skip
+"""What faults and constructs lead to together."""
+
+
+def count_constructs(state: State, reached: Counter[str]) -> None:
+    """Count every construct of the tree once per instance."""
+    for run in state.runs.values():
+        for node in run.nodes.values():
+            _count_node(node, reached)
+        if run.parent is not None:
+            _count_child_limits(run.plan, reached)
+            reached["nested child run"] += run.depth > 1
+            reached["deepest child run"] += run.depth == MAX_NESTING_DEPTH
+        reached["run timeout"] += run.status == "timed_out"
+    calls = Counter(id(run.plan) for run in state.runs.values())
+    reached["two calls of one workflow"] += max(calls.values()) > 1
+    reached["root budget"] += state.ledger.limited
+
+
+def _count_node(node: Node, reached: Counter[str]) -> None:
+    step = node.step
+    if isinstance(node, Map):
+        reached["for_each"] += 1
+        reached["empty for_each"] += node.count == 0
+        reached["for_each over a group"] += step.type == "group" and len(node.children) > 1
+        reached["for_each over a call"] += step.type == "workflow" and len(node.children) > 1
+    elif isinstance(node, Loop):
+        reached["repeat"] += node.iteration > 1
+        reached["repeat inside for_each"] += isinstance(node.parent, Map)
+        reached["repeat of a group"] += step.type == "group"
+        reached["fold"] += bool(node.children) and node.children[-1].step is step.fold
+    else:
+        reached[step.type] += 1
+    reached["agent without a slot"] += step.traits.role is not None and not step.traits.slot
+    reached["depends_on"] += bool(step.depends_on)
+    reached["when"] += step.when is not None
+    reached["templated sets"] += step.templated_sets
+    if step.posture == "writer" and node.attempt:
+        reached[f"{step.workspace_mode} writer"] += 1
+    if isinstance(node, Scope):
+        assert isinstance(step.action, GroupAction)
+        reached["nested group"] += isinstance(node.parent, Scope) and node.parent is not node.run.scope
+        reached["scope slots"] += step.action.max_concurrency is not None
+        reached["scope agents"] += step.action.max_agents is not None
+    _count_end(node, reached)
+
+
+def _count_end(node: Node, reached: Counter[str]) -> None:
+    step, status = node.step, node.status
+    if status == "timed_out":
+        kind = "call" if isinstance(node, WorkflowCall) else step.type
+        reached[f"{kind if kind in ('call', 'group', 'approval') else 'step'} timeout"] += 1
+    if status in ("failed", "timed_out"):
+        reached[f"on_failure {step.on_failure}"] += 1
+        assert node.error is not None
+        code = node.error.code
+        reached["not converged"] += code == "step.not_converged"
+        reached["expression failed"] += code == "expression.failed"
+        reached["run.depth refused"] += code == "run.depth"
+    elif status == "skipped":
+        reached[SKIPS[node.reason]] += 1
+    reached["retried"] += node.attempt > 1
+    reached["restarted"] += node.execution > 1
+
+
+def _count_child_limits(plan: Plan, reached: Counter[str]) -> None:
+    limits = plan.limits
+    reached["child slots"] += limits.max_concurrency is not None
+    reached["child agents"] += limits.max_agents is not None
+    reached["child budget"] += limits.budget.tokens is not None or limits.budget.micro_usd is not None
+    reached["child timeout"] += limits.timeout_ms is not None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One seed, one schedule: a random plan driven to its end through crashes and takeovers.
+
+PATIENCE_S = 10.0
+"""Processor time one schedule may take; the longest take a tenth of a second."""
+
+
+class SimulatedOutcome(Struct):
+    """What became of a schedule."""
+
+    seed: int
+    status: str
+    events: int
+    crashes: int
+    digest: str
+    reached: Counter[str]
+    violation: InvariantViolation | None = None
+    tail: list[str] = []
+
+
+def run_schedule(seed: int, tail: int = 12) -> SimulatedOutcome:
+    """Drive one seed to its end; never raises for a defect of the kernel, but reports it.
+
+    The outcome holds the last `tail` lines of the log, so that a violation can be read.
+    """
+    world = SimulatedWorld(seed)
+    violation: InvariantViolation | None = None
+    status = "broken"
+    try:
+        with _patience():
+            status = _drive(world)
+    except InvariantError as error:
+        violation = error.violation
+    except BugError as error:
+        violation = InvariantViolation(0, f"the kernel refused its own host: {error.code}: {error.message}")
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        violation = InvariantViolation(0, f"{type(error).__name__}: {error}")
+    store = world.store
+    return SimulatedOutcome(
+        seed, status, world.events, world.faults.crashes, store.digest(), world.reached, violation,
+        [line.decode() for line in store.lines[-tail:]],
+    )  # fmt: skip
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """A kernel that never comes back is a violation too; processor time, so that a busy machine is none."""
+
+    def give_up(_signal: int, _frame: object) -> None:
+        raise InvariantError(19, "a decision takes for ever")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _drive(world: SimulatedWorld) -> str:
+    owner = create_run(world)
+    while True:
+        try:
+            live(owner)
+            break
+        except Crash:
+            owner = _take_over(world, owner)
+    return _finish(world, owner)
+
+
+def create_run(world: SimulatedWorld, shape: type[Owner] = Owner) -> Owner:
+    """Take the lease and record the first event."""
+    epoch = world.store.take_lease()
+    inputs = world.values.put({"topic": "t"}, frozenset())
+    created = RunCreated(plan=world.plan, settings=world.settings, inputs=inputs, epoch=epoch)
+    event = Event(ROOT, world.now, created)
+    envelope = world.store.append(event, Run(ROOT, world.plan, None, None), ROOT, epoch)
+    world.answered.append(None)
+    state = create_state(event)
+    world.observe(envelope, event, state)
+    return shape(world, state, epoch)
+
+
+def _begin(owner: Owner) -> None:
+    """Start, or resume what another owner left."""
+    state = owner.state
+    if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
+        owner.record(ROOT, RunResumed(owner.epoch, keep_waits=owner.world.rng.random() < 0.5))
+    if state.root.status == PENDING:
+        if owner.world.rng.random() < 0.05:
+            owner.record(ROOT, RunForked("from another run"))
+        owner.record(ROOT, CancelRequested() if owner.world.faults.hits("cancel") else RunStarted())
+
+
+def live(owner: Owner) -> None:
+    """Start or resume the run and stay with it until it ends, or nothing can happen any more."""
+    _begin(owner)
+    while True:
+        owner.work_off_agenda()
+        if owner.state.root.status in RUN_TERMINAL or not next_report(owner):
+            return
+
+
+def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
+    """Another process finds what the dead owner left behind."""
+    rng, store, faults = world.rng, world.store, world.faults
+    pending = len(store.lines) - store.acknowledged
+    if store.crash(rng.randint(0, pending)):
+        world.reached["torn tail"] += 1
+    check_acknowledged(store)
+    world.orphans += [one for one in dead.running if one.type != "approval" and rng.random() < 0.5]
+    del world.orphans[:-8]
+    world.forget_the_log()
+    world.now += rng.choice((0, 5, 50_000))
+    if not store.lines:
+        world.reached["crash before creation"] += 1
+        return create_run(world)
+    epoch = store.take_lease()
+    if faults.hits("zombie"):
+        _append_stale(world, dead)
+    owner = Owner(world, _read_again(world), epoch)
+    owner.recall_people()
+    return owner
+
+
+def _append_stale(world: SimulatedWorld, dead: Owner) -> None:
+    """The old owner was only slow: whatever it still writes must be refused (invariant 11)."""
+    event = Event(ROOT, world.now, TimerFired())
+    try:
+        world.store.append(event, dead.state.root, ROOT, dead.epoch)
+    except StaleEpochError:
+        return
+    raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
+
+
+def _read_again(world: SimulatedWorld) -> State:
+    """Fold the log as found, with every check on the way."""
+    stored = world.store.read()
+    state = create_state(stored[0][1])
+    world.observe(*stored[0], state)
+    for (envelope, event), command in zip(stored[1:], world.answered[1:], strict=True):
+        check_due(command, event, state)
+        evolve(state, event)
+        world.observe(envelope, event, state)
+    return state
+
+
+def _finish(world: SimulatedWorld, owner: Owner) -> str:
+    """After the end: late results change nothing, and the stored log tells the same story again."""
+    state, status = owner.state, owner.state.root.status
+    world.faults.calm = True
+    if status in RUN_TERMINAL:
+        for orphan in world.orphans[:3]:
+            world.reached["late after the end"] += 1
+            report_late(owner, orphan)
+        violations = world.auditor.close(state)
+        if violations:
+            raise InvariantError(violations[0].number, violations[0].message)
+        if state.root.status != status:
+            raise InvariantError(10, "a late result changed the status of a run that had ended")
+    world.store.commit()
+    check_replay(world.store, world.answered, world.sampled, state)
+    if status == RUNNING:
+        status = WAITING
+    world.reached[f"run {status}"] += 1
+    count_constructs(state, world.reached)
+    return status
+
 
 CHUNK = 50
 

@@ -1,1 +1,1 @@
-"""Workspaces: what a step may see and change, and how its changes come home (see `workspaces`, `sandbox`)."""
+"""Workspaces: snapshots, sandbox, changes, merges and delivery."""

@@ -1,14 +1,14 @@
-"""Artifacts: files that steps leave for one another and for people, beside the project and not in it.
+"""Artifacts: files that steps publish for other steps and for users, next to the project.
 
-Each run has a folder of published ones. A step makes its own in a staging folder, where it also finds what
-the steps before it published; they are published when it has done its work, and dropped when it has not.
+Each run has a folder of published artifacts. A step creates its own in a staging folder, which also contains
+copies of artifacts of earlier steps. They are published when the step succeeds, and deleted when it fails.
 
 Rules
-* What others published is for reading: a copy lies in the staging folder, and one that was changed is
-  refused. Only a later round of the same step may publish a name again.
-* No links, no special files, names that are text; bounded in number and size. No file holds a secret of this
-  process: unlike a log, a file cannot be masked without being damaged.
-* A file is whole and on the disk under its name before the event that names it, and its hash, is written.
+* Artifacts of other steps are read-only: the staging folder contains copies, and a changed copy is refused.
+  Only a later round of the same step may publish a name again.
+* No links and no special files are allowed. Names must be text. Number and size are limited. No file may
+  contain a secret of this process: unlike a log, a file cannot be masked without damage.
+* A file is complete and on disk under its name before the event with its name and hash is written.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
-from fanfold.trust.project_files import write_whole
-from fanfold.trust.state import make_removable
+from fanfold.project_files import write_whole
+from fanfold.workspace.seal import make_removable
 
 VARIABLE = "FANFOLD_ARTIFACTS"
 INSIDE = "/tmp/fanfold-artifacts"  # noqa: S108 - private inside a sandbox
-"""Where programs find the staging folder under bubblewrap."""
+"""The path of the staging folder under bubblewrap."""
 MAX_FILES = 500
 MAX_BYTES = 100 * 1024**2
 MAX_PATH_CHARS = 300
@@ -40,35 +40,35 @@ _ROUND = r"#\d+(?=/|$)"
 
 
 class Artifact(Struct, frozen=True, omit_defaults=True):
-    """A published file: its path below the run's `artifacts/`, and what is in it."""
+    """A published file: its path below the run's `artifacts/`, its size and its hash."""
 
     path: str
     size: int
     sha256: str
     text: str = ""
-    """Blob of the same as text, by which it is searched; empty where it is none."""
+    """The blob of its text, used for search; empty if it is not text."""
 
 
 class ArtifactView(Struct, frozen=True):
-    """What one step sees of those of its run, and which names are somebody else's."""
+    """The artifacts that one step can see, and the names that belong to other steps."""
 
     seen: tuple[Artifact, ...] = ()
     taken: dict[str, str] = {}
-    """Path to the step that published it."""
+    """Maps a path to the step that published it."""
 
 
 NOTHING_SEEN = ArtifactView()
 
 
 class PublishedNames:
-    """Names that are published, or about to be, and whose they are."""
+    """Names that are published or about to be, and their owners."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
         self._folders: dict[str, str] = {}
 
     def check(self, path: str, own: str) -> None:
-        """A name may be published if it is nobody else's, no folder, and below no file."""
+        """Raise `WorldError` if a name belongs to another step, is a folder, or is below a file."""
         owner = self._files.get(path, own)
         if owner != own:
             hint = "publish it under another name; a map can put {{index}} into it"
@@ -89,7 +89,7 @@ class PublishedNames:
 
 
 def family(step: str) -> str:
-    """The step whichever round of a loop it is in.
+    """Return the step path without the rounds of loops.
 
     >>> family("fix#2/draft[0]")
     'fix/draft[0]'
@@ -98,16 +98,16 @@ def family(step: str) -> str:
 
 
 class ArtifactRoom:
-    """Where one execution makes its artifacts; nothing is made on disk before it is needed.
+    """The staging folder of one execution; it is created on first use.
 
-    Every agent has one and few use it, so it holds words and no paths.
+    Every agent has one and few use it, so it stores strings and no paths.
     """
 
     __slots__ = ("_may_be_there", "_run_id", "_runs", "_session", "_view")
 
     def __init__(self, runs: str, run_id: str, session: str, view: ArtifactView, *, is_new: bool) -> None:
         self._may_be_there = not is_new
-        """Before anybody opened it, the disk need not be asked."""
+        """False until it is opened, so that the disk need not be checked."""
         self._runs = runs
         self._run_id = run_id
         self._session = session
@@ -115,7 +115,7 @@ class ArtifactRoom:
 
     @property
     def folder(self) -> Path:
-        """The staging folder."""
+        """The path of the staging folder."""
         return Path(self._runs, self._run_id, "staging", self._session)
 
     @property
@@ -128,15 +128,15 @@ class ArtifactRoom:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing lies there, as far as that is seen at a glance."""
+        """Whether the staging folder is missing or empty."""
         try:
             return not self.is_open or not os.listdir(self.folder)
         except OSError:
             return False
 
     def open(self) -> Path:
-        """The staging folder, with what the step may see in it."""
-        from fanfold.workspace.files.layout import make_folder
+        """Create the staging folder if it is missing, with the artifacts that the step can see."""
+        from fanfold.workspace.layout import make_folder
 
         folder = self.folder
         if not self.is_open:
@@ -148,13 +148,13 @@ class ArtifactRoom:
         return folder
 
     def owner(self, path: str) -> str:
-        """Who published a name that is not this step's to use; empty when it is."""
+        """Return the step that owns a name; empty if this step may use it."""
         return self._view.taken.get(path, "")
 
     def collect(self, own: str, clean: Callable[[bytes], bytes]) -> dict[str, Artifact]:
-        """What the step made, with the text of it under `text`; raises when something is not to be published.
+        """Return the new artifacts of the step, with their text; raises if one of them must not be published.
 
-        `own` is the step (`family`), `clean` takes secrets out.
+        `own` is the step (`family`), `clean` removes secrets.
         """
         if not self.is_open:
             return {}
@@ -180,35 +180,35 @@ class ArtifactRoom:
         return found
 
     def publish(self, paths: Mapping[str, Artifact]) -> None:
-        """Put files of the staging folder where the run keeps them."""
-        from fanfold.workspace.files.layout import make_folder
+        """Copy files of the staging folder into the run's folder."""
+        from fanfold.workspace.layout import make_folder
 
         make_folder(self._published)
         for path in paths:
             _copy(self.folder, self._published, path, 0o600, durable=True)
 
     def drop(self) -> None:
-        """Throw the staging folder away."""
+        """Delete the staging folder."""
         if not self.is_open:
             return
         try:
-            os.rmdir(self.folder)  # nearly always nobody put anything there
+            os.rmdir(self.folder)  # it is nearly always empty
         except OSError:
             import shutil
 
-            make_removable(self.folder)  # a program may have closed its own folders
+            make_removable(self.folder)  # a program may have removed permissions of its folders
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _folders_of(path: str) -> list[str]:
-    """Every folder above a name, as far as artifacts go."""
+    """Return all folders of an artifact's path."""
     parts = path.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> None:
-    """Put artifacts of one run into another that goes on from it."""
-    from fanfold.workspace.files.layout import make_folder
+    """Copy artifacts of one run into another run that continues it."""
+    from fanfold.workspace.layout import make_folder
 
     home = runs / target / "artifacts"
     for folder in (runs, home.parent, home):
@@ -222,7 +222,7 @@ def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> No
 
 
 def open_published(runs: Path, run_id: str, path: str) -> BufferedReader:
-    """A published file, opened to be read; no link is followed on the way, and nothing else is opened."""
+    """Open a published file for reading; no link is followed."""
     names = path.split("/")
     here = os.open(runs / run_id / "artifacts", _FOLDER)
     try:
@@ -238,7 +238,7 @@ def open_published(runs: Path, run_id: str, path: str) -> BufferedReader:
 
 
 def is_whole(file: BufferedReader, size: int, sha256: str) -> bool:
-    """Whether an open file is what was published; it stands at its beginning afterwards."""
+    """Return whether an open file has the published content; rewinds it to the start."""
     if os.fstat(file.fileno()).st_size != size:
         return False
     digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -247,16 +247,16 @@ def is_whole(file: BufferedReader, size: int, sha256: str) -> bool:
 
 
 def clear_staging(home: Path) -> None:
-    """Throw away what steps of a run that is over left unpublished; `home` is the folder of the run."""
+    """Delete the unpublished files of a finished run; `home` is the folder of the run."""
     if (home / "staging").is_dir():
-        make_removable(home / "staging")  # a program may have closed its own folders
+        make_removable(home / "staging")  # a program may have removed permissions of its folders
         import shutil
 
         shutil.rmtree(home / "staging", ignore_errors=True)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file below a folder that a program wrote into, no link followed, in order of names."""
+    """Iterate over all files below a folder in order of names, without following links."""
     top = os.open(folder, _FOLDER)
     try:
         yield from _below(top, "", 0)
@@ -308,7 +308,7 @@ def _text(data: bytes) -> str:
 
 
 def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = False) -> None:
-    """Copy one file between two folders of ours, whole or not at all; no link is followed."""
+    """Copy one file atomically between two of our own folders; no link is followed."""
     names = path.split("/")
     here, there = os.open(source, _FOLDER), os.open(target, _FOLDER)
     try:
@@ -327,7 +327,7 @@ def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = F
 
 
 def _enter(folder: int, name: str) -> int:
-    """A folder in another, which is closed; when it cannot be entered, the caller has still to close it."""
+    """Open a folder in another one and close that. If it raises, the caller must close it."""
     inner = os.open(name, _FOLDER, dir_fd=folder)
     os.close(folder)
     return inner

@@ -1,40 +1,73 @@
-"""What programs in the project itself must not make: instructions to git, to Fanfold, to agent programs.
+"""Detects and removes new files in the project that configure git, Fanfold or agent programs.
 
-The sandbox binds those that are there read-only. What is not there yet it cannot close without leaving an
-empty folder in the user's project, so what appeared is found afterwards and taken out of the project.
+The sandbox mounts existing ones read-only. It cannot block a path that does not exist without leaving an
+empty folder in the user's project. So new ones are found after the step and moved out of the project.
 
 Rules
-* Only names at the top of the project are looked at, and those in a folder there of which a part is
-  protected: a few listings and `lstat`, no walk.
-* What appeared is moved, not deleted: the user may have made it. What was there and changed is named and left
-  where it is; a program that was confined cannot have done it, so then it is not even named.
-* `.fanfold` is hidden from confined programs: what changes there meanwhile is the user's.
+* Only names at the top of the project are checked, and names in top-level folders with a protected part. This
+  needs a few listings and no walk. The watch of the step finds new names further down and passes them to
+  `settle`.
+* New files are moved, not deleted, because the user may have created them. An existing file that was moved
+  within the project is moved back if its old path is free. An existing file that was changed is reported and
+  stays in its place. A sandboxed program cannot have changed it, so after one it is not even reported.
+* Every name is looked up through the handle of its folder, and no link is followed. If a name cannot be
+  listed or moved, even after a change of its mode, an error is raised and the step fails.
+* `.fanfold` is hidden from sandboxed programs, so changes there come from the user.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from fanfold.kernel.sets.protected import FOLDERS, OWNERS, plain_name
-from fanfold.workspace.files.manifest import FileEntry
+from fanfold.errors import WorldError
+from fanfold.kernel.claims import FOLDERS, OWNERS, is_protected, plain_name
+from fanfold.kernel.paths import matches
+from fanfold.workspace.beneath import (
+    GRAIN_NS,
+    FileEntry,
+    PathProblem,
+    git_mode,
+    open_folder,
+    open_readable,
+    same_content,
+    set_mode,
+)
+from fanfold.workspace.changes import Change, WriteViolation, bare_repository, behind_links, violations
+from fanfold.workspace.ignored import CACHES, DEPENDENCIES, MARKS, PATTERNS, may_change_dependency
+from fanfold.workspace.layout import OWN_FOLDER, make_folder
+from fanfold.workspace.merge_journal import Arrivals, NewArrivals
+from fanfold.workspace.scan import look
+
+if TYPE_CHECKING:
+    from fanfold.workspace.bases import Base
+    from fanfold.workspace.beneath import Manifest
+    from fanfold.workspace.ignored import Ignoring
+    from fanfold.workspace.layout import Layout
+    from fanfold.workspace.scan import SnapshotLimits
 
 REFUSED = "refused"
-"""Below `.fanfold/workspace`: what was taken out of the project."""
+"""The folder below `.fanfold/workspace` for files that were moved out of the project."""
 _OWN = ".fanfold"
 _PARTS = {
     ".git": ("config", "config.worktree", "commondir", "hooks"),
     _OWN: ("agents", "workflows", "config.toml"),
 }
-"""What in a folder tells programs what to do; the rest changes all the time. In others that is everything."""
+"""The parts of a folder that configure programs; other parts change all the time. In other folders, all parts
+count."""
 
 
 class GuardFindings(msgspec.Struct, frozen=True):
-    """What happened to protected names: `moved` appeared and lies in `folder` now, `changed` was left."""
+    """The result of a check: `moved` are new names, now in `folder`; `changed` names stay in their place."""
 
     moved: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -42,16 +75,26 @@ class GuardFindings(msgspec.Struct, frozen=True):
 
 
 class Guard:
-    """The protected names of a project as they were when a step began."""
+    """The protected names of a project as they were when a step started."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
         self._before = _look(project)
 
-    def settle(self, is_confined: Callable[[Path], bool]) -> GuardFindings:
-        """Take out of the project what appeared since, and name what else changed."""
+    def settle(
+        self,
+        is_confined: Callable[[Path], bool],
+        appeared: Iterable[str] = (),
+        homes: Mapping[int, str] = MappingProxyType({}),
+    ) -> GuardFindings:
+        """Move new protected names out of the project, and report other changes.
+
+        `appeared` are new paths with a protected name that the watch found. `homes` maps the inode of a moved
+        file to its original path.
+        """
         before, now = self._before, _look(self._project)
-        if now == before:
+        paths = sorted({_protected_part(path) for path in appeared})
+        if now == before and not paths:
             return GuardFindings()
         confined = is_confined(self._project)
         differ = [path for path in sorted(before | now) if before.get(path) != now.get(path)]
@@ -66,73 +109,675 @@ class Guard:
             if confined and plain_name(place) == _OWN:
                 continue
             whole = not rest or ("/" not in rest and plain_name(place) not in _PARTS and not confined)
-            if whole and path not in before and _move(self._project, path, folder):
+            if whole and path not in before:
+                _move(self._project, path, folder)
                 moved.append(path)
             elif not confined:
+                changed.append(path)
+        strayed: list[tuple[str, str]] = []
+        for path in paths:
+            if not path.startswith(tuple(f"{one}/" for one in moved)) and path not in moved:
+                strayed.append((path, _move(self._project, path, folder)))
+                moved.append(path)
+        for path, name in strayed:
+            if name and _put_back(self._project, folder, name, homes):
+                moved.remove(path)
                 changed.append(path)
         return GuardFindings(tuple(moved), tuple(changed), str(folder) if moved else "")
 
 
-def _look(project: Path) -> dict[str, FileEntry | int]:
-    """Protected names at the top, and what in them tells programs what to do, two levels down.
+def _protected_part(path: str) -> str:
+    """Return the outermost protected part of a path.
 
-    Of folders only that they are there, for their times change.
+    >>> _protected_part("a/.git/hooks/x")
+    'a/.git'
+    """
+    names = path.split("/")
+    parts = ("/".join(names[:count]) for count in range(1, len(names)))
+    return next((part for part in parts if is_protected(part)), path)
+
+
+def _look(project: Path) -> dict[str, FileEntry | int]:
+    """Return the protected names at the top, and their parts that configure programs, two levels down.
+
+    Folders are only recorded as existing, because their times change.
     """
     found: dict[str, FileEntry | int] = {}
 
-    def note(path: str) -> bool:
+    def note(folder: int, name: str, path: str) -> bool:
         try:
-            status = os.lstat(project / path)
-        except OSError:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
             return False
-        folder = stat.S_ISDIR(status.st_mode)
-        found[path] = stat.S_IFDIR if folder else FileEntry.of(status)
-        return folder
+        is_folder = stat.S_ISDIR(status.st_mode)
+        found[path] = stat.S_IFDIR if is_folder else FileEntry.of(status)
+        return is_folder
 
-    for place in _places(project):
-        if not note(place):
-            continue
-        for name in _PARTS.get(plain_name(place)) or _names(project / place):
-            if note(f"{place}/{name}"):
-                for inner in _names(project / place / name):
-                    note(f"{place}/{name}/{inner}")
+    with _opened(project) as top:
+        for place in _places(top):
+            above, _, last = place.rpartition("/")
+            with _inside(top, above) as outer:
+                if outer is None or not note(outer, last, place):
+                    continue
+                with _inside(outer, last) as folder:
+                    for name in _PARTS.get(plain_name(place)) or _names(folder):
+                        if folder is not None and note(folder, name, f"{place}/{name}"):
+                            with _inside(folder, name) as inner:
+                                for one in _names(inner):
+                                    note(inner or -1, one, f"{place}/{name}/{one}")
     found.pop(_OWN, None)
     return found
 
 
-def _places(project: Path) -> Iterator[str]:
-    """What is protected as a whole; a folder of which a part is, where it is a link."""
-    for top in _names(project):
-        plain = plain_name(top)
-        if plain in OWNERS or (plain in FOLDERS and (project / top).is_symlink()):
-            yield top
+def _places(top: int) -> Iterator[str]:
+    """Iterate over names that are protected as a whole, and links in place of partly protected folders."""
+    for name in _names(top):
+        plain = plain_name(name)
+        is_link = plain in FOLDERS and stat.S_ISLNK(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode)
+        if plain in OWNERS or is_link:
+            yield name
         elif plain in FOLDERS:
-            yield from (
-                f"{top}/{name}" for name in _names(project / top) if f"{plain}/{plain_name(name)}" in OWNERS
-            )
+            with _inside(top, name) as folder:
+                inner = _names(folder)
+            yield from (f"{name}/{one}" for one in inner if f"{plain}/{plain_name(one)}" in OWNERS)
 
 
 def _place(path: str) -> str:
-    """The one of these that a path lies in."""
+    """Return the protected name that contains a path."""
     top, _, rest = path.partition("/")
     return f"{top}/{rest.partition('/')[0]}" if plain_name(top) in FOLDERS and rest else top
 
 
-def _names(folder: Path) -> list[str]:
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    top = open_readable(folder)
     try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+        yield top
+    finally:
+        os.close(top)
 
 
-def _move(project: Path, path: str, folder: Path) -> bool:
-    """Take something out of the project; whether that was possible."""
-    thing = project / path
+@contextmanager
+def _inside(top: int, path: str) -> Iterator[int | None]:
+    """Open a folder beneath an open one and make it readable if needed.
+
+    None if it is gone or not a folder.
+    """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if stat.S_ISDIR(os.lstat(thing).st_mode):
-            os.chmod(thing, 0o700)  # a folder that nobody may write cannot be moved elsewhere
-        os.rename(thing, folder / f"{path.replace('/', '-')}.{os.urandom(6).hex()}")
+        handle = open_folder(top, path)
+    except PermissionError:
+        _allow(top, path)
+        handle = open_folder(top, path)
+    except (FileNotFoundError, NotADirectoryError, PathProblem):
+        yield None
+        return
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _names(folder: int | None) -> list[str]:
+    return [] if folder is None else sorted(os.listdir(folder))
+
+
+def _allow(top: int, path: str) -> None:
+    """Give the owner all permissions on a folder beneath an open one."""
+    above, _, name = path.rpartition("/")
+    with _inside(top, above) as folder:
+        if folder is None:
+            return
+        mode = os.stat(name or ".", dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            set_mode(folder, name or ".", stat.S_IMODE(mode) | 0o700)
+
+
+def _move(project: Path, path: str, folder: Path) -> str:
+    """Move a path out of the project and return its name in `folder`; raises if that is not possible."""
+    above, _, name = path.rpartition("/")
+    target = f"{path.replace('/', '-')}.{os.urandom(6).hex()}"[-255:]
+    for made in (folder.parents[1], folder.parent, folder):
+        make_folder(made)
+    try:
+        with _opened(project) as top, _opened(folder) as refused, _inside(top, above) as source:
+            if source is None:
+                return ""
+            _allow(source, name)  # a folder without write permission cannot be moved
+            try:
+                os.rename(name, target, src_dir_fd=source, dst_dir_fd=refused)
+            except PermissionError:
+                _allow(source, "")
+                os.rename(name, target, src_dir_fd=source, dst_dir_fd=refused)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        message = f"{path} appeared in the project and cannot be moved out of it: {error.strerror}"
+        hint = "look at it and remove it before you run any program in the project"
+        raise WorldError("workspace.guard_blocked", message, hint=hint) from error
+    return target
+
+
+def _put_back(project: Path, folder: Path, name: str, homes: Mapping[int, str]) -> bool:
+    """Move a file back to its original path in the project, if that is free; return whether it was."""
+    try:
+        with _opened(project) as top, _opened(folder) as refused:
+            home = homes.get(os.stat(name, dir_fd=refused, follow_symlinks=False).st_ino)
+            if home is None:
+                return False
+            above, _, last = home.rpartition("/")
+            with _inside(top, above) as place:
+                if place is None or last in os.listdir(place):
+                    return False
+                os.rename(name, last, src_dir_fd=refused, dst_dir_fd=place)
     except OSError:
         return False
     return True
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Shared mode: changes in the project itself while a step works there
+#
+# Both states are described by names, inodes, modes and times, which costs a walk and no copy. A file that was
+# rewritten with the same content is not a change if a base has its earlier content. Otherwise it counts as
+# changed.
+#
+# Rules
+# * Only the state from before the step excuses a change: ignore rules, dependency folders and caches as the
+#   watch found them. If the step changed a `.gitignore`, new files below it are treated as not ignored.
+# * A new folder with the name or a marker file of a dependency folder (`node_modules`, `pyvenv.cfg`) is one
+#   change, even if it is ignored. If the write-set contains it, its content is accepted, except repositories.
+# * Repositories are found at any depth, also in ignored folders and in new dependency folders. Existing
+#   repositories and dependency folders are identified by their inode. Another one in the same place is a
+#   change. The same applies to protected names in a folder that replaced another one.
+# * Permission bits of files and folders count. Outside the write-set, the mode of a folder is restored. A
+#   set-user-id or set-group-id bit is always removed, even inside the write-set.
+# * New bytecode (`__pycache__`), and new caches outside the write-set, are removed. An isolated step would
+#   not merge them either.
+# * Every folder is opened through the handle of its parent, and no link is followed. If a folder cannot be
+#   read, even after its mode was restored, an error is raised.
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_BYTECODE = "__pycache__"
+MAX_HIDDEN = 200_000
+"""The number of names in ignored folders that are searched for repositories."""
+MAX_HIDDEN_POINTS = 500
+"""The number of repositories and dependency folders in ignored folders that the sandbox protects."""
+_FILES = frozenset(name.rpartition("/")[2] for name in OWNERS)
+_DEPENDENCY_MARKS = frozenset(mark for mark, depends in MARKS.items() if depends)
+MAX_FILES = 2_000_000
+"""The number of files that a watch compares; it copies none of them."""
+
+
+class WorkspaceWatch:
+    """Detects changes of the project since the watch started."""
+
+    def __init__(self, layout: Layout, ignoring: Ignoring, limits: SnapshotLimits, base: Base | None) -> None:
+        most = max(limits.max_files, MAX_FILES)
+        self._limits = msgspec.structs.replace(
+            limits, max_files=most, max_bytes=1 << 62, max_file_bytes=1 << 62
+        )
+        self._layout, self._ignoring, self._base = layout, ignoring, base
+        self._arrivals = Arrivals(layout)
+        self._mark = self._arrivals.mark()
+        self._began_ns = time.time_ns() - GRAIN_NS
+        known = base.manifest if base else None
+        self._before = look(layout.project, known, ignoring, self._limits)
+        self._modes: dict[str, int] = {}
+        self._inodes: dict[str, int] = {}
+        """The inodes of folders, and of protected names and dependency folders."""
+        self._hidden: dict[str, tuple[int, bool]] = {}
+        with self._top() as top:
+            for path in ("", *self._before.folders, *self._before.points):
+                with _gone():
+                    status = os.stat(path or ".", dir_fd=top, follow_symlinks=False)
+                    self._inodes[path] = status.st_ino
+                    if path not in self._before.points:
+                        self._modes[path] = stat.S_IMODE(status.st_mode)
+            self._hidden = dict(self._find_hidden(top))
+            links = [path for path, entry in self._before.files.items() if entry.is_link]
+            self._linked = behind_links(top, links)
+
+    @property
+    def points(self) -> dict[str, bool]:
+        """The paths of protected names and dependency folders when the watch started; True for folders."""
+        hidden = islice(self._hidden.items(), MAX_HIDDEN_POINTS)
+        known = {*self._before.folders, *self._before.files}
+        return {
+            **{path: is_folder for path, (_, is_folder) in hidden},
+            **{path: True for path in self._before.folders if _is_outermost(path)},
+            **{
+                path: False
+                for path, entry in self._before.files.items()
+                if path.rpartition("/")[2].lower() in _FILES and not entry.is_link and _is_outermost(path)
+            },
+            **{path: path in self._before.folders for path in self._linked if path in known},
+            **self._before.points,
+        }
+
+    @property
+    def homes(self) -> dict[int, str]:
+        """The original paths of protected files and folders, by inode."""
+        found = {entry.inode: path for path, entry in self._before.files.items() if is_protected(path)}
+        found |= {inode: path for path, inode in self._inodes.items() if is_protected(path)}
+        return found | {inode: path for path, (inode, _) in self._hidden.items() if is_protected(path)}
+
+    def changes(self, write_set: Sequence[str] = ("**",)) -> list[Change]:
+        """Return the changes since the start, sorted by path.
+
+        Files of tools inside `write_set` are not listed.
+        """
+        with self._top() as top:
+            return self._compare(top, write_set).changes()
+
+    def settle(self, write_set: Sequence[str]) -> tuple[list[WriteViolation], list[str]]:
+        """Return the violations of `write_set` since the start, and new protected names, which a guard moves.
+
+        Other files that must not stay are removed.
+        """
+        with self._top() as top:
+            found = self._compare(top, write_set)
+            changes = found.changes()
+            rows = violations(changes, write_set, top, self._linked)
+            rows += [
+                WriteViolation(path, "outside_write_set")
+                for path in found.exchanged
+                if not may_change_dependency(self._layout.project, path, write_set)
+            ]
+            bare = [folder for one in changes if (folder := bare_repository(one, top))]
+            found.clean()
+        stripped = {path for path, _ in found.set_id}
+        rows = [row for row in rows if row.path not in stripped]
+        appeared = [one.path for one in changes if one.kind == "added" and self._is_kept(one.path)] + bare
+        return sorted({*rows, *(WriteViolation(path, "set_id") for path in stripped)}), [
+            *appeared,
+            *found.replaced,
+            *filter(self._is_kept, found.others),
+        ]
+
+    def _is_kept(self, path: str) -> bool:
+        """Return whether a path is protected by its name, or is the target of a protected link."""
+        return is_protected(path) or f"{path}/".startswith(tuple(f"{one}/" for one in self._linked))
+
+    def arrived(self) -> NewArrivals:
+        """Return the paths that merges of any process wrote since.
+
+        Call it after `settle` to include all merges seen there.
+        """
+        return self._arrivals.since(self._mark)
+
+    @contextmanager
+    def _top(self) -> Iterator[int]:
+        top = open_readable(self._layout.project)
+        try:
+            yield top
+        finally:
+            os.close(top)
+
+    def _compare(self, top: int, write_set: Sequence[str]) -> _Comparison:
+        found = _Comparison(
+            self._before, self._modes, self._inodes, write_set, self._began_ns, self._limits.max_depth, top
+        )
+        found.folder(top, "", 0)
+        for path, (inode, _) in self._find_hidden(top):
+            if path not in self._hidden:
+                found.repositories += [path] if is_protected(path) else []
+            elif self._hidden[path][0] != inode:
+                found.exchange(path)
+        found.ask(self._ignoring)
+        found.modified = {
+            path: row for path, row in found.modified.items() if not self._is_rewritten(path, row)
+        }
+        return found
+
+    def _find_hidden(self, top: int) -> Iterator[tuple[str, tuple[int, bool]]]:
+        """Iterate over repositories and dependency folders in ignored folders.
+
+        Each has its inode, and whether it is a folder.
+        """
+        left = MAX_HIDDEN
+        for path in sorted(self._before.left_out):
+            if path.endswith("/") and not path.endswith("//") and left > 0:
+                left = yield from _hidden_below(top, path[:-1], left)
+
+    def _is_rewritten(self, path: str, change: Change) -> bool:
+        """Return whether a file has the same content as before, if a base can show it."""
+        before = self._before.files.get(path)
+        if change.what == "folder" or before is None or self._base is None:
+            return False
+        if self._base.manifest.files.get(path) != before:
+            return False
+        folder, _, name = path.rpartition("/")
+        with ExitStack() as opened:
+
+            def enter(top: int) -> int:
+                below = open_folder(top, folder)
+                opened.callback(os.close, below)
+                return below
+
+            try:
+                base = opened.enter_context(self._base.opened())
+                project = enter(opened.enter_context(self._top()))
+                now = os.stat(name, dir_fd=project, follow_symlinks=False).st_mode
+                return not (now ^ before.mode) & 0o7777 and same_content(project, enter(base.at(path)), name)
+            except (OSError, PathProblem):  # an unused base is deleted when there is a newer one
+                return False
+
+
+class _Comparison:
+    """Compares the current project with its known state, in one walk."""
+
+    def __init__(
+        self,
+        known: Manifest,
+        modes: dict[str, int],
+        inodes: dict[str, int],
+        write_set: Sequence[str],
+        began_ns: int,
+        depth: int,
+        top: int,
+    ) -> None:
+        self._known, self._modes, self._inodes, self._write_set = known, modes, inodes, write_set
+        self._began_ns, self._max_depth, self._top = began_ns, depth, top
+        self.modified: dict[str, Change] = {}
+        self.set_id: list[tuple[str, int]] = []
+        """Files with a new set-user-id or set-group-id bit, and their mode without it."""
+        self.repositories: list[str] = []
+        self.others: list[str] = []
+        """Files that changed in a folder that replaced another one."""
+        self.replaced: list[str] = []
+        """Protected paths that now contain another file or folder."""
+        self.exchanged: list[str] = []
+        """Dependency folders that were replaced by another one."""
+        self._new: dict[str, Change] = {}
+        self._seen: set[str] = set()
+        self._caches: list[str] = []
+        self._told: list[str] = []
+        """Folders whose ignore rules changed."""
+
+    def exchange(self, path: str) -> None:
+        """Record that a repository or a dependency folder was replaced."""
+        (self.replaced if is_protected(path) else self.exchanged).append(path)
+
+    def folder(self, handle: int, path: str, depth: int, is_other: bool = False) -> None:
+        """Compare an open folder and everything below it. `is_other`: a folder above it was replaced."""
+        if depth > self._max_depth:
+            raise WorldError("workspace.too_deep", f'"{path}": folders nest deeper than {self._max_depth}')
+        known, prefix = self._known, f"{path}/" if path else ""
+        below: list[str] = []
+        self._check_mode(handle, path)
+        is_other = is_other or self._is_other(os.fstat(handle), path)
+        with os.scandir(handle) as listing:
+            for entry in listing:
+                where = prefix + entry.name
+                if entry.name == PATTERNS:
+                    self._check_rules(entry, where, path)
+                before = known.files.get(where)
+                if before is not None and not entry.is_dir(follow_symlinks=False):
+                    self._seen.add(where)
+                    if self._file(entry, where, before) and is_other:
+                        self.others.append(where)
+                elif where in known.folders and entry.is_dir(follow_symlinks=False):
+                    self._seen.add(where)
+                    below.append(entry.name)
+                elif self._was_other(entry, where):
+                    self._other(handle, entry.name, where)
+                elif entry.is_dir(follow_symlinks=False):
+                    self._new_folder(handle, entry.name, where, depth)
+                else:
+                    self._new_file(entry, where)
+        for name in below:
+            self._enter(handle, name, prefix + name, depth, is_other)
+
+    def _enter(self, above: int, name: str, path: str, depth: int, is_other: bool) -> None:
+        with self._opened(above, name, path) as handle:
+            if handle is not None:
+                self.folder(handle, path, depth + 1, is_other)
+
+    def _other(self, folder: int, name: str, where: str) -> None:
+        """Compare an entry that was ignored or protected before, and still is."""
+        self._seen.add(where)
+        if name == _BYTECODE:
+            self._caches.append(where)
+        if where in self._known.points and where != OWN_FOLDER:
+            with _gone():
+                if self._is_other(os.stat(name, dir_fd=folder, follow_symlinks=False), where):
+                    self.exchange(where)
+
+    def _is_other(self, status: os.stat_result, path: str) -> bool:
+        """Return whether the file at a path was replaced."""
+        return self._inodes.get(path, status.st_ino) != status.st_ino
+
+    @contextmanager
+    def _opened(self, above: int, name: str, path: str) -> Iterator[int | None]:
+        """Open a folder, and make it readable if a step left it unreadable; None if it is gone."""
+        try:
+            handle = os.open(name, _FOLDER, dir_fd=above)
+        except (FileNotFoundError, NotADirectoryError):
+            handle = None
+        except PermissionError:
+            if path in self._modes:
+                self.modified[path] = Change(path, "modified", "folder")
+            try:
+                set_mode(above, name, self._modes.get(path, 0) | 0o700)
+                handle = os.open(name, _FOLDER, dir_fd=above)
+            except OSError as error:
+                message = f'"{path}" cannot be read: {error.strerror}'
+                raise WorldError("workspace.unreadable", message, hint="make it readable") from error
+        try:
+            yield handle
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    def _check_mode(self, handle: int, path: str) -> None:
+        before = self._modes.get(path)
+        if before is None or stat.S_IMODE(os.fstat(handle).st_mode) == before:
+            return
+        if not path or not matches(self._write_set, path):
+            os.fchmod(handle, before)
+        self.modified[path or "."] = Change(path or ".", "modified", "folder")
+
+    def _check_rules(self, entry: os.DirEntry[str], where: str, folder: str) -> None:
+        with _gone():
+            if FileEntry.of(entry.stat(follow_symlinks=False)) != self._known.rules.get(where):
+                self._told.append(f"{folder}/" if folder else "")
+
+    def _was_other(self, entry: os.DirEntry[str], where: str) -> bool:
+        """Return whether an entry was ignored or protected before, and has the same type."""
+        known = self._known
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if where in known.points:
+            return known.points[where] is is_folder and not entry.is_symlink()
+        if is_folder:
+            return where + "/" in known.left_out
+        return (
+            where if entry.is_file(follow_symlinks=False) or entry.is_symlink() else where + "//"
+        ) in known.left_out
+
+    def _file(self, entry: os.DirEntry[str], where: str, before: FileEntry) -> bool:
+        with _gone():
+            now = entry.stat(follow_symlinks=False)
+            if FileEntry.of(now) != before:
+                self._check_set_id(where, now.st_mode, before.mode)
+                self.modified[where] = self._row(where, now.st_mode, before)
+                return True
+        return False
+
+    def _new_file(self, entry: os.DirEntry[str], where: str) -> None:
+        with _gone():
+            now = entry.stat(follow_symlinks=False)
+            self._check_set_id(where, now.st_mode, 0)
+            self._new[where] = self._row(where, now.st_mode)
+
+    def _row(self, where: str, mode: int, before: FileEntry | None = None) -> Change:
+        made: Literal["added", "modified"] = "modified" if before else "added"
+        was = before.git_mode if before else 0
+        if stat.S_ISLNK(mode):
+            return Change(where, made, "link", 0o120000, was, _target(self._top, where))
+        if stat.S_ISREG(mode):
+            return Change(where, made, "file", git_mode(mode), was)
+        return Change(where, made, "special", 0, was)
+
+    def _check_set_id(self, where: str, mode: int, before: int) -> None:
+        if stat.S_ISREG(mode) and mode & _SET_ID & ~before:
+            self.set_id.append((where, stat.S_IMODE(mode) & ~_SET_ID))
+
+    def _new_folder(self, above: int, name: str, where: str, depth: int) -> None:
+        if is_protected(where):
+            self._new[where] = Change(where, "added", "folder")
+            return
+        claimed = matches(self._write_set, f"{where}/x")
+        if name == _BYTECODE or (name in CACHES and not claimed):
+            self._caches.append(where)
+            return
+        with self._opened(above, name, where) as handle:
+            if handle is None:
+                return
+            names = os.listdir(handle)
+            if name in DEPENDENCIES or any(mark in names for mark in _DEPENDENCY_MARKS):
+                # Only tools use such a name, but any program can create a marker file. So more is checked
+                # behind a marker.
+                for path in _planted(self._top, where, MAX_HIDDEN, name in DEPENDENCIES):
+                    if is_protected(path):
+                        self.repositories.append(path)
+                    else:
+                        self.modified[path] = Change(path, "added", "special")
+                if not claimed:
+                    self.modified[where] = Change(where, "added", "folder")
+                return
+            if not names:
+                self._new[where] = Change(where, "added", "folder")
+            self.folder(handle, where, depth + 1)
+
+    def ask(self, ignoring: Ignoring) -> None:
+        """Drop new paths that the ignore rules from before the step exclude."""
+        if not self._new:
+            return
+        nested = [point.removesuffix("/.git") for point in self._known.points if point.endswith("/.git")]
+        judged = {
+            path: path + "/" if row.what == "folder" else path
+            for path, row in self._new.items()
+            if not is_protected(path) and not path.startswith(tuple(self._told))
+        }
+        if not judged:
+            return
+        ignored = ignoring.ignored(judged.values(), nested)
+        for path, asked in judged.items():
+            if asked in ignored:
+                del self._new[path]
+
+    def changes(self) -> list[Change]:
+        known, found = self._known, {**self._new, **self.modified}
+        found |= {path: Change(path, "added", "folder") for path in self.repositories}
+        for path in known.files.keys() - self._seen:
+            was = known.files[path]
+            found.setdefault(
+                path, Change(path, "deleted", "link" if was.is_link else "file", 0, was.git_mode)
+            )
+        used = {path.rpartition("/")[0] for path in (*known.files, *known.folders)}
+        for path in (*(known.folders - used - self._seen), *(known.points.keys() - self._seen)):
+            found.setdefault(path, Change(path, "deleted", "folder"))
+        found.pop(".fanfold", None)
+        return sorted(found.values())
+
+    def clean(self) -> None:
+        """Remove set-id bits, new bytecode and new caches."""
+        for path, mode in self.set_id:
+            folder, _, name = path.rpartition("/")
+            with _gone(), _beneath(self._top, folder) as handle:
+                set_mode(handle, name, mode)
+        for path in self._caches:
+            folder, _, name = path.rpartition("/")
+            with _gone(), _beneath(self._top, folder) as above:
+                _remove_fresh(above, name, self._began_ns)
+
+
+def _is_outermost(path: str) -> bool:
+    """Return whether a path below the top of the project is protected by its own name."""
+    folder = path.rpartition("/")[0]
+    return folder != "" and is_protected(path) and not is_protected(folder)
+
+
+def _remove_fresh(above: int, name: str, since_ns: int) -> None:
+    """Delete the files of a cache that changed since then, and its empty folders."""
+    with _beneath(above, name) as handle:
+        for inner in os.listdir(handle):
+            status = os.stat(inner, dir_fd=handle, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                _remove_fresh(handle, inner, since_ns)
+            elif status.st_ctime_ns >= since_ns:
+                os.unlink(inner, dir_fd=handle)
+        empty = not os.listdir(handle)
+    if empty:
+        os.rmdir(name, dir_fd=above)
+
+
+def _hidden_below(top: int, path: str, most: int) -> Generator[tuple[str, tuple[int, bool]], None, int]:
+    """Iterate over repositories and dependency folders below a folder.
+
+    Returns how many more names may be read.
+    """
+    pending = [(path, False)]
+    while pending and most > 0:
+        path, depends = pending.pop()
+        with suppress(OSError, PathProblem), _beneath(top, path) as handle, os.scandir(handle) as listing:
+            entries = list(listing)
+            most -= len(entries)
+            if not depends and (
+                path.rpartition("/")[2] in DEPENDENCIES
+                or any(entry.name in _DEPENDENCY_MARKS for entry in entries)
+            ):
+                depends = True
+                yield path, (os.fstat(handle).st_ino, True)
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if entry.name[0] in ".gG" and plain_name(entry.name) == ".git":
+                    status = os.stat(entry.name, dir_fd=handle, follow_symlinks=False)
+                    yield f"{path}/{entry.name}", (status.st_ino, is_folder)
+                elif is_folder:
+                    pending.append((f"{path}/{entry.name}", depends))
+    return most
+
+
+def _planted(top: int, path: str, most: int, is_named: bool) -> Iterator[str]:
+    """Iterate over forbidden paths below a new dependency folder.
+
+    These are repositories. Behind a marker file they are also other protected names, pipes, sockets and
+    devices.
+    """
+    pending = [path]
+    while pending and most > 0:
+        path = pending.pop()
+        with suppress(OSError, PathProblem), _beneath(top, path) as handle, os.scandir(handle) as listing:
+            for entry in listing:
+                most -= 1
+                where = f"{path}/{entry.name}"
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if plain_name(entry.name) == ".git" or (not is_named and is_protected(where)):
+                    yield where
+                elif is_folder:
+                    pending.append(where)
+                elif not is_named and not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
+                    yield where
+
+
+@contextmanager
+def _beneath(top: int, path: str) -> Iterator[int]:
+    handle = open_folder(top, path)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _target(top: int, path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    with _gone(), _beneath(top, folder) as handle:
+        return os.readlink(name, dir_fd=handle)
+    return ""
+
+
+def _gone() -> suppress:
+    """Suppress errors for files that another process removed or replaced since they were listed."""
+    return suppress(FileNotFoundError, NotADirectoryError, PathProblem)

@@ -1,19 +1,19 @@
-"""The private homes of agents that are programs: where each keeps its own conversation.
+"""Private home folders of agents that are programs, where each agent stores its conversation.
 
 Rules
-* A session has one home, found again after a crash. Who goes on with a conversation of another session gets a
-  copy: what was said there stays as it was.
-* A home is kept as long as its run, for who goes on; then it is thrown away with it.
-* What is in it was written by a program: links are copied as links, and nothing of it is followed or run.
-* A credential that is lent to the agent of a home is noted outside of it, before it is put there. Where the
-  process that lent it is gone, whoever opens the project next takes it back.
+* A session has one home, which is found again after a crash. A session that continues the conversation of
+  another session gets a copy, so the original stays unchanged.
+* A home is kept as long as its run, so that the run can be continued. It is deleted together with the run.
+* Its files were written by a program: links are copied as links, and never followed or executed.
+* A credential that is lent to an agent is recorded outside of its home, before it is put there. If the
+  process that lent it is dead, the next process that opens the project removes it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,28 +21,32 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.trust.project_files import write_whole
-from fanfold.workspace.files import trash
-from fanfold.workspace.files.copies import Copier
-from fanfold.workspace.files.layout import Layout, read_kept
+from fanfold.project_files import write_whole
+from fanfold.workspace import layout as trash
+from fanfold.workspace.beneath import Copier
+from fanfold.workspace.children import Child
+from fanfold.workspace.ignored import own_environment
+from fanfold.workspace.layout import Layout, read_kept
+from fanfold.workspace.repository import find_repository
+from fanfold.workspace.sandbox_policy import ExtraMounts, Policy, ProcessLimits
 
 MAX_DEPTH = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILES = "home"
 ORIGIN = "origin"
 LENT = "lent"
-"""Beside all homes: what is lent, by the name of the home."""
+"""The folder next to all homes that records lent credentials, by the name of the home."""
 
 
-class Lent(msgspec.Struct, frozen=True):
-    """What was put into a home for the time that its agent runs, and who will take it out."""
+class LentCredentials(msgspec.Struct, frozen=True):
+    """Credentials in a home while its agent runs, and the process that will remove them."""
 
     lender: str
     places: tuple[str, ...]
 
 
 def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -> Path:
-    """The folder that is the home of a session's agent; `origin` is the run that it belongs to."""
+    """Return the home folder of a session's agent; `origin` is its run."""
     folder = _folder(layout, session_id)
     files = folder / FILES
     if files.is_dir():
@@ -56,17 +60,17 @@ def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -
     made = folder / f".{os.urandom(4).hex()}"
     if before is not None:
         _copy_home(before, made)
-        for mark in before.parent.iterdir():  # what is known of it beside the files themselves
+        for mark in before.parent.iterdir():  # records about the home that are next to its files
             if mark.is_file() and not (folder / mark.name).exists():
                 shutil.copyfile(mark, folder / mark.name)
     else:
         made.mkdir(mode=0o700)
-    made.rename(files)  # whole, or not there: we may die while it is copied
+    made.rename(files)  # atomic: this process may die during the copy
     return files
 
 
 def all_homes(layout: Layout) -> Iterator[tuple[Path, str, float]]:
-    """Every home, the run it belongs to, and when it was last begun."""
+    """Iterate over all homes, with the run of each and the time of its last start."""
     for folder in layout.homes.iterdir() if layout.homes.is_dir() else ():
         try:
             file = folder / ORIGIN
@@ -94,15 +98,17 @@ def _copy_home(before: Path, made: Path) -> None:
 
 
 def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
-    """Copy what is in an open folder. What a program made so that nobody can copy it is left out: sockets and
-    pipes, what is closed to us, folders within folders without end.
+    """Copy the content of an open folder.
+
+    Files that cannot be copied are left out: sockets, pipes, files without permission, and folders nested too
+    deep.
     """
     for name in os.listdir(source):
         try:
             below = os.open(name, _FOLDER, dir_fd=source)
         except PermissionError:
             continue
-        except OSError:  # no folder
+        except OSError:  # not a folder
             with suppress(WorldError):
                 copier.copy(source, name, target, name)
             continue
@@ -118,20 +124,23 @@ def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
             os.close(below)
 
 
-# What is lent
+# Lent credentials
 
 
 def note_lent(home: Path, places: Sequence[str]) -> None:
-    """Say that something is about to be lent to the agent of a home."""
+    """Record that credentials are about to be lent to the agent of a home."""
     mark = _mark(home)
     mark.parent.mkdir(mode=0o700, exist_ok=True)
-    write_whole(mark, msgspec.json.encode(Lent(str(this_process()), tuple(places))))
+    write_whole(mark, msgspec.json.encode(LentCredentials(str(this_process()), tuple(places))))
 
 
 def is_lent_by_another(home: Path) -> bool:
-    """Whether a process that lives has lent something there since: it goes on with the agent of this home."""
+    """Return whether another live process has lent credentials to this home since.
+
+    Then that process continues its agent.
+    """
     try:
-        lent = msgspec.json.decode(read_kept(_mark(home)), type=Lent)
+        lent = msgspec.json.decode(read_kept(_mark(home)), type=LentCredentials)
     except (FileNotFoundError, msgspec.DecodeError):
         return False
     lender = ProcessIdentity.parse(lent.lender)
@@ -139,21 +148,21 @@ def is_lent_by_another(home: Path) -> bool:
 
 
 def forget_lent(home: Path) -> None:
-    """Say that it was taken back."""
+    """Delete the record after the credentials were removed."""
     _mark(home).unlink(missing_ok=True)
 
 
 def take_back_abandoned(layout: Layout) -> None:
-    """Take out of homes what processes lent that are gone."""
+    """Remove the credentials that dead processes lent."""
     try:
         marks = list(layout.lent.iterdir())
     except FileNotFoundError:
         return
     for mark in marks:
         try:
-            lent = msgspec.json.decode(read_kept(mark), type=Lent)
+            lent = msgspec.json.decode(read_kept(mark), type=LentCredentials)
         except (OSError, msgspec.DecodeError):
-            continue  # taken back meanwhile, or being written
+            continue  # removed meanwhile, or being written
         lender = ProcessIdentity.parse(lent.lender)
         if lender is not None and lender.is_alive():
             continue
@@ -168,7 +177,7 @@ def _mark(home: Path) -> Path:
 
 
 def write_beneath(home: Path, place: str, data: bytes) -> None:
-    """Put a file below a home, following no link that an agent may have put on the way."""
+    """Write a file below a home, without following links that an agent may have created."""
     folder, name = _folder_of(home, place, make=True)
     try:
         write_whole(name, data, folder=folder)
@@ -177,7 +186,7 @@ def write_beneath(home: Path, place: str, data: bytes) -> None:
 
 
 def remove_beneath(home: Path, place: str) -> None:
-    """Delete a file below a home, in the same way."""
+    """Delete a file below a home, without following links."""
     try:
         folder, name = _folder_of(home, place, make=False)
     except OSError:
@@ -185,7 +194,7 @@ def remove_beneath(home: Path, place: str) -> None:
     try:
         os.unlink(name, dir_fd=folder)
     except OSError:
-        pass  # not there, or something that is no file of ours
+        pass  # does not exist, or is not a file
     finally:
         os.close(folder)
 
@@ -205,3 +214,54 @@ def _folder_of(home: Path, place: str, *, make: bool) -> tuple[int, str]:
         os.close(handle)
         raise
     return handle, name
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sandbox policies of commands
+
+
+def make_policy(
+    layout: Layout,
+    child: Child | None,
+    points: Mapping[str, bool],
+    *,
+    read_only: bool,
+    network: bool,
+    environment: Mapping[str, str],
+    limits: ProcessLimits,
+    rooms: ExtraMounts,
+) -> Policy:
+    """Return the sandbox policy of a command in a step workspace, or in the shared workspace without one.
+
+    Dependency folders are read-only in both. The environment that Fanfold itself runs from is read-only too,
+    because files written there would run outside the sandbox.
+    """
+    project = layout.project
+    own = own_environment(project)
+    points = {**points, own: True} if own else points
+    entrance = child.entrance if child else None
+    return Policy(
+        project=project,
+        workspace=child.path if child else project,
+        place=child.place if child else project,
+        scratch=layout.scratch,
+        namespaces=entrance.namespaces if entrance else None,
+        read_only=read_only or (child is not None and child.read_only),
+        network=network,
+        environment=dict(environment),
+        points=dict(points),
+        repositories=_repositories(project),
+        path=os.environ.get("PATH", os.defpath),
+        home=Path.home(),
+        rooms=rooms,
+        limits=limits,
+    )
+
+
+def _repositories(project: Path) -> tuple[str, ...]:
+    """Return the git folders of this work tree that are outside of it."""
+    found = find_repository(project)
+    if found is None or found.top != project:
+        return ()
+    folders = dict.fromkeys((found.common, found.folder))
+    return tuple(str(folder) for folder in folders if not folder.is_relative_to(project))

@@ -1,19 +1,19 @@
-"""Workspaces of one project: children for isolated steps, and their changes brought home.
+"""Workspaces of one project: snapshots for isolated steps, and the merges of their changes.
 
     spaces = Workspaces(project)
     spaces.recover()                                       # once, when the project is opened
-    child = spaces.open_child("s1", write_set=["src/**"])  # a snapshot of the project as it is now
+    child = spaces.open_child("s1", write_set=["src/**"])  # a snapshot of the project tree as it is now
     ...                                                    # the step works in child.path
-    merged = spaces.merge(child, ["src/**"], "auto")       # all of it, or a reason why not
-    spaces.close(child)                                    # nothing of it is left
+    merged = spaces.merge(child, ["src/**"], "auto")       # merges atomically, or reports why not
+    spaces.close(child)                                    # deletes the step workspace
 
 Rules
-* Every method may be called from any thread and beside other processes. Those that look at or write the
-  parent hold the workspace lock; none may be called from an event loop, for they wait.
-* `merge` returns what happened as data: violations and conflicts leave the parent untouched and are no
-  exceptions. Exceptions are for a disk or a git that failed.
-* A merge is remembered in the child's folder before anyone is told of it: merging again, also by a process
-  that took the session over, returns the same and does nothing.
+* Every method is safe for use by any thread and next to other processes. Methods that read or write the
+  project tree hold the workspace lock. All methods may block: never call one from an event loop.
+* `merge` returns its outcome as data. Violations and conflicts leave the project tree unchanged and raise no
+  exception. Exceptions mean that the disk or git failed.
+* A merge is recorded in the folder of the step workspace before it is reported. A repeated merge, also by a
+  process that took the session over, returns the same result and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,30 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from fanfold.trust.project_files import write_whole
-from fanfold.workspace import homes
-from fanfold.workspace.confines import make_policy
-from fanfold.workspace.files import trash
-from fanfold.workspace.files.beneath import open_top
-from fanfold.workspace.files.ignored import Ignoring
-from fanfold.workspace.files.layout import Layout, read_kept
-from fanfold.workspace.files.scan import SnapshotLimits
-from fanfold.workspace.merges import disputes
-from fanfold.workspace.merges.disputes import Dispute
-from fanfold.workspace.merges.merge import Merged, Recovered
-from fanfold.workspace.merges.objects import Objects
-from fanfold.workspace.merges.receipts import (
+from fanfold.project_files import write_whole
+from fanfold.workspace import children, homes, layout
+from fanfold.workspace import receipts as disputes
+from fanfold.workspace.bases import Base, Bases
+from fanfold.workspace.beneath import open_top
+from fanfold.workspace.changes import WriteViolation, behind_links, violations
+from fanfold.workspace.children import Child
+from fanfold.workspace.gc import CollectedFiles, Judge, WorkspaceRemains, draw_child
+from fanfold.workspace.guard import WorkspaceWatch
+from fanfold.workspace.homes import make_policy
+from fanfold.workspace.ignored import Ignoring, may_change_dependency
+from fanfold.workspace.layout import Layout, read_kept
+from fanfold.workspace.merge import (
+    LayeredContent,
+    MergeResult,
+    Objects,
+    RecoveryResult,
+    StoredContent,
+    TreeContent,
+    revise,
+)
+from fanfold.workspace.project_tree import Arriving, ProjectTree
+from fanfold.workspace.receipts import (
+    Dispute,
     Proposal,
     Proposals,
     Receipt,
@@ -47,25 +58,18 @@ from fanfold.workspace.merges.receipts import (
     draw_diff,
     keep_content,
 )
-from fanfold.workspace.merges.revision import LayeredContent, StoredContent, TreeContent, revise
-from fanfold.workspace.parent import Arriving, Parent
-from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
-from fanfold.workspace.sandbox.policy import Policy, ProcessLimits, Rooms
-from fanfold.workspace.shared import WorkspaceWatch
-from fanfold.workspace.snapshots import children
-from fanfold.workspace.snapshots.bases import Base, Bases
-from fanfold.workspace.snapshots.changes import violations
-from fanfold.workspace.snapshots.children import Child
+from fanfold.workspace.sandbox_policy import ExtraMounts, Policy, ProcessLimits
+from fanfold.workspace.scan import SnapshotLimits
 
 if TYPE_CHECKING:
-    from fanfold.workspace.delivery.deliveries import Deliveries
+    from fanfold.workspace.delivery import Deliveries
 
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
 MERGED = "merged.json"
-"""In a child's folder: what became of its changes."""
+"""The file in the folder of a step workspace that records its merge result."""
 CLOSE_S = 0.02
-"""How long closing a child may spend on deleting what it left."""
+"""Seconds that closing a step workspace may spend on deleting files."""
 
 
 class Workspaces:
@@ -81,14 +85,14 @@ class Workspaces:
         self._bases = Bases(self._layout, self._ignoring, self._limits)
         self._proposals = Proposals(self._layout, self._objects)
         self._receipts = Receipts(self._layout, self._objects)
-        self._parent = Parent(self._layout, self._objects, self._bases, self._receipts)
-        self.remains = Remains(
+        self._parent = ProjectTree(self._layout, self._objects, self._bases, self._receipts)
+        self.remains = WorkspaceRemains(
             self._layout, self._bases, self._ignoring, self._objects, self._proposals, self._receipts
         )
 
     @property
     def project(self) -> Path:
-        """The parent workspace, with every link in its path resolved."""
+        """The path of the project tree, with all links resolved."""
         return self._layout.project
 
     def open_child(
@@ -101,11 +105,12 @@ class Workspaces:
         epoch: int = 0,
         asked_ns: int | None = None,
     ) -> Child:
-        """Snapshot the parent as it is now for one session; an older workspace of it is thrown away.
+        """Open a workspace for one session: a snapshot of the current project tree.
 
-        Whoever lives and has it with a higher `epoch` keeps it, and this raises `workspace.taken_over`.
-        `origin` says what it is for; who cleans up is asked by that name whether it may go. `asked_ns` is the
-        moment (`time.monotonic_ns`) since which any state of the parent will do, now unless it is given.
+        An older workspace of the session is deleted. Raises `workspace.taken_over` if a live process owns the
+        workspace with a higher `epoch`. `origin` is the purpose of the workspace; garbage collection decides
+        by this name whether it may be deleted. `asked_ns` is a time (`time.monotonic_ns`), by default now.
+        Any state of the project tree since that time may be used.
         """
         asked_ns = time.monotonic_ns() if asked_ns is None else asked_ns
         folder = self._layout.child(session_id)
@@ -131,7 +136,7 @@ class Workspaces:
                 raise
 
     def open_disputed(self, session_id: str, source: Child) -> tuple[Child, Dispute]:
-        """A workspace of the parent as it is now, in which the conflicts of `source` wait to be settled."""
+        """Open a workspace of the current project tree that contains the unresolved conflicts of `source`."""
         was = source.record
         child = self.open_child(session_id, write_set=was.write_set, origin=was.origin, epoch=was.epoch)
         try:
@@ -143,13 +148,14 @@ class Workspaces:
         return child, dispute
 
     def unsettled(self, child: Child, dispute: Dispute) -> list[str]:
-        """What is left of a dispute; what was put beside for it is taken away."""
+        """Return the conflicts that are still unresolved, and remove the helper files of the dispute."""
         disputes.clear(child, dispute)
         return disputes.unsettled(child, dispute, self._objects)
 
     def find_child(self, session_id: str, epoch: int = 0) -> Child | None:
-        """The workspace an earlier process left for this session, opened as it was; None without one. Who has
-        it with a higher `epoch` keeps it, as in `open_child`.
+        """Return the workspace that an earlier process left for this session, unchanged; None without one.
+
+        Raises if a live process owns it with a higher `epoch`, as in `open_child`.
         """
         folder = self._layout.child(session_id)
         with self._layout.lock():
@@ -160,11 +166,14 @@ class Workspaces:
             children.check_turn(folder, epoch)
             same_boot = record.maker is not None and record.maker.is_of_this_boot()
             if record.method.startswith("overlay") and not same_boot:
-                return None  # what the layer held may never have reached the disk
+                return None  # after a reboot, the files of the overlay may never have reached the disk
             return children.attach(folder, record, base, self._ignoring, epoch)
 
     def watch(self) -> WorkspaceWatch:
-        """Begin to watch the parent for a shared step; its `changes()` are what changed since."""
+        """Start to watch the project tree for a shared step.
+
+        Its `changes()` returns the changes since then.
+        """
         with self._parent.whole():
             name = self._bases.newest_name()
             try:
@@ -181,28 +190,44 @@ class Workspaces:
         network: bool = False,
         environment: Mapping[str, str] | None = None,
         limits: ProcessLimits | None = None,
-        rooms: Rooms | None = None,
+        rooms: ExtraMounts | None = None,
+        points: Mapping[str, bool] | None = None,
+        write_set: Sequence[str] = (),
     ) -> Policy:
-        """The confines of a command in a child, or in the shared workspace when there is none."""
-        return make_policy(
+        """Return the sandbox policy of a command in a step workspace, or in the shared workspace without one.
+
+        `points` are the protected paths that a watch of the shared workspace found; without it, the workspace
+        is scanned. Dependency folders in the shared workspace are writable if the write-set names them.
+        """
+        policy = make_policy(
             self._layout,
             child,
-            child.base.manifest.points if child else self.watch().points,
+            child.base.manifest.points if child else self.watch().points if points is None else points,
             read_only=read_only,
             network=network,
             environment=environment or {},
             limits=limits or ProcessLimits(),
-            rooms=rooms or Rooms(),
+            rooms=rooms or ExtraMounts(),
         )
+        named = (path for path in policy.points if may_change_dependency(self.project, path, write_set))
+        return msgspec.structs.replace(policy, writable=tuple(named))
 
     def home_of(self, session_id: str, origin: str, earlier: str = "") -> Path:
-        """The private home of a session's agent, made where there is none; `earlier` is copied then."""
+        """Return the private home folder of a session's agent. A new one is a copy of `earlier`, if given."""
         return homes.open_home(self._layout, session_id, origin, earlier)
 
-    # ------------------------------------------------------------------------------ coming home
+    # ------------------------------------------------------------------------------ merging
 
-    def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> Merged:
-        """Bring a child's changes home: put them into the parent, keep them as a proposal, or drop them."""
+    def strays(self, child: Child, write_set: Sequence[str]) -> tuple[WriteViolation, ...]:
+        """Return the changes of a step workspace that its write-set does not allow."""
+        tree = open_top(child.path)
+        try:
+            return tuple(violations(tuple(child.changes()), () if child.read_only else write_set, tree))
+        finally:
+            os.close(tree)
+
+    def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> MergeResult:
+        """Merge the changes of a step workspace, store them as a proposal, or discard them."""
         child.require_held()
         known = _recall(child.folder / MERGED)
         if known is not None:
@@ -211,9 +236,9 @@ class Workspaces:
         allowed = () if child.read_only else write_set
         tree = open_top(child.path)
         try:
-            bad = tuple(violations(changes, allowed, tree))
+            bad = tuple(violations(changes, allowed, tree, self._linked(child) if changes else ()))
             if bad or mode == "discard" or not changes:
-                return Merged(changes, violations=bad)
+                return MergeResult(changes, violations=bad)
             content = TreeContent(tree)
             with child.base.opened() as base:
                 revision = revise(changes, base, tree)
@@ -226,7 +251,7 @@ class Workspaces:
                     proposal = self._proposals.add(
                         child.session_id, child.base.id, kept, changes, revision, child.record.origin
                     )
-                merged = Merged(changes, proposal=proposal.id)
+                merged = MergeResult(changes, proposal=proposal.id)
                 write_whole(child.folder / MERGED, msgspec.json.encode(merged))
                 return merged
             arriving = Arriving(
@@ -236,11 +261,20 @@ class Workspaces:
         finally:
             os.close(tree)
 
-    def apply(self, proposal_id: str, *, dry_run: bool = False, drop: bool = True) -> Merged:
-        """Put a proposal into the parent as it is now; a dry run only says what would happen.
+    def _linked(self, child: Child) -> tuple[str, ...]:
+        """Return the current targets of links with protected names in the project."""
+        project = open_top(self._layout.project)
+        try:
+            files = child.base.manifest.files
+            return behind_links(project, [path for path, entry in files.items() if entry.is_link])
+        finally:
+            os.close(project)
 
-        Without `drop` it stays, applied, until it is rejected: applying again returns the same and does
-        nothing, so that nobody forgets it who dies before having told of it.
+    def apply(self, proposal_id: str, *, dry_run: bool = False, drop: bool = True) -> MergeResult:
+        """Merge a proposal into the current project tree; a dry run only returns the result.
+
+        Without `drop`, the applied proposal is kept until it is rejected. Applying it again returns the same
+        result and changes nothing. So a process that dies before it reports the merge loses nothing.
         """
         proposal = self._proposals.get(proposal_id)
         note = self._proposals.note(proposal_id)
@@ -267,29 +301,35 @@ class Workspaces:
         return merged
 
     def undo(self, receipts: Sequence[str], *, dry_run: bool = False) -> Reversal:
-        """Take merges back, all of them or none, as long as nobody changed their files since."""
+        """Revert merges, all of them or none, if their files were not changed since."""
         return self._parent.undo(receipts, dry_run=dry_run)
 
     def receipt(self, receipt_id: str) -> Receipt:
-        """What one merge put into the parent, and what had been there."""
+        """Return the receipt of a merge: the files it wrote, and the files that were there before."""
         return self._receipts.get(receipt_id)
 
     def is_taken_back(self, receipt_id: str) -> bool:
-        """Whether a merge was undone."""
+        """Return whether a merge was reverted."""
         return self._receipts.is_undone(receipt_id)
 
     def deliveries(self, project: Path, begin: Callable[[], None]) -> Deliveries:
-        """What deliver steps make of merges, in the repository of a project; `begin` raises when not."""
-        from fanfold.workspace.delivery.deliveries import Deliveries
+        """Return the deliveries of merges in the repository of a project.
+
+        `begin` raises if a delivery must not start.
+        """
+        from fanfold.workspace.delivery import Deliveries
 
         return Deliveries(project, self._layout, self._objects, begin)
 
     def diff_merged(self, receipt_id: str) -> str:
-        """What one merge did to the parent, as a patch; without files of which nobody has both sides."""
+        """Return the changes of a merge as a patch.
+
+        Files for which one side is no longer stored are left out.
+        """
         return self._parent.draw(self._receipts.get(receipt_id))
 
     def proposals(self) -> list[Proposal]:
-        """Everything that waits to be applied, oldest first."""
+        """Return all pending proposals, oldest first."""
         return self._proposals.all()
 
     def reject(self, proposal_id: str) -> None:
@@ -298,20 +338,21 @@ class Workspaces:
         self._proposals.drop(proposal_id)
 
     def diff(self, what: Child | str) -> str:
-        """The changes of a child, or of a proposal by its id, as a patch."""
+        """Return the changes of a step workspace, or of a proposal by its id, as a patch."""
         if isinstance(what, str):
             return draw_diff(self._proposals.get(what).revision, self._objects)
         return draw_child(what, tuple(what.changes()), self._objects)
 
     def content(self, side: str) -> bytes:
-        """What a side of a conflict (`mode hash`) holds."""
+        """Return the content of one side of a conflict (`mode hash`)."""
         return self._objects.get(side.rpartition(" ")[2])
 
-    # ------------------------------------------------------------------------------- the end of it
+    # ------------------------------------------------------------------------------- closing
 
     def close(self, child: Child, *, keep: bool = False, why: str = "") -> None:
-        """End a child: nothing of it is left, or its folder is kept and says why. One that somebody else has
-        taken over is that one's to end.
+        """Delete a step workspace, or keep its folder and record the reason.
+
+        If another process has taken it over, this process only detaches; the other one closes it.
         """
         with self._layout.lock():
             if not self._detach(child):
@@ -322,37 +363,37 @@ class Workspaces:
                 return
             self.remains.throw_away(child.folder)
             self.remains.prune_bases()
-        trash.empty(self._layout.trash, budget_s=CLOSE_S)
+        layout.empty(self._layout.trash, budget_s=CLOSE_S)
 
     def leave(self, child: Child) -> None:
-        """Go away from a child: what was written to it stays, for whoever goes on with it or does already."""
+        """Detach from a step workspace; its files stay for the process that continues it."""
         with self._layout.lock():
             self._detach(child)
 
     def _detach(self, child: Child) -> bool:
-        """Take a child's layer away, with the lock held; whether it was still ours."""
+        """Unmount a step workspace, with the lock held; return whether this process still owned it."""
         held = child.is_held()
         child.detach(held=held)
         return held
 
-    def recover(self) -> Recovered:
-        """Finish or undo what dead processes left; called when the project is opened."""
+    def recover(self) -> RecoveryResult:
+        """Finish or revert the unfinished work of dead processes; called when the project is opened."""
         with self._layout.lock():
             left = self._parent.recover()
             orphans, unmounted = self.remains.find_orphans()
             self.remains.clear_launches()
-        return Recovered(tuple(left), tuple(unmounted), tuple(orphans))
+        return RecoveryResult(tuple(left), tuple(unmounted), tuple(orphans))
 
     def gc(
         self, *, keep_for_s: float | None = None, judge: Judge = lambda _: "ages", dry_run: bool = False
-    ) -> Collected:
-        """Delete what nobody needs, or say what that would be: see `Remains.collect`."""
+    ) -> CollectedFiles:
+        """Delete files that are no longer needed, or only list them: see `WorkspaceRemains.collect`."""
         return self.remains.collect(keep_for_s, judge, dry_run=dry_run)
 
 
-def _recall(note: Path) -> Merged | None:
-    """A merge that was done before."""
+def _recall(note: Path) -> MergeResult | None:
+    """Return the result of an earlier merge; None if there was none."""
     try:
-        return msgspec.json.decode(read_kept(note), type=Merged)
+        return msgspec.json.decode(read_kept(note), type=MergeResult)
     except FileNotFoundError:
         return None

@@ -3,10 +3,11 @@
 Every text of `src` but docstrings is looked at: one that holds `fanfold` and the name of a command is a
 place, with `{}` for what is put in. A test says which places its scenario reaches:
 
-    @suggested("runs/files/undo.py: fanfold wait {}")
+    @suggested("api/changes.py: fanfold wait {}")
 
-the end of the module's path, and a part of the text. The `follow` fixture then wants the text of each of
-these among what it was given to carry out. `test_every_suggestion.py` wants each place to have such a test.
+the end of the module's path, and a part of the text, or `=` and all of it. The `follow` fixture then wants
+the text of each of these among what it was given to carry out. `test_every_suggestion.py` wants each place to
+have such a test.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 ABOUT = {
     "cli/main.py: fanfold {}": "the version, and the name of a command's own help page",
-    "cli/system/doctor.py: fanfold {}": "the version",
     "cli/help_text.py: ": "the help page, whose first steps have a test of their own",
-    "cli/agents/mcp.py: are for fanfold mcp install": "which command an option belongs to",
-    "cli/agents/models.py: is for fanfold models {}": "which command an option belongs to",
-    "operations/system/init.py: lists every setting": "a comment in a file that is written",
+    "cli/agents.py: are for fanfold mcp install": "which command an option belongs to",
+    "cli/agents.py: is for fanfold models {}": "which command an option belongs to",
+    "api/doctor.py: lists every setting": "a comment in a file that is written",
+    "api/capture.py: fanfold inspect {} shows its steps": "for logs without the text of a recipe",
+    "api/permission.py: fanfold fork {} --from {}": "for a log that a test of attacks writes",
+    "api/workflow_tools.py: fanfold watch {}": "a note in a chat while the run goes on in it",
 }
 """Texts that name a command and do not tell anybody to run it, and what they are instead."""
 
@@ -49,7 +52,8 @@ class Place(NamedTuple):
 
     def is_meant_by(self, claim: str) -> bool:
         file, _, part = claim.partition(": ")
-        return self.file.endswith(file) and part in self.text
+        is_text = part[1:] == self.text if part.startswith("=") else part in self.text
+        return self.file.endswith(file) and is_text
 
     def is_in(self, said: str) -> bool:
         """Whether something that was printed holds this text; a terminal breaks lines where it likes."""

@@ -14,6 +14,8 @@ from tests.cli.suggestions.places import suggested
 from tests.e2e.world import MODELS, Provider
 from tools.screen import Screen
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
@@ -40,7 +42,7 @@ def talked(project: Path, words: list[str], *said: str) -> str:
         screen.close()
 
 
-@suggested("cli/chat/session.py: fanfold transcript")
+@suggested("cli/chat.py: fanfold transcript")
 def test_of_what_nobody_could_be_asked_for(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     task = "{tool: task, args: {role: explorer, task: Look}}"
     command = "{tool: run_command, args: {argv: [ls]}}"
@@ -53,9 +55,9 @@ def test_of_what_nobody_could_be_asked_for(fanfold: Fanfold, follow: Follow, pro
 
 
 @suggested(
-    "cli/chat/session.py: fanfold chat",
-    "cli/chat/slash.py: fanfold chat --resume",
-    "chats.py: fanfold chat",
+    "cli/chat.py: fanfold chat",
+    "cli/chat.py: fanfold chat --resume",
+    "api/chats.py: fanfold chat",
 )
 def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Provider) -> None:
     del provider
@@ -90,7 +92,7 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
         assert all(fanfold(*one).status == 0 for one in rest)
 
 
-@suggested("records/open_runs.py: fanfold chat --resume {}")
+@suggested("steps/run_config.py: fanfold chat --resume {}")
 def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, provider: Provider) -> None:
     del provider
     asked = fanfold("chat", "What is here?", "--json")
@@ -118,36 +120,37 @@ def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, pr
 
 
 @suggested(
-    "cli/recipes/capture.py: fanfold capture",
-    "cli/recipes/capture.py: fanfold run",
-    "agents/capture.py: fanfold inspect {} shows who worked",
-    "agents/capture.py: fanfold inspect {} shows what it did",
-    "agents/delegation.py: fanfold agents tells",
-    "cli/agents/subagents.py: nobody runs",
+    "cli/recipes.py: fanfold capture",
+    "cli/recipes.py: fanfold run {} runs it",
+    "api/capture.py: fanfold inspect {} shows who worked",
+    "api/capture.py: fanfold capture {}",
+    "api/subagents.py: fanfold agents tells",
+    "cli/agents.py: no subagent is running",
 )
 def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, provider: Provider) -> None:
     del provider
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     (agents / "agents.yaml").write_text((agents / "my agents.yaml").read_text())
     fanfold("run", "research-and-brief", "-i", "topic=x", "--script", "ok.yaml")
-    assert follow(fanfold("capture", "last")) == ["inspect"]
     refused = fanfold("spawn", "explorer", "Look", "--write-set", "*.txt")
     assert refused.status == USAGE
     assert follow(refused) == ["agents"]
     (agents / "no.yaml").write_text("default: {fail: {class: agent, message: no}}\n")
     fanfold("spawn", "explorer", "Look", "--name", "poor", "--script", "no.yaml", "--wait")
     assert follow(fanfold("capture", "hand", "poor")) == ["inspect"]
+    assert follow(fanfold("show", "hand"), may=(6,)) == ["capture"]
     given = ("--script", "ok.yaml", "--wait")
     assert fanfold("spawn", "explorer", "Look at it", "--name", "scout", *given).status == 0
-    idle = fanfold("wait")
-    assert idle.out.startswith("nobody runs")
+    fanfold("close", "poor")
+    idle = fanfold("ps")
+    assert idle.out.startswith("no subagent is running")
     assert follow(idle.out) == ["ps"]
     found = fanfold("capture", "hand")
     assert follow(found) == ["capture"]
     assert follow(fanfold("capture", "hand", "--name", "other")) == ["run"]
 
 
-@suggested("specs/draft.py: fanfold", "cli/recipes/plan.py: fanfold run")
+@suggested("api/planning.py: fanfold", "cli/recipes.py: =fanfold run {}")
 def test_of_plans(fanfold: Fanfold, follow: Follow, project: Path, provider: Provider) -> None:
     del provider
     small = fanfold("plan", "What does main.py do?", "--no-model")

@@ -11,9 +11,10 @@ from tests.cli.suggestions.following import NOT_FOUND, USAGE, Fanfold, Follow
 from tests.cli.suggestions.places import suggested
 
 
+@pytest.mark.full
 @suggested(
-    "cli/runs/changes.py: lists what waits",
-    "files/undo.py: shows what its steps changed",
+    "cli/control.py: lists what waits",
+    "api/changes.py: shows what its steps changed",
 )
 def test_of_words_that_lack_something(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
@@ -24,8 +25,8 @@ def test_of_words_that_lack_something(fanfold: Fanfold, agents: Path, follow: Fo
 
 
 @suggested(
-    "recipes/checked.py: fanfold init makes",
-    "recipes/checked.py: fanfold check checks",
+    "api/recipes.py: fanfold init makes",
+    "api/recipes.py: fanfold check checks",
 )
 def test_in_a_folder_without_recipes(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     assert follow(fanfold("check"), may=(0,)) == ["init"]
@@ -38,7 +39,7 @@ def test_of_the_help_page(fanfold: Fanfold, project: Path, follow: Follow) -> No
 
 
 @suggested(
-    "runs/result.py: fanfold explain",
+    "api/result.py: fanfold explain",
 )
 def test_of_what_a_program_of_ours_asks_in_python(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     options = library.Options(script="default: {fail: {class: agent, message: no}}")
@@ -49,7 +50,7 @@ def test_of_what_a_program_of_ours_asks_in_python(fanfold: Fanfold, agents: Path
 
 
 @suggested(
-    "cli/agents/subagents.py: fanfold agents lists",
+    "cli/agents.py: fanfold agents lists",
 )
 def test_of_a_subagent_that_nobody_has(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     missing = fanfold("send", "nobody", "hello")
@@ -58,7 +59,7 @@ def test_of_a_subagent_that_nobody_has(fanfold: Fanfold, project: Path, follow: 
 
 
 @suggested(
-    "archives/page.py: fanfold export",
+    "api/archives.py: fanfold export",
 )
 def test_of_an_archive_that_is_none(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")

@@ -24,7 +24,8 @@ def written(project: Path, files: int = 1, *, merge: str = "auto", each: str = "
     (project / "s.yaml").write_text(json.dumps({"default": {"output": "ok", "writes": writes}}))
 
 
-@suggested("cli/terminal/change_text.py: more files: fanfold diff", "cli/runs/fork_text.py: fanfold diff")
+@pytest.mark.full
+@suggested("cli/step_text.py: more files: fanfold diff", "cli/fork.py: fanfold diff")
 def test_of_many_files(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     written(project, 12)
     many = fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
@@ -33,14 +34,16 @@ def test_of_many_files(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     assert follow(forecast) == ["diff"]
 
 
-@suggested("cli/runs/outcome.py:   and {} more: fanfold diff")
+@pytest.mark.full
+@suggested("cli/run.py:   and {} more: fanfold diff")
 def test_of_many_proposals(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     written(project, merge="propose", each="for_each: '[1, 2, 3, 4, 5, 6]', ")
     many = fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
     assert follow(many) == ["diff"] * 6
 
 
-@suggested("cli/runs/outcome.py: wrote only {} that git ignores")
+@pytest.mark.full
+@suggested("cli/run.py: wrote only {} that git ignores")
 def test_of_files_that_git_ignores(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / ".gitignore").write_text("*.log\n")
     (project / "w.yaml").write_text(
@@ -49,9 +52,7 @@ def test_of_files_that_git_ignores(fanfold: Fanfold, follow: Follow, project: Pa
     assert follow(fanfold("run", "w.yaml", "--yes")) == ["diff"]
 
 
-@suggested(
-    "cli/runs/outcome.py: more: fanfold inspect", "cli/history/inspect.py: more lines: fanfold inspect"
-)
+@suggested("cli/run.py: more: fanfold inspect", "cli/history.py: more lines: fanfold inspect")
 def test_of_many_failures_and_of_a_long_output(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / "f.yaml").write_text(
         "name: f\nsteps: [{id: f, agent: explorer, for_each: '[1,2,3,4,5,6,7]', prompt: x}]\n"
@@ -64,7 +65,8 @@ def test_of_many_failures_and_of_a_long_output(fanfold: Fanfold, follow: Follow,
     assert follow(fanfold("inspect", "last")) == ["inspect"]
 
 
-@suggested("files/undo.py: step by step, what nobody changed can be taken back: fanfold undo {} {}")
+@pytest.mark.full
+@suggested("api/changes.py: step by step, what nobody changed can be taken back: fanfold undo {} {}")
 def test_of_a_run_of_which_somebody_changed_a_part(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     two = [f"{{id: {name}, agent: worker, prompt: x, write_set: [{name}.txt]}}" for name in ("a", "b")]
     (project / "two.yaml").write_text(f"name: two\nsteps: [{', '.join(two)}]\n")
@@ -76,7 +78,8 @@ def test_of_a_run_of_which_somebody_changed_a_part(fanfold: Fanfold, follow: Fol
     assert not (project / "b.txt").exists()
 
 
-@suggested("files/changes.py: fanfold fork", "files/undo.py: shows what was merged; put it right")
+@pytest.mark.full
+@suggested("api/changes.py: fanfold fork", "api/changes.py: shows what was merged; put it right")
 def test_of_changes_that_are_gone_or_were_changed_since(
     fanfold: Fanfold, follow: Follow, project: Path
 ) -> None:
@@ -85,41 +88,43 @@ def test_of_changes_that_are_gone_or_were_changed_since(
     (project / "src/0.txt").write_text("mine\n")
     assert follow(fanfold("undo", "last")) == ["diff"]
     run = fanfold("runs", "--json").json()[0]["run_id"]
-    assert follow(filled("files/changes.py: fanfold fork", run, "w"), may=(0, 1)) == ["fork"]
+    assert follow(filled("api/changes.py: fanfold fork", run, "w"), may=(0, 1)) == ["fork"]
 
 
 @suggested(
-    "places/refusals.py: fanfold fork",
+    "steps/step_workspace.py: fanfold fork",
     "steps/agent.py: fanfold fork",
     "steps/function.py: fanfold fork",
-    "again/fork.py: fanfold inspect",
-    "hosting/requests.py: lists them",
+    "api/fork.py: fanfold inspect",
+    "engine/requests.py: lists them",
 )
 def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     run = fanfold("runs", "--json").json()[0]["run_id"]
-    for place in ("places/refusals.py", "steps/agent.py", "steps/function.py"):
+    for place in ("steps/step_workspace.py", "steps/agent.py", "steps/function.py"):
         assert follow(filled(f"{place}: fanfold fork", run, "'look[0]'")) == ["fork"]
     assert follow(fanfold("fork", run, "--from", "nothing-like-it")) == ["inspect"]
-    assert follow(filled("hosting/requests.py: lists them", run)) == ["inspect"]
+    assert follow(filled("engine/requests.py: lists them", run)) == ["inspect"]
 
 
-@suggested("places/isolation.py: fanfold apply", "steps/deliver.py: fanfold approve")
+@pytest.mark.full
+@suggested("steps/step_workspace.py: fanfold apply", "steps/deliver.py: fanfold approve")
 def test_of_what_waits_for_a_word(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     written(project, merge="propose")
     fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
     run = fanfold("runs", "--json").json()[0]["run_id"]
-    assert follow(filled("places/isolation.py: fanfold apply", run, "w")) == ["apply"]
+    assert follow(filled("steps/step_workspace.py: fanfold apply", run, "w")) == ["apply"]
     (project / "r.yaml").write_text("name: r\nsteps: [{id: ok, approve: Go?}]\n")
     fanfold("run", "r.yaml")
     run = fanfold("runs", "--json").json()[0]["run_id"]
     assert follow(filled("steps/deliver.py: fanfold approve", run, "ok")) == ["approve"]
 
 
+@pytest.mark.full
 @suggested(
-    "operations/runs/control.py: name one",
-    "cli/runs/control.py: put it behind this",
-    "steps/ask.py: put it behind this",
+    "api/run_handle.py: name one",
+    "cli/control.py: put it behind this",
+    "steps/approval.py: put it behind this",
 )
 def test_of_questions(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / "r.yaml").write_text(
@@ -135,7 +140,7 @@ def test_of_questions(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     assert fanfold("inspect", "last", "--json").json()["steps"]["c"]["output"] == "the answer"
 
 
-@suggested("archives/transfer.py: fanfold inspect", "cli/runs/archives.py: look at it: fanfold inspect")
+@suggested("api/archives.py: fanfold inspect", "cli/control.py: look at it: fanfold inspect")
 def test_of_archives(
     fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,18 +154,19 @@ def test_of_archives(
     assert follow(fanfold("import", page)) == ["inspect"]
 
 
-@suggested("database/presence.py: fanfold state adopt")
+@suggested("store/database.py: fanfold state adopt", "store/tables.py: fanfold state adopt")
 def test_of_a_project_that_was_moved_while_it_was_in_use(
     fanfold: Fanfold, follow: Follow, agents: Path
 ) -> None:
     del agents
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
-    told = filled("database/presence.py: fanfold state adopt")
+    told = filled("store/database.py: fanfold state adopt")
     assert follow(told, may=(0,)) == ["state", "runs"]
+    assert follow(filled("store/tables.py: fanfold state adopt"), may=(0,)) == ["state"]
 
 
 @suggested(
-    "trust/state.py: fanfold state", "cli/system/state.py: fanfold state", "trust/adopted.py: fanfold resume"
+    "workspace/seal.py: fanfold state", "cli/system.py: fanfold state", "workspace/seal.py: fanfold resume"
 )
 def test_of_state_that_was_copied(
     fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +185,6 @@ def test_of_state_that_was_copied(
     assert fanfold("state", "adopt", "--yes").status == 0
     held = fanfold("cancel", run)
     assert held.status in (0, 4), held
-    assert follow(filled("trust/adopted.py: fanfold resume", run), may=(0, 1, 4, 5, 7)) == ["resume"]
+    assert follow(filled("workspace/seal.py: fanfold resume", run), may=(0, 1, 4, 5, 7)) == ["resume"]
     assert fanfold("state", "remove", "--yes").status == 0
     assert not (copied / ".fanfold/runs").exists()

@@ -12,16 +12,16 @@ import pytest
 
 import fanfold as library
 from fanfold.agents.command.profile_files import load_profiles
-from fanfold.agents.command.verdict import CallEnd, judge
-from fanfold.runtime.operations.system.smoke_scenarios import ADVICE
+from fanfold.agents.command.transcript_events import CallEnd, judge
+from fanfold.api.smoke import ADVICE
 from tests.cli.suggestions.following import USAGE, Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
 
 
 @suggested(
-    "cli/failures.py: did you mean",
-    "cli/failures.py: fanfold --help lists",
-    "failures.py: options of a command",
+    "cli/command.py: did you mean",
+    "cli/command.py: fanfold --help lists",
+    "cli/command.py: options of a command",
 )
 def test_of_words_that_are_no_commands(fanfold: Fanfold, follow: Follow) -> None:
     assert follow(fanfold("lsit")) == ["list"]
@@ -29,10 +29,11 @@ def test_of_words_that_are_no_commands(fanfold: Fanfold, follow: Follow) -> None
     assert follow(fanfold("--quite-another-thing")) == ["--help"]
 
 
+@pytest.mark.full
 @suggested(
-    "recipes/checked.py: other role",
-    "system/doctor.py: fanfold agents lists",
-    "operations/agents/roles.py: fanfold agents",
+    "api/recipes.py: other role",
+    "api/doctor.py: fanfold agents lists",
+    "api/roles.py: fanfold agents",
 )
 def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     assert follow(fanfold("agents", "@9.9")) == ["agents"]
@@ -45,7 +46,7 @@ def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path)
     assert follow(told[told.index("fanfold agents") :].splitlines()[0]) == ["agents"]
 
 
-@suggested("recipes/convert.py: fanfold list")
+@suggested("api/recipe_files.py: fanfold list")
 def test_of_what_cannot_be_converted(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / "graph.py").write_text("graph = StateGraph(dict)\n")
     refused = fanfold("convert", "graph.py")
@@ -62,26 +63,29 @@ def test_of_what_cannot_be_converted(fanfold: Fanfold, follow: Follow, project: 
         )
 
 
-@suggested("system/doctor.py: fanfold models says")
+@pytest.mark.full
+@suggested("api/doctor.py: fanfold models says")
 def test_of_a_machine_without_a_model(fanfold: Fanfold, follow: Follow) -> None:
     told = fanfold("doctor").out
     assert "warning model    no model: " in told
     assert follow(told[told.index("fanfold models") :].splitlines()[0], may=(0,)) == ["models"]
 
 
-@suggested("agents/command/verdict.py: fanfold doctor", "steps/programs/sandboxed.py: fanfold doctor")
+@pytest.mark.full
+@suggested("agents/command/transcript_events.py: fanfold doctor", "steps/programs.py: fanfold doctor")
 def test_of_programs_that_do_not_work_here(follow: Follow, tmp_path: Path) -> None:
     """The words of an agent's program that broke off or reached nobody, and of a sandbox that refused."""
     profile = load_profiles(tmp_path).found["claude"]
-    broken, unreached = CallEnd(), CallEnd()
-    broken.exit_code = unreached.exit_code = 0
-    unreached.stopped = "trouble"
-    for ending in (broken, unreached):
+    broken, unreached, at_gate = CallEnd(), CallEnd(), CallEnd()
+    broken.exit_code = unreached.exit_code = at_gate.exit_code = 0
+    unreached.stopped = at_gate.stopped = "trouble"
+    at_gate.unreached = ("api.example.com:443",)
+    for ending in (broken, unreached, at_gate):
         failure = judge(profile, ending)
         assert failure is not None
         assert follow(failure.hint) == ["doctor"]
-    for part in ("says more", "says what this machine gives"):
-        assert follow(filled(f"steps/programs/sandboxed.py: fanfold doctor {part}")) == ["doctor"]
+    for part in ("says more", "shows what this machine can confine"):
+        assert follow(filled(f"steps/programs.py: fanfold doctor {part}")) == ["doctor"]
 
 
 def test_an_agent_s_program_is_given_more_in_the_file_that_is_really_read(tmp_path: Path) -> None:
@@ -93,23 +97,36 @@ def test_an_agent_s_program_is_given_more_in_the_file_that_is_really_read(tmp_pa
     assert str(tmp_path / "my home" / "backends" / "claude.toml") in failure.hint
 
 
-@suggested("system/smoke_scenarios.py: fanfold models", "system/smoke_scenarios.py: fanfold doctor")
+@pytest.mark.full
+@suggested("api/doctor.py: to list the runs: fanfold verify --all")
+def test_of_a_database_that_was_removed(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    for file in (agents / ".fanfold").glob("fanfold.db*"):
+        file.unlink()
+    hint = next(line for line in fanfold("doctor").out.splitlines() if "restore .fanfold" in line)
+    assert follow(hint, may=(1,)) == ["verify"]
+
+
+@pytest.mark.full
+@suggested("api/smoke.py: fanfold models", "api/smoke.py: fanfold doctor")
 def test_of_a_smoke_test_that_fails(follow: Follow) -> None:
     assert follow(ADVICE["permission"]) == ["models"]
     assert follow(ADVICE["tool"]) == ["doctor"]
 
 
-@suggested("database/faults.py: fanfold verify", "history/whatif.py: fanfold runs")
+@pytest.mark.full
+@suggested("store/database.py: fanfold verify", "api/verify.py: fanfold runs")
 def test_of_logs(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
-    assert follow(filled("database/faults.py: fanfold verify")) == ["verify"]
+    assert follow(filled("store/database.py: fanfold verify")) == ["verify"]
     fanfold("spawn", "explorer", "Look", "--script", "ok.yaml", "--wait")
     asked = fanfold("whatif", "hand", "--max-concurrency", "2")
     assert asked.status == USAGE
     assert follow(asked) == ["runs"]
 
 
-@suggested("cli/system/completion.py: fanfold completion")
+@pytest.mark.full
+@suggested("cli/completion.py: fanfold completion")
 def test_of_completion(fanfold: Fanfold, follow: Follow, tmp_path: Path) -> None:
     """The lines of the help page are given to a shell whole: nothing breaks them."""
     _, _, setup = fanfold("completion", "--help").out.partition("Set up with one of these:\n")
@@ -125,21 +142,22 @@ def test_of_completion(fanfold: Fanfold, follow: Follow, tmp_path: Path) -> None
     follow.did(setup)
 
 
-@suggested("operations/system/init.py: Try it without any model")
+@pytest.mark.full
+@suggested("api/doctor.py: Try it without any model")
 def test_of_the_first_recipe(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     fanfold("init")
     (recipe,) = (project / ".fanfold/workflows").glob("*/recipe.yaml")
     assert follow(recipe.read_text()) == ["run"]
 
 
-@suggested("operations/project.py: fanfold check", "runs/typed_output.py: fanfold inspect")
+@suggested("api/project.py: fanfold check", "api/result.py: fanfold inspect")
 def test_of_a_program_of_ours(follow: Follow, agents: Path) -> None:
     (agents / "bad.yaml").write_text("name: bad\nsteps: [{id: a, agent: nobody-here, prompt: x}]\n")
     with pytest.raises(library.FanfoldError) as refused:
         library.run_sync("bad.yaml")
     assert follow(refused.value.hint, may=(USAGE,)) == ["check"]
-    options = library.Options(script="default: words")
+    (agents / "set.yaml").write_text("name: set\nsteps: [{id: a, set: {words: '1 + 1'}}]\n")
     with pytest.raises(library.FanfoldError) as unfit:
-        asyncio.run(library.run("my agents.yaml", options=options, output=int))
+        asyncio.run(library.run("set.yaml", output=int))
     assert follow(unfit.value.hint) == ["inspect"]
     assert commands(unfit.value.hint)[0][0] == "inspect"

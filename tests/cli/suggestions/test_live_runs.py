@@ -18,6 +18,8 @@ from tests.cli.suggestions.following import Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
 from tests.work import PATIENCE_S
 
+pytestmark = pytest.mark.full
+
 SLOW = """\
 name: slow
 steps:
@@ -50,10 +52,10 @@ def run_id(fanfold: Fanfold) -> str:
 
 
 @suggested(
-    "runs/ownership.py: fanfold watch",
-    "again/retry.py: fanfold watch",
-    "files/undo.py: fanfold cancel {} ends it",
-    "cli/system/next_steps.py: fanfold watch {}",
+    "api/ownership.py: fanfold watch",
+    "api/retry.py: fanfold watch",
+    "api/changes.py: fanfold cancel {} ends it",
+    "cli/system.py: fanfold watch {}",
 )
 def test_while_another_process_drives_it(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
@@ -68,8 +70,8 @@ def test_while_another_process_drives_it(
 
 
 @suggested(
-    "records/open_runs.py: fanfold resume {}",
-    "files/undo.py: fanfold resume {} goes on with it",
+    "steps/run_config.py: fanfold resume {}",
+    "api/changes.py: fanfold resume {} goes on with it",
 )
 def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path, slow: object) -> None:
     paused, told, undone = fanfold("pause", "last"), fanfold(), fanfold("undo", "last")
@@ -79,7 +81,7 @@ def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path
     assert follow(undone, may=(0, 2)) == ["resume", "cancel"]
 
 
-@suggested("records/open_runs.py: fanfold resume {}")
+@suggested("steps/run_config.py: fanfold resume {}")
 def test_when_it_is_interrupted(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
 ) -> None:
@@ -93,8 +95,8 @@ def test_when_it_is_interrupted(
 
 
 @suggested(
-    "records/open_runs.py: fanfold resume {}",
-    "system/doctor.py: or fanfold cancel",
+    "steps/run_config.py: fanfold resume {}",
+    "api/doctor.py: or fanfold cancel",
 )
 def test_when_its_process_was_killed(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
@@ -109,19 +111,19 @@ def test_when_its_process_was_killed(
 
 
 @suggested(
-    "runs/background.py: says why",
-    "operations/runs/control.py: the request stays",
-    "owners/leases.py: fanfold watch",
+    "api/ownership.py: says why",
+    "api/run_handle.py: the request stays",
+    "store/leases.py: fanfold watch",
 )
 def test_when_a_process_does_not_do_what_it_was_asked(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     run = run_id(fanfold)
-    assert follow(filled("operations/runs/control.py: the request stays", run)) == ["resume"]
-    assert follow(filled("runs/background.py: says why", "detached.log", run)) == ["resume"]
-    assert follow(filled("owners/leases.py: fanfold watch", run)) == ["watch"]
+    assert follow(filled("api/run_handle.py: the request stays", run)) == ["resume"]
+    assert follow(filled("api/ownership.py: says why", "detached.log", run)) == ["resume"]
+    assert follow(filled("store/leases.py: fanfold watch", run)) == ["watch"]
 
 
-@suggested("hosting/children.py: fanfold send {} --resume", "history/runs.py: fanfold send {} --resume")
+@suggested("engine/children.py: fanfold send {} --resume", "api/history.py: fanfold send {} --resume")
 def test_of_a_subagent_that_lost_its_process(
     fanfold: Fanfold, follow: Follow, project: Path, until: Any
 ) -> None:
@@ -148,7 +150,7 @@ def test_of_a_subagent_that_lost_its_process(
     assert fanfold("close", "w").status == 0
 
 
-@suggested("files/undo.py: fanfold wait")
+@suggested("api/changes.py: fanfold wait")
 def test_of_a_subagent_that_still_works(fanfold: Fanfold, follow: Follow, project: Path, until: Any) -> None:
     (project / "s.yaml").write_text("default: {output: late, delay_ms: 3600000}\n")
     assert fanfold("spawn", "explorer", "look", "--name", "w", "--script", "s.yaml").status == 0

@@ -29,9 +29,9 @@ def told(fanfold: Fanfold) -> Told:
 
 
 @suggested(
-    "cli/system/next_steps.py: fanfold init",
-    "cli/system/next_steps.py: fanfold run",
-    "cli/system/next_steps.py: fanfold --help",
+    "cli/system.py: fanfold init",
+    "cli/system.py: fanfold run {} -i topic",
+    "cli/system.py: fanfold --help",
 )
 def test_an_empty_folder_is_told_how_to_begin_and_nothing_is_written(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
@@ -43,11 +43,12 @@ def test_an_empty_folder_is_told_how_to_begin_and_nothing_is_written(
     assert follow(said, may=(0,)) == ["init", "run", "--help"]
 
 
+@pytest.mark.full
 @suggested(
-    "cli/system/next_steps.py: fanfold {} {}",
-    "cli/system/next_steps.py: fanfold explain {}",
-    "cli/system/next_steps.py: fanfold show",
-    "cli/system/next_steps.py: fanfold check",
+    "cli/system.py: fanfold {} {}",
+    "cli/system.py: fanfold explain {}",
+    "cli/system.py: fanfold show",
+    "cli/system.py: fanfold check",
 )
 def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_command(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
@@ -64,9 +65,10 @@ def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_c
     assert told()[0][0] == "approve"  # what waits for a person comes first
     said, failed = fanfold(), verbs["explain"][1]
     follow(said, may=(0,))
-    follow(filled("cli/system/next_steps.py: fanfold explain", failed))
+    follow(filled("cli/system.py: fanfold explain", failed))
 
 
+@pytest.mark.full
 def test_what_failed_and_succeeded_since_and_older_successes_are_not_told(
     fanfold: Fanfold, told: Told, project: Path
 ) -> None:
@@ -109,9 +111,10 @@ def test_a_file_whose_name_acts_on_terminals_is_not_suggested(fanfold: Fanfold, 
     assert "fanfold init" in said
 
 
+@pytest.mark.full
 @suggested(
-    "cli/system/next_steps.py: fanfold ps --all",
-    "records/open_runs.py: fanfold chat --resume {}",
+    "cli/system.py: fanfold ps --all",
+    "steps/run_config.py: fanfold chat --resume {}",
 )
 def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebody(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
@@ -131,7 +134,8 @@ def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebod
     follow.did(said)
 
 
-@suggested("records/open_runs.py: fanfold resume {}")
+@pytest.mark.full
+@suggested("steps/run_config.py: fanfold resume {}")
 def test_a_question_that_time_has_answered_meanwhile_is_not_to_be_answered(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.cli.suggestions.places import suggested
 
 
 @suggested(
-    "runs/documents.py: fanfold retry {}",
+    "api/run_documents.py: fanfold retry {}",
 )
 def test_after_a_failure(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     failed = fanfold("run", "my agents.yaml", "--script", "fails.yaml")
@@ -27,8 +27,18 @@ def test_after_a_failure(fanfold: Fanfold, agents: Path, follow: Follow) -> None
     assert "retry" in follow(report)
 
 
+@pytest.mark.full
+@suggested("steps/executor.py: fanfold transcript")
+def test_after_a_step_that_changed_nothing(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+    step = "{id: w, agent: worker, prompt: x, write_set: ['src/**'], require_changes: true}"
+    (project / "w.yaml").write_text(f"name: w\nsteps: [{step}]\n")
+    (project / "s.yaml").write_text("default: done\n")
+    assert "transcript" in follow(fanfold("run", "w.yaml", "--script", "s.yaml", "--yes"))
+
+
+@pytest.mark.full
 @suggested(
-    "cli/runs/outcome.py: what it changed is kept",
+    "cli/run.py: what it changed is kept",
 )
 def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "w.yaml").write_text(
@@ -40,12 +50,13 @@ def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path
     assert follow(failed) == ["diff", "retry"]
 
 
+@pytest.mark.full
 @suggested(
-    "views/approvals.py: fanfold approve",
-    "again/retry.py: fanfold inspect {}",
-    "operations/addresses.py: fanfold explain",
+    "api/approvals.py: fanfold approve",
+    "api/retry.py: fanfold inspect {}",
+    "api/addresses.py: fanfold explain",
     "steps/approval.py: fanfold approve",
-    "hosting/requests.py: shows how it ended",
+    "engine/requests.py: shows how it ended",
 )
 def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "r.yaml").write_text(
@@ -72,8 +83,9 @@ def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Fo
     assert follow(closed, may=(0,)) == ["inspect"]
 
 
+@pytest.mark.full
 @suggested(
-    "views/approvals.py: fanfold approve",
+    "api/approvals.py: fanfold approve",
 )
 def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "r.yaml").write_text(
@@ -86,10 +98,11 @@ def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Pa
     assert follow(waiting) == ["approve"]
 
 
+@pytest.mark.full
 @suggested(
-    "cli/runs/outcome.py: fanfold inspect {} {}",
-    "cli/terminal/step_text.py: fanfold inspect {} {}",
-    "views/approvals.py: fanfold approve",
+    "cli/run.py: fanfold inspect {} {}",
+    "cli/step_text.py: fanfold inspect {} {}",
+    "api/approvals.py: fanfold approve",
 )
 def test_of_a_long_text_before_a_decision(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     ask = json.dumps({"id": "ok", "approve": "Ship?", "show": "\n".join(f"line {n}" for n in range(13))})
@@ -105,9 +118,10 @@ def test_of_a_long_text_before_a_decision(fanfold: Fanfold, project: Path, follo
     assert follow(waiting, may=(0, USAGE)) == ["inspect", "approve"]
 
 
+@pytest.mark.full
 @suggested(
-    "operations/addresses.py: fanfold inspect {} shows its steps",
-    "operations/addresses.py: fanfold transcript",
+    "api/addresses.py: fanfold inspect {} shows its steps",
+    "api/addresses.py: fanfold transcript",
 )
 def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "s.yaml").write_text("default: words of {{step}}\n")
@@ -130,8 +144,9 @@ def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, foll
     assert follow(several, may=(0,)) == ["transcript"]
 
 
+@pytest.mark.full
 @suggested(
-    "views/approvals.py: fanfold answer",
+    "api/approvals.py: fanfold answer",
 )
 def test_when_a_run_asks_a_question(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "r.yaml").write_text("name: r\nsteps: [{id: name, ask: What is it called?}]\n")
@@ -141,8 +156,8 @@ def test_when_a_run_asks_a_question(fanfold: Fanfold, project: Path, follow: Fol
 
 
 @suggested(
-    "starting/limits.py: fanfold resume",
-    "records/open_runs.py: fanfold resume {}",
+    "api/limits.py: fanfold resume",
+    "steps/run_config.py: fanfold resume {}",
 )
 def test_when_a_run_is_paused_by_a_budget_or_by_a_person(
     fanfold: Fanfold, agents: Path, follow: Follow
@@ -158,7 +173,7 @@ def test_when_a_run_is_paused_by_a_budget_or_by_a_person(
     assert follow(paused, may=(0, 5)) == ["resume"]
 
 
-@suggested("cli/runs/outcome.py: on its default answers: fanfold resume {}")
+@suggested("cli/run.py: on its default answers: fanfold resume {}")
 @pytest.mark.parametrize(("step", "output"), [("approve: Go?", "approve"), ("ask: Go?", "approve")])
 def test_when_a_default_will_answer(
     step: str, output: str, fanfold: Fanfold, project: Path, follow: Follow
@@ -174,9 +189,10 @@ def test_when_a_default_will_answer(
     assert output in str(fanfold("inspect", "last", "--json").json()["output"])
 
 
+@pytest.mark.full
 @suggested(
-    "cli/runs/outcome.py: goes on in the background",
-    "cli/runs/control.py: goes on in the background",
+    "cli/run.py: goes on in the background",
+    "cli/control.py: goes on in the background",
 )
 def test_when_a_run_goes_on_in_the_background(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     started = fanfold("run", "my agents.yaml", "--script", "ok.yaml", "--detach")
@@ -186,13 +202,15 @@ def test_when_a_run_goes_on_in_the_background(fanfold: Fanfold, agents: Path, fo
     assert follow(fanfold("approve", "last")) == ["watch"]
 
 
+@pytest.mark.full
 @suggested(
-    "outcome.py: proposes to change",
-    "files/changes.py: name one of them",
-    "files/undo.py: what waits is not merged yet",
-    "runs/report.py: fanfold diff",
-    "cli/runs/changes.py: take them back",
-    "cli/runs/changes.py: apply them",
+    "cli/run.py: proposes to change",
+    "api/changes.py: name one of them",
+    "api/changes.py: what waits is not merged yet",
+    "api/report.py: proposed, not applied",
+    "api/report.py: Details",
+    "cli/control.py: take them back",
+    "cli/control.py: apply them",
 )
 def test_from_a_proposal_to_its_merge_and_back(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "p.yaml").write_text(
@@ -207,16 +225,17 @@ def test_from_a_proposal_to_its_merge_and_back(fanfold: Fanfold, project: Path, 
     waits = fanfold("diff", "last")
     assert follow(fanfold("apply", "last", "w")) == ["diff"]
     assert follow(fanfold("undo", "last")) == ["diff"]
-    assert follow(report) == ["diff", "apply"]
+    assert follow(report) == ["apply", "inspect"]
     assert follow(waits, may=(0,)) == ["apply"]  # it was applied just now, and says so
     assert (project / "src/a.txt").exists()
     assert follow(fanfold("diff", "last")) == ["undo"]
     assert not (project / "src/a.txt").exists()
 
 
+@pytest.mark.full
 @suggested(
-    "files/changes.py: fanfold undo",
-    "files/undo.py: take that back first",
+    "api/changes.py: =fanfold undo {} {}",
+    "api/changes.py: take that back first",
 )
 def test_when_a_later_merge_is_in_the_way(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "p.yaml").write_text(
@@ -233,8 +252,9 @@ def test_when_a_later_merge_is_in_the_way(fanfold: Fanfold, project: Path, follo
     assert not (project / "f.txt").exists()
 
 
+@pytest.mark.full
 @suggested(
-    "files/changes.py: shows what it proposes",
+    "api/changes.py: shows what it proposes",
 )
 def test_when_a_conflict_stops_a_step(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "f.txt").write_text("one\n")
@@ -256,11 +276,11 @@ def test_when_a_conflict_stops_a_step(fanfold: Fanfold, project: Path, follow: F
 @suggested(
     "store/address.py: fanfold list",
     "store/protocol.py: fanfold runs lists",
-    "operations/addresses.py: fanfold inspect {} --steps lists them",
-    "operations/runs/control.py: fanfold inspect",
-    "hosting/children.py: fanfold ps --all",
-    "recipe/library.py: fanfold list",
-    "cli/failures.py: to check or run",
+    "api/addresses.py: fanfold inspect {} --steps lists them",
+    "api/run_handle.py: fanfold inspect",
+    "engine/children.py: fanfold ps --all",
+    "language/library.py: fanfold list",
+    "cli/command.py: to check or run",
 )
 def test_where_a_name_is_wrong(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     assert follow(fanfold("inspect", "last")) == ["list"]
@@ -276,8 +296,8 @@ def test_where_a_name_is_wrong(fanfold: Fanfold, agents: Path, follow: Follow) -
 
 
 @suggested(
-    "recipes/checked.py: fanfold check {}",
-    "drafts/roles.py: fanfold agents",
+    "api/recipes.py: fanfold check {}",
+    "language/draft.py: fanfold agents",
 )
 def test_where_a_recipe_is_wrong(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     (agents / "my agents.yaml").write_text(
@@ -289,8 +309,9 @@ def test_where_a_recipe_is_wrong(fanfold: Fanfold, agents: Path, follow: Follow)
     assert follow(fanfold("check", "my agents.yaml"), may=(0,)) == ["agents", "agents"]
 
 
+@pytest.mark.full
 @suggested(
-    "cli/failures.py: fanfold {} {} {}",
+    "cli/command.py: fanfold {} {} {}",
 )
 def test_where_a_permission_or_an_input_is_missing(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "my recipe.yaml").write_text(
@@ -311,10 +332,10 @@ def test_where_a_permission_or_an_input_is_missing(fanfold: Fanfold, project: Pa
 
 
 @suggested(
-    "history/inspect.py: what its agent said",
-    "operations/conversations.py: fanfold transcript",
-    "history/logs.py: fanfold transcript",
-    "again/retry.py: run it again from a step on",
+    "cli/history.py: what its agent said",
+    "api/fork.py: fanfold transcript",
+    "cli/history.py: fanfold transcript",
+    "api/retry.py: run it again from a step on",
 )
 def test_where_there_is_nothing_to_retry_or_no_such_turn(
     fanfold: Fanfold, agents: Path, follow: Follow
@@ -326,11 +347,12 @@ def test_where_there_is_nothing_to_retry_or_no_such_turn(
     assert follow(fanfold("retry", "last")) == ["fork"]
 
 
+@pytest.mark.full
 @suggested(
-    "cli/agents/subagents.py: fanfold diff",
-    "hosting/children.py: fanfold apply",
-    "cli/agents/subagents.py: fanfold send",
-    "again/fork.py: fanfold ps --all",
+    "cli/agents.py: fanfold diff",
+    "engine/children.py: fanfold apply",
+    "cli/agents.py: fanfold send",
+    "api/fork.py: fanfold ps --all",
 )
 def test_of_subagents(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "s.yaml").write_text('default: {output: done, writes: {"a.txt": "s"}}\n')
@@ -345,8 +367,9 @@ def test_of_subagents(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     fanfold("close", "w")
 
 
+@pytest.mark.full
 @suggested(
-    "cli/system/init.py: fanfold run",
+    "cli/system.py: Try it, without any model",
 )
 def test_at_the_beginning_and_when_nothing_is_asked(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     made = fanfold("init")

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.local.weights import INSTALL_HINT, REQUIREMENT
-from fanfold.runtime.operations.overview.spellings import RunWords, StartWords, spell, spell_start
-from fanfold.server.mcp.resources import MAX_CHARS, read_resource
-from fanfold.server.mcp.service import HOW_TO_ALLOW
+from fanfold.api.spellings import RunWords, StartWords, spell, spell_start
+from fanfold.server.mcp import HOW_TO_ALLOW, MAX_CHARS, read_resource
 from fanfold.wiring import wire
 from tests.cli.suggestions.following import Fanfold, Follow
 from tests.cli.suggestions.places import suggested
@@ -30,7 +29,8 @@ def refused(address: str, accept: str) -> str:
         return answer.read().decode()
 
 
-@suggested("server/guard.py: fanfold serve")
+@pytest.mark.full
+@suggested("server/auth.py: fanfold serve")
 def test_of_a_server_that_does_not_know_the_caller(
     follow: Follow, background: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -44,7 +44,7 @@ def test_of_a_server_that_does_not_know_the_caller(
         assert follow(one.partition('"hint":"')[2].partition('"')[0] or one) == ["serve"]
 
 
-@suggested("server/service.py: fanfold serve", "runtime/config.py: fanfold serve")
+@suggested("server/service.py: fanfold serve", "engine/config.py: fanfold serve")
 def test_of_a_server_that_others_could_reach(
     fanfold: Fanfold, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,12 +63,13 @@ def test_of_a_server_that_others_could_reach(
     assert fanfold("runs").status == 0
 
 
-@suggested("server/mcp/service.py: fanfold mcp --permission auto")
+@pytest.mark.full
+@suggested("server/mcp.py: fanfold mcp --permission auto")
 def test_of_a_client_that_cannot_ask(follow: Follow) -> None:
     assert follow(HOW_TO_ALLOW) == ["mcp"]
 
 
-@suggested("overview/spellings.py: fanfold")
+@suggested("api/spellings.py: fanfold")
 def test_of_the_console_that_says_how_to_do_it_elsewhere(
     fanfold: Fanfold, follow: Follow, agents: Path
 ) -> None:
@@ -81,7 +82,8 @@ def test_of_the_console_that_says_how_to_do_it_elsewhere(
     assert follow(spell("fork", RunWords(run=run, step="look[0]")).cli, may=(0, 1, 3, 4)) == ["fork"]
 
 
-@suggested("local/weights.py: fanfold models pull", "local/pull.py: fanfold models pull")
+@pytest.mark.full
+@suggested("agents/local/weights.py: fanfold models pull", "agents/local/pull.py: fanfold models pull")
 def test_of_weights_that_are_not_here(
     fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +98,7 @@ def test_of_weights_that_are_not_here(
     assert follow(fanfold("models", "pull"), may=(1,)) == ["models"]
 
 
+@pytest.mark.full
 def test_the_program_of_the_local_model_is_installed_as_the_hint_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,14 +115,19 @@ def test_the_program_of_the_local_model_is_installed_as_the_hint_says(
         wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: xllamacpp\nVersion: 2026.10.99\n")
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{about}/RECORD", "")
-    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path)), ("DRY_RUN", "1"), ("UPGRADE", "1")):
+    for name, value in (
+        ("NO_INDEX", "1"),
+        ("FIND_LINKS", str(tmp_path)),
+        ("DRY_RUN", "1"),
+        ("IGNORE_INSTALLED", "1"),
+    ):
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     done = subprocess.run(INSTALL_HINT, shell=True, capture_output=True, text=True, check=False)
     assert "Would install xllamacpp-2026.10.99" in done.stdout, done
 
 
-@suggested("mcp/resources.py: fanfold inspect {}", "mcp/resources.py: fanfold {} {} {}")
+@suggested("server/mcp.py: fanfold {} {} {}")
 def test_of_resources_that_are_too_long_to_be_given_whole(
     fanfold: Fanfold, follow: Follow, project: Path
 ) -> None:
@@ -127,6 +135,6 @@ def test_of_resources_that_are_too_long_to_be_given_whole(
     (project / "s.yaml").write_text(f"default: {'words ' * (MAX_CHARS // 5)}\n")
     run = fanfold("run", "long.yaml", "--script", "s.yaml", "--json").json()["run_id"]
     with closing(wire(project)) as opened:
-        for what, verb in (("report", "inspect"), ("outputs/a", "inspect"), ("transcripts/a", "transcript")):
+        for what, verb in (("outputs/a", "inspect"), ("transcripts/a", "transcript")):
             text, _ = read_resource(opened, f"fanfold://runs/{run}/{what}")
             assert follow(text[MAX_CHARS:], may=(0,)) == [verb]

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
+from fanfold.kernel.claims import LOGINS
 from tests.hostile.attempt import RUN, Attempt
 from tests.hostile.attempts.repository import WRITES
 from tests.hostile.worlds import World
@@ -84,7 +86,60 @@ NEW = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+evil\n"
 CONNECT = "import socket; socket.create_connection(('127.0.0.1', @port@), 2)"
 NESTED = "mkdir -p inner && cd inner && git init -q . && git config core.fsmonitor 'touch @outside@/ran' && git config core.hooksPath . && echo t > t"
 
+SHARES = (
+    "name: one\nsteps:\n  - {id: a, agent: worker, prompt: p, write_set: ['**/*'], workspace_mode: shared}\n"
+)
+LENT = "lent-5b0e77c1"
+CLOSED = "belongs to Fanfold|the login of an agent|dependency folder"
+
+
+def beside(name: str, tool: str, says: str = CLOSED, **args: object) -> Attempt:
+    """A tool of an agent in the project itself, beside logins, state and dependencies."""
+    made = calls(
+        name,
+        (tool, args),
+        says=says,
+        recipe=SHARES,
+        links={"state": ".fanfold", "agent": ".claude/.credentials.json"},
+    )
+    logins = dict.fromkeys((*LOGINS, *(f"me/{place}" for place in LOGINS)), LENT + "\n")
+    tools = {
+        ".venv/pyvenv.cfg": "",
+        ".venv/m.py": "m\n",
+        "env/pyvenv.cfg": "",
+        "node_modules/m.js": "m\n",
+        "sub/.fanfold/config.toml": LENT + "\n",
+    }
+
+    def after(world: World) -> None:
+        assert LENT not in "".join(said.out + said.err for said in world.said)
+        assert all((world.project / place).read_text() == LENT + "\n" for place in logins)
+        assert sorted(path.name for path in world.project.rglob("*.pth")) == []
+        assert (world.project / "node_modules/m.js").read_text() == "m\n"
+
+    return replace(made, files={**made.files, **logins, **tools}, after=after)
+
+
 ATTEMPTS = (
+    *(beside(f"reads {place}", "read_file", path=place) for place in LOGINS),
+    beside("reads a login further down, in capitals", "read_file", path="me/.CODEX/AUTH.json", says=CLOSED + "|not_found|does not exist"),
+    beside("reads a login through a link", "read_file", path="agent"),
+    beside("reads the database beside it", "read_file", path=".fanfold/fanfold.db"),
+    beside("reads the seal", "read_file", path=".fanfold/state.seal"),
+    beside("reads state through a link", "read_file", path="state/fanfold.db"),
+    beside("reads state of a folder inside", "read_file", path="sub/.fanfold/config.toml"),
+    beside("lists state", "list_files", path=".fanfold"),
+    beside("lists state through a link", "list_files", path="state/workspace"),
+    beside("searches state", "search_files", pattern=".", path=".fanfold"),
+    beside("searches logins", "search_files", pattern="lent-", says="done|matches"),
+    beside("searches a login", "search_files", pattern=".", path=".codex/auth.json"),
+    beside("edits a login", "edit_file", path=".codex/auth.json", old="lent", new="evil"),
+    beside("patches a login", "apply_patch", patch="--- a/.codex/auth.json\n+++ b/.codex/auth.json\n@@ -1 +1 @@\n-x\n+evil\n"),
+    beside("deletes state", "delete_file", path=".fanfold/state.seal"),
+    beside("writes what Python runs at its start", "write_file", path=".venv/x.pth", content="import os\n"),
+    beside("writes it into an environment known by its mark", "write_file", path="env/lib/x.pth", content="import os\n"),
+    beside("edits a dependency", "edit_file", path="node_modules/m.js", old="m", new="evil"),
+    beside("deletes a dependency", "delete_file", path="node_modules/m.js"),
     reads("reads above the workspace", "../outside/secret"),
     reads("reads by an absolute path", "@outside@/secret"),
     reads("reads through a link", "out/secret"),

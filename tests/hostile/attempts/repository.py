@@ -202,7 +202,7 @@ ATTEMPTS = (
             links={".fanfold/subagents": "@home@", ".fanfold/runs": "@outside@/folder"}, commands=(("state", "remove", "--yes"), RUN)),
     Attempt(name="adopting a link", links={".fanfold": "@outside@"}, commands=(("state", "adopt", "--yes"), ("state", "show")), says="link|state"),
     Attempt(name="what state is shown has names that drive terminals", commands=(("state", "show"), ("doctor",), ("runs",)),
-            files={".fanfold/\x1b[2Jevil\n": "x"}, says="evil"),
+            files={".fanfold/index.old.\x1b[2Jevil\n": "x"}, says="evil"),
     Attempt(name="the list of what git ignores is a link", links={".fanfold/.gitignore": "@outside@/secret"}, commands=(("init",), RUN), says="done|error"),
     Attempt(name="configuration is a link", links={".fanfold/config.toml": "@outside@/secret"}, commands=(("doctor",), RUN), says="config.unreadable"),
     Attempt(name="configuration never ends", plant=pipe(".fanfold/config.toml"), says="config.unreadable"),

@@ -9,7 +9,7 @@ from tests.hostile.attempts.model import NETWORK, WITH_NET
 from tests.hostile.attempts.pages import ADDRESS
 from tools.tidy import ROOT
 
-ROLE = 'name = "scout"\ndescription = "d"\ndeveloper_instructions = "i"\n[mcp_servers.evil]\ncommand = "python3"\nargs = ["server.py", "{}"]\nstartup_timeout_sec = 10\ntool_timeout_sec = 5\n'
+ROLE = 'name = "scout"\ndescription = "d"\ndeveloper_instructions = "i"\n[mcp_servers.evil]\ncommand = "python3"\nargs = ["server.py", "{}"]\nstartup_timeout_sec = {}\ntool_timeout_sec = {}\n'
 RECIPE = "name: one\nsteps:\n  - {id: a, agent: scout, prompt: p, write_set: ['**/*'], timeout: 60s}\n"
 SCRIPT = "steps: {a: {output: done, tool_calls: [{tool: mcp__evil__do, args: {}}]}}\n"
 HOSTILE = (ROOT / "tests/agents/mcp_hostile.py").read_text()
@@ -41,7 +41,7 @@ def misbehaves(way: str) -> Attempt:
         "server.py": HOSTILE,
         "one.yaml": RECIPE,
         "script.yaml": SCRIPT,
-        ".fanfold/agents/scout.toml": ROLE.format(way),
+        ".fanfold/agents/scout.toml": ROLE.format(way, 10, 5),
     }
     return Attempt(
         name=f"a server: {way.replace('_', ' ')}",
@@ -56,9 +56,9 @@ def tries(name: str, code: str, words: str = "words ") -> Attempt:
     server = f"NAME = 'n'\nWORDS = {words!r}\nCODE = {code!r}\n{GREETS}"
     files = {
         "server.py": server,
-        "one.yaml": RECIPE,
+        "one.yaml": RECIPE.replace("60s", "600s"),  # it answers, however slow the machine is
         "script.yaml": SCRIPT,
-        ".fanfold/agents/scout.toml": ROLE.format("x"),
+        ".fanfold/agents/scout.toml": ROLE.format("x", 300, 300),
     }
     return Attempt(name=f"a server that {name}", files=files, commands=SEEN, says=r"words", confined=True)
 

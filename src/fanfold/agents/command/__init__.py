@@ -1,1 +1,1 @@
-"""Agents that are programs: what each is called with, how its words are read, how its end is judged."""
+"""Agents that are programs: profiles, calls, transcripts and ACP."""

@@ -1,28 +1,220 @@
-"""The command line of one call of a program, and what goes with it: from its profile and the session."""
+"""The command line of one call of a program, with its files and variables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.command.kept_tools import ALL, KeptTools
-from fanfold.agents.command.kept_tools import FILE as TOOLS
-from fanfold.agents.command.profile import OF_ROLES, Profile
-from fanfold.agents.command.served import FILE as SERVERS
-from fanfold.agents.command.served import NONE, Handed
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.command.profile import LOGIN, OF_ROLES, Profile
+from fanfold.agents.command.profile_files import ALL, KeptTools, read_own
+from fanfold.agents.command.profile_files import FILE as TOOLS
 from fanfold.agents.entries import Entry, Response, UserInput
-from fanfold.agents.models.answers import Contract
-from fanfold.agents.toolbox.mcp.servers import Server
-from fanfold.errors import AuthorError
-from fanfold.text.excerpts import shorten_middle
+from fanfold.agents.models.messages import Contract
+from fanfold.agents.tool_names import spellings
+from fanfold.agents.tools.mcp_servers import Server, unavailable
+from fanfold.errors import AuthorError, WorldError
+from fanfold.language.json_text import SettingsUnreadableError, remove_entry
+from fanfold.language.terminal import shorten_middle
+from fanfold.language.toml_text import remove_table
+from fanfold.workspace.homes import forget_lent, is_lent_by_another, note_lent, remove_beneath, write_beneath
+
+if TYPE_CHECKING:
+    from acp.schema import HttpMcpServer, McpServerStdio, SseMcpServer
+
+# -----------------------------------------------------------------------------------------------------------
+# MCP servers of a role for an agent that is a program: the agent starts them inside its sandbox.
+#
+# Rules
+# * The profile defines how an agent receives servers (`servers`). An agent with the Agent Client Protocol
+#   receives them with its session. An agent that cannot receive them is not started, because it could not do
+#   what its role requires.
+# * A role can choose among the tools of a server. An agent that cannot be limited to the choice does not get
+#   the server.
+# * The environment of a server follows the rules of `tools.mcp_servers`. It is in a file that is removed when
+#   the agent ends, or in a variable of the agent. It is never in a command line, because every user of the
+#   machine can read that.
+
+FILE = "servers.json"
+CONTENT = "OPENCODE_CONFIG_CONTENT"
+PLACEHOLDER = "{servers_file}"
+
+
+class ServerSetup(Struct, frozen=True, kw_only=True):
+    """How an agent receives its servers: a file, words of its call, variables, or its session."""
+
+    servers: tuple[Server, ...] = ()
+    by_session: bool = False
+    """Whether they are sent with the session."""
+    file: bytes = b""
+    allowed: str = ""
+    """The names of their tools, as in the list of allowed tools in Claude Code."""
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
+
+
+NONE = ServerSetup()
+
+
+def hand(profile: Profile, request: SessionRequest, servers: Sequence[Server]) -> ServerSetup:
+    """Return the server setup of an agent; raise `SessionFailed` if it cannot receive servers."""
+    if not servers:
+        return NONE
+    way: str = profile.servers
+    if profile.acp and way != "none":
+        way = "session"
+    elif profile.name in OF_ROLES and any(PLACEHOLDER in word for word in request.role.command):
+        way = "file"
+    chosen = {one.name: _chosen(one, request.role.tools) for one in servers}
+    if way not in ("codex", "claude"):
+        for one in servers:
+            if chosen[one.name] is not None or one.disabled_tools:
+                why = f"{profile.title or profile.name} cannot be kept to some of its tools"
+                raise unavailable(one.name, why, "let the role have all tools of the server")
+    match way:
+        case "session":
+            return ServerSetup(servers=tuple(servers), by_session=True)
+        case "claude" | "file":
+            return ServerSetup(
+                servers=tuple(servers), file=_file(servers), allowed=",".join(_allowed(chosen))
+            )
+        case "codex":
+            return _codex(servers, chosen)
+        case "opencode":
+            content = msgspec.json.encode({"mcp": {one.name: _opencode(one) for one in servers}})
+            return ServerSetup(servers=tuple(servers), variables={CONTENT: content.decode()})
+    raise _refused(profile, servers[0])
+
+
+def _refused(profile: Profile, server: Server) -> SessionFailed:
+    why = f"{profile.title or profile.name} is not given servers from here"
+    hint = f'write backend = "{profile.name}-acp" into the role, which takes them'
+    if profile.servers == "none":
+        hint = "let another back end do the work of this role"
+    elif profile.name in OF_ROLES:
+        hint = "put {servers_file} into the role's command, a file in the form of .mcp.json"
+    return unavailable(server.name, why, hint)
+
+
+def _chosen(server: Server, listed: Sequence[str] | None) -> frozenset[str] | None:
+    """Return the tools of a server that a role names; None for all."""
+    by_role: frozenset[str] | None = None
+    if listed is not None:
+        names = spellings(f"mcp__{server.name}")
+        whole = {*names, *(f"{name}__*" for name in names)}
+        if not whole & set(listed):
+            by_role = frozenset(
+                one.removeprefix(f"{name}__")
+                for one in listed
+                for name in names
+                if one.startswith(f"{name}__")
+            )
+    if server.enabled_tools is None or by_role is None:
+        return by_role if server.enabled_tools is None else server.enabled_tools
+    return by_role & server.enabled_tools
+
+
+def _allowed(chosen: Mapping[str, frozenset[str] | None]) -> list[str]:
+    found: list[str] = []
+    for name, tools in chosen.items():
+        found += [f"mcp__{name}"] if tools is None else [f"mcp__{name}__{tool}" for tool in sorted(tools)]
+    return found
+
+
+def _file(servers: Sequence[Server]) -> bytes:
+    """Return the servers in the form of `.mcp.json`, which several agents accept."""
+
+    def entry(one: Server) -> dict[str, Any]:
+        if one.argv:
+            return {"command": one.argv[0], "args": list(one.argv[1:]), "env": one.environment}
+        return {"type": "sse" if one.sse else "http", "url": one.url, "headers": one.headers}
+
+    return msgspec.json.encode({"mcpServers": {one.name: entry(one) for one in servers}})
+
+
+def _opencode(one: Server) -> dict[str, Any]:
+    if one.argv:
+        return {"type": "local", "command": list(one.argv), "environment": one.environment, "enabled": True}
+    return {"type": "remote", "url": one.url, "headers": one.headers, "enabled": True}
+
+
+def _codex(servers: Sequence[Server], chosen: Mapping[str, frozenset[str] | None]) -> ServerSetup:
+    words: list[str] = []
+    variables: dict[str, str] = {}
+    for one in servers:
+        if re.fullmatch(r"[A-Za-z0-9_-]+", one.name) is None:
+            raise unavailable(one.name, "Codex takes no such name", "use letters, digits, - and _")
+        settings: dict[str, Any]
+        if one.argv:
+            settings = {
+                "command": one.argv[0],
+                "args": list(one.argv[1:]),
+                "env_vars": sorted(one.environment),
+            }
+            given = dict(one.environment)
+        else:
+            given = {_variable(one.name, header): text for header, text in one.headers.items()}
+            names = {header: _variable(one.name, header) for header in one.headers}
+            settings = {"url": one.url, "env_http_headers": names}
+        for name, text in given.items():
+            if variables.setdefault(name, text) != text:
+                why = f"two servers want different values of {name}, which Codex cannot give"
+                raise unavailable(one.name, why, "call one of the variables otherwise")
+        tools = chosen[one.name]
+        settings |= {} if tools is None else {"enabled_tools": sorted(tools)}
+        settings |= {"disabled_tools": sorted(one.disabled_tools)} if one.disabled_tools else {}
+        # Otherwise the first request to the model does not wait for the server.
+        settings["required"] = True
+        for key, value in settings.items():
+            words += ["-c", f"mcp_servers.{one.name}.{key}={_toml(value)}"]
+    return ServerSetup(servers=tuple(servers), words=tuple(words), variables=variables)
+
+
+def _variable(server: str, header: str) -> str:
+    return re.sub(r"[^A-Z0-9_]", "_", f"FANFOLD_MCP_{server}_{header}".upper())
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML; strings are written as in JSON."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return msgspec.json.encode(value).decode()
+
+
+def for_session(servers: Sequence[Server], http: bool, sse: bool) -> list[Any]:
+    """Return the servers in the form of an Agent Client Protocol session."""
+    from acp.schema import EnvVariable, HttpHeader, HttpMcpServer, McpServerStdio, SseMcpServer
+
+    found: list[HttpMcpServer | SseMcpServer | McpServerStdio] = []
+    for one in servers:
+        if one.argv:
+            variables = [EnvVariable(name=name, value=text) for name, text in one.environment.items()]
+            found.append(
+                McpServerStdio(name=one.name, command=one.argv[0], args=list(one.argv[1:]), env=variables)
+            )
+            continue
+        if not (sse if one.sse else http):
+            raise unavailable(one.name, "the agent says that it takes no servers at addresses")
+        headers = [HttpHeader(name=name, value=text) for name, text in one.headers.items()]
+        if one.sse:
+            found.append(SseMcpServer(type="sse", name=one.name, url=one.url, headers=headers))
+        else:
+            found.append(HttpMcpServer(type="http", name=one.name, url=one.url, headers=headers))
+    return found
+
 
 ASIDE = ".fanfold"
-"""In the home of a session: files that a call names."""
+"""The folder in a session's home for the files of a call."""
 MAX_RETOLD_CHARS = 20_000
 TYPED = (
     "Your last message must be the answer and nothing else: one JSON value, without a fence around it, that"
@@ -31,28 +223,28 @@ TYPED = (
 
 
 class ProgramCall(Struct, frozen=True, kw_only=True):
-    """One call: words, what goes to standard input, and files by name that have to be there first."""
+    """One call: its words, its standard input, and files by name that must exist first."""
 
     argv: tuple[str, ...]
     stdin: bytes = b""
     files: Mapping[str, bytes] = {}
     lent: Mapping[str, bytes] = {}
-    """Files by their place in the home, which hold what may be secret."""
+    """Files by their path in the home, which may contain secrets."""
     servers: tuple[Server, ...] = ()
-    """For an agent that is given them with its session."""
+    """For an agent that receives them with its session."""
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """What one call is to do."""
+    """The task of one call."""
 
     prompt: str
     conversation: str = ""
-    """The program's own id of the conversation, ours to choose where it takes one."""
+    """The program's id of the conversation; Fanfold chooses it if the program accepts one."""
     resumes: bool = False
     folder: str = ""
-    """Where the workspace is for the program."""
+    """The workspace folder as the program sees it."""
     max_micro_usd: int | None = None
-    """What it may spend."""
+    """The spending limit."""
 
 
 def make_call(
@@ -60,10 +252,10 @@ def make_call(
     request: SessionRequest,
     turn: Turn,
     home: Path,
-    handed: Handed = NONE,
+    handed: ServerSetup = NONE,
     kept: KeptTools = ALL,
 ) -> ProgramCall:
-    """What a program is called with for one turn; `home` is its home as it sees it."""
+    """Return the call of a program for one turn; `home` is its home as the program sees it."""
     role, contract = request.role, Contract.of(request)
     schema = native_schema(profile, contract)
     prompt = with_instructions(profile, request, turn)
@@ -76,8 +268,8 @@ def make_call(
         "effort": role.reasoning_effort or "",
         "max_turns": str(role.max_turns or ""),
         "budget": "" if turn.max_micro_usd is None else f"{turn.max_micro_usd / 1_000_000:.6f}",
-        "instructions": role.instructions,
-        "servers_file": str(home / ASIDE / SERVERS),
+        "instructions": request.described(turn.folder),
+        "servers_file": str(home / ASIDE / FILE),
         "servers_allowed": handed.allowed,
         "tools": kept.names,
         "tools_file": str(home / ASIDE / TOOLS),
@@ -98,27 +290,34 @@ def make_call(
         argv=argv,
         stdin=prompt.encode(errors="replace") if by_stdin else b"",
         files=files,
-        lent={f"{ASIDE}/{SERVERS}": handed.file} if handed.file else {},
+        lent=_lent(profile, handed),
         servers=handed.servers if handed.by_session else (),
     )
 
 
+def _lent(profile: Profile, handed: ServerSetup) -> dict[str, bytes]:
+    given = {place: text.encode() for place, text in profile.files.items()}
+    return given | ({f"{ASIDE}/{FILE}": handed.file} if handed.file else {})
+
+
 def with_instructions(profile: Profile, request: SessionRequest, turn: Turn) -> str:
-    """What is said in a turn: at first with who the agent is and what its answer must be, as far as it is not
-    told otherwise.
+    """Return the prompt of a turn.
+
+    The first prompt includes the schema of the answer, and the instructions unless the profile has an option
+    for them.
     """
-    role, contract, prompt = request.role, Contract.of(request), turn.prompt
+    contract, prompt = Contract.of(request), turn.prompt
     if turn.resumes:
         return prompt
     if contract.typed:
         prompt = f"{prompt}\n\n{TYPED}{contract.text}"
-    if role.instructions and "instructions" not in profile.options:
-        prompt = f"{role.instructions}\n\n{prompt}"
+    if "instructions" not in profile.options:
+        prompt = f"{request.described(turn.folder)}\n\n{prompt}"
     return prompt
 
 
 def retold(entries: Sequence[Entry]) -> str:
-    """A conversation as an agent is told of it that does not remember; empty where there was none."""
+    """Return a conversation as text for an agent that does not know it; empty if there was none."""
     lines: list[str] = []
     for entry in entries:
         if isinstance(entry, UserInput):
@@ -130,7 +329,7 @@ def retold(entries: Sequence[Entry]) -> str:
 
 
 def native_schema(profile: Profile, contract: Contract) -> Any:
-    """The schema as the program itself takes it; None where it takes none, or not this one."""
+    """Return the schema for the program's own option; None if it accepts none, or not this one."""
     if not contract.typed or "schema" not in profile.options:
         return None
     schema = contract.wire
@@ -138,7 +337,7 @@ def native_schema(profile: Profile, contract: Contract) -> Any:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether nothing in a schema is optional and nothing else allowed.
+    """Return whether a schema has no optional and no additional properties.
 
     >>> is_strict({"type": "object", "properties": {"a": {}}, "required": [], "additionalProperties": False})
     False
@@ -157,7 +356,7 @@ def is_strict(schema: Any) -> bool:
 
 
 def model_for(profile: Profile, model: str | None) -> str:
-    """A model's name as the program takes it; empty where it is another provider's.
+    """Return a model's name for the program; empty for a model of another provider.
 
     >>> claude = Profile(program="claude", provider="anthropic")
     >>> model_for(claude, "anthropic:opus"), model_for(claude, "openai:gpt-5"), model_for(claude, "opus")
@@ -172,9 +371,9 @@ def model_for(profile: Profile, model: str | None) -> str:
 
 
 def _groups(
-    profile: Profile, turn: Turn, values: Mapping[str, str], handed: Handed, kept: KeptTools
+    profile: Profile, turn: Turn, values: Mapping[str, str], handed: ServerSetup, kept: KeptTools
 ) -> dict[str, tuple[str, ...]]:
-    """The options of this call, by the name that stands for them."""
+    """Return the options of this call by name."""
     given = {name: values[name] for name in ("model", "effort", "max_turns", "budget", "instructions")}
     given["schema"] = values.get("schema", "")
     given["tools"] = "yes"
@@ -191,12 +390,12 @@ def _words(
     words: tuple[str, ...],
     values: Mapping[str, str],
     groups: Mapping[str, tuple[str, ...]],
-    handed: Handed,
+    handed: ServerSetup,
 ) -> list[str]:
     found: list[str] = []
     for word in words:
         if word == "<servers>" and handed.words:
-            found += handed.words  # as they are: a server's words may look like ours
+            found += handed.words  # unchanged: a server's words may look like placeholders
         elif word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
             found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
         else:
@@ -209,7 +408,265 @@ def _words(
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
-    """One word with its values; a value is never looked into again."""
+    """Return one word with its placeholders filled in; values are not expanded again."""
     import re
 
     return re.sub(r"\{([a-z_]+)\}", lambda found: values.get(found[1], found[0]), word)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The content of an agent's private home: the user's configuration of the agent, and credentials.
+#
+# Rules
+# * The user's own folders are read and never written. Changes of a session stay in its own home.
+# * The configuration is copied once, when the home is created. It is the user's own, so links in it are
+#   followed. Sizes are limited.
+# * Credentials are those that the user named. They are copied when a program starts and removed when it ends,
+#   so that none stays with a conversation. Each lent file is noted first. If this process dies, the next
+#   process that opens the project removes it.
+# * A login is copied without values that can be used only once. Many providers accept a refresh token once
+#   and issue another one, which would make the user's own copy useless. The agent works with the access token
+#   until it expires. The user's own agent renews it.
+# * Environment variables pass by name only. Variables of our own sandbox, of other agents and of terminals do
+#   not pass.
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_FILES = 2_000
+MAX_BYTES = 64 * 1024 * 1024
+MIN_SECRET_CHARS = 16
+
+
+class AgentCredentials:
+    """The user's configuration and credentials for one agent on this machine."""
+
+    def __init__(self, profile: Profile, environment: Mapping[str, str]) -> None:
+        self._profile = profile
+        self._environment = environment
+        self._user = Path(environment.get("HOME") or Path.home())
+
+    def furnish(self, home: Path) -> None:
+        """Copy the user's configuration into a new home."""
+        state = self._profile.state
+        target = home / state.folder
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        left = [MAX_FILES, MAX_BYTES]
+        for name in state.config:
+            _copy(self._folder() / name, target / name, left)
+        for name, entry in state.tools_of_users.items():
+            _take_out(target / name, entry)
+
+    def _folder(self) -> Path:
+        state = self._profile.state
+        given = self._environment.get(state.variable, "").strip() if state.variable else ""
+        return Path(given).expanduser() if given else self._user / state.folder
+
+    def _login_files(self) -> Iterator[tuple[Path, str]]:
+        """Yield the path of each login file, and its path below a home."""
+        for name in self._profile.state.login:
+            if name.startswith("~/"):
+                yield self._user / name[2:], name[2:]
+            else:
+                yield self._folder() / name, f"{self._profile.state.folder}/{name}"
+
+    def lend(self, home: Path, files: Mapping[str, bytes]) -> None:
+        """Copy the credentials that are removed when the agent ends.
+
+        These are the files by path, and the login if the user named it, without values that can be used only
+        once.
+        """
+        logins = list(self._login_files()) if LOGIN in self._profile.credentials else []
+        if not (files or logins):
+            return
+        note_lent(home, [*files, *(place for _, place in logins)])
+        for place, data in files.items():
+            write_beneath(home, place, data)
+        for source, place in logins:
+            try:
+                data = _read(source)
+            except FileNotFoundError:
+                continue
+            write_beneath(home, place, self._without_renewal(data, source))
+
+    def take_back(self, home: Path, files: Iterable[str]) -> None:
+        """Remove the login and these files from a home, even if the agent changed them.
+
+        If another process took over the run while this one was stopped, that process removes them.
+        """
+        if is_lent_by_another(home):
+            return
+        for place in (*files, *(place for _, place in self._login_files())):
+            remove_beneath(home, place)
+        forget_lent(home)
+
+    def _without_renewal(self, data: bytes, source: Path) -> bytes:
+        state = self._profile.state
+        if not (state.withheld or state.expires):
+            return data
+        try:
+            value = msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            hint = f"log in again with {self._profile.program}"
+            raise WorldError(
+                "agent.bad_login", f"{source} is no login that is known here", hint=hint
+            ) from None
+        expires = next(iter(found_at(value, state.expires)), None) if state.expires else None
+        if isinstance(expires, int | float) and expires < time.time() * 1_000:
+            message = f"the login of {self._profile.title} has run out"
+            hint = f"start {self._profile.program} once by yourself, which renews it; then try again"
+            raise WorldError("agent.login_expired", message, hint=hint)
+        for path in state.withheld:
+            _put(value, path.split("."), "")
+        for path in state.renewed:
+            _put(value, path.split("."), datetime.now(UTC).isoformat().replace("+00:00", "Z"))
+        return msgspec.json.encode(value)
+
+    def variables(self) -> tuple[dict[str, str], frozenset[str]]:
+        """Return the environment variables of a session, and the names of the secrets among them."""
+        profile, ours = self._profile, self._environment
+        found = {
+            name: ours[name] for name in (*profile.access.plain, *profile.access.addresses) if ours.get(name)
+        }
+        named = frozenset(name for name in profile.credentials if name != LOGIN and ours.get(name))
+        found |= {name: ours[name] for name in named}
+        return {**found, **profile.environment}, named
+
+    def secrets(self) -> list[str]:
+        """Return the secrets among the lent credentials, so that they can be redacted from the output."""
+        values, named = self.variables()
+        found = [values[name] for name in named]
+        for source, _ in self._login_files() if LOGIN in self._profile.credentials else ():
+            try:
+                data = _read(source)
+            except (OSError, WorldError):
+                continue
+            try:
+                found += _texts(msgspec.json.decode(data))
+            except ValueError:  # another format: any long word may be a secret
+                found += re.split(r"[\s\"':,=]+", data.decode(errors="replace"))
+        return [one for one in found if len(one) >= MIN_SECRET_CHARS]
+
+    def offered(self) -> list[str]:
+        """Return the credentials on this machine that the user could name."""
+        found = [name for name in self.key_names() if self._environment.get(name)]
+        login = any(source.is_file() for source, _ in self._login_files())
+        return [*([LOGIN] if login else []), *found]
+
+    def key_names(self) -> list[str]:
+        """Return the environment variables that may contain its keys."""
+        keys = [*self._profile.access.keys, *self._config_values(self._profile.state.keys)]
+        return list(dict.fromkeys(keys))
+
+    def is_elsewhere(self) -> bool:
+        """Return whether the agent may use another provider, whose prices are unknown."""
+        profile, ours = self._profile, self._environment
+        return any(ours.get(name) for name in profile.access.addresses) or bool(
+            self._config_values(profile.state.addresses)
+        )
+
+    def hosts(self) -> list[str]:
+        """Return the `host:port` of each host of the agent's provider."""
+        profile, ours = self._profile, self._environment
+        own = [ours[name] for name in profile.access.addresses if ours.get(name)]
+        own += self._config_values(profile.state.addresses)
+        wanted = [*own, *profile.access.hosts, *profile.hosts]
+        return list(dict.fromkeys(filter(None, map(host_and_port, wanted))))
+
+    def _config_values(self, by_file: Mapping[str, tuple[str, ...]]) -> list[str]:
+        found: list[str] = []
+        for name, paths in by_file.items():
+            try:
+                value = _decoded(name, _read(self._folder() / name))
+            except (OSError, ValueError):
+                continue  # the agent itself will report the problem
+            for path in paths:
+                found += [one for one in found_at(value, path) if isinstance(one, str)]
+        return found
+
+
+def host_and_port(address: str) -> str:
+    """Return the `host:port` of an address; empty if it is invalid.
+
+    >>> host_and_port("http://127.0.0.1:8791/v1"), host_and_port("api.openai.com")
+    ('127.0.0.1:8791', 'api.openai.com:443')
+    """
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(address if "://" in address else f"https://{address}")
+        port = parts.port or (80 if parts.scheme in ("http", "ws") else 443)
+    except ValueError:
+        return ""
+    return f"{parts.hostname.lower()}:{port}" if parts.hostname else ""
+
+
+def found_at(value: Any, path: str) -> list[Any]:
+    """Return the values at a dotted path; `*` matches every name.
+
+    >>> found_at({"a": {"x": {"u": 1}, "y": {"u": 2}}}, "a.*.u")
+    [1, 2]
+    """
+    found = [value]
+    for name in path.split("."):
+        tables = [one for one in found if isinstance(one, dict)]
+        found = [inner for one in tables for key, inner in one.items() if name in ("*", key)]
+    return found
+
+
+def _put(value: Any, path: list[str], text: str) -> None:
+    if not isinstance(value, dict):
+        return
+    for key in list(value):
+        if path[0] not in ("*", key):
+            continue
+        if len(path) == 1:
+            value[key] = text
+        else:
+            _put(value[key], path[1:], text)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return every text in a value, without keys."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for one in inner for text in _texts(one)]
+
+
+def _decoded(name: str, data: bytes) -> Any:
+    if name.endswith(".toml"):
+        import tomllib
+
+        return tomllib.loads(data.decode())
+    return msgspec.json.decode(data)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_own(file, MAX_FILE_BYTES)
+    except ValueError as error:
+        raise WorldError("agent.bad_config", str(error)) from None
+
+
+def _copy(source: Path, target: Path, left: list[int]) -> None:
+    """Copy a file or folder up to the limits."""
+    if source.is_file():
+        size = source.stat().st_size
+        left[0], left[1] = left[0] - 1, left[1] - size
+        if size <= MAX_FILE_BYTES and left[0] >= 0 and left[1] >= 0:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            target.chmod(0o600 | (source.stat().st_mode & 0o100))
+    elif source.is_dir() and left[0] >= 0:
+        for entry in sorted(source.iterdir()):
+            _copy(entry, target / entry.name, left)
+
+
+def _take_out(file: Path, entry: Sequence[str]) -> None:
+    """Remove an entry from a copied configuration; a file that cannot be parsed stays unchanged."""
+    try:
+        text = file.read_text("utf-8")
+        without = remove_table(text, entry) if file.suffix == ".toml" else remove_entry(text, entry)
+    except (OSError, UnicodeDecodeError, SettingsUnreadableError):
+        return
+    if without != text:
+        file.write_text(without, "utf-8")

@@ -1,12 +1,12 @@
-"""What a program says while it works, line by line, as facts.
+"""The output of a program, line by line, as facts.
 
 Rules
-* A line is JSON or it is none; what is none is counted and otherwise left alone. Lines have a largest size.
-* Paths are names with dots (`item.text`, `errors.0`), from the top of a line or, with `each.`, from one
-  element of the list that the rule names. `a | b` is the first that is there, `a + b` a sum, `=true` itself.
-* A condition is a value, a list of values, `"*"` for anything that is there, or `{ not = value }`.
-* Whatever a program says is somebody else's text: it is taken as text and numbers, and nothing follows from
-  its form.
+* A line is JSON or garbage. Garbage lines are counted and otherwise ignored. Lines have a maximum size.
+* Paths are names with dots (`item.text`, `errors.0`). They start at the top of a line or, with `each.`, at
+  one element of the list that the rule names. `a.*.b` is the sum over all values of `a`. `a | b` is the first
+  that exists, `a + b` is a sum, `=true` is a constant.
+* A condition is a value, a list of values, `"*"` for any existing value, or `{ not = value }`.
+* The output of a program is untrusted. It is used only as text and numbers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fanfold.agents.command.profile import Meaning, Rule
+from fanfold.agents.command.limits import reset_at
+from fanfold.agents.command.profile import Meaning, Profile, Rule
 from fanfold.kernel.events import MOST_SPENT, Usage
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_value import with_text_only
+from fanfold.language.json_text import with_text_only
 
 _OUTCOME = ("failed", "ok", "state", "exit_code")
 TAKES: dict[Meaning, tuple[str, ...]] = {
@@ -33,26 +36,28 @@ TAKES: dict[Meaning, tuple[str, ...]] = {
     "called": ("id", "tool", "args", "message"),
     "returned": ("id", "tool", "args", "text", *_OUTCOME),
     "trouble": ("text", "status"),
-    "spent": ("input", "output", "usd"),
+    "spending": ("message", "input", "cached", "output", "usd"),
+    "spent": ("input", "cached", "output", "usd"),
     "denied": ("id", "tool"),
+    "limited": ("until", "text"),
     "finished": ("text", "value", "reason", "why", "status", *_OUTCOME),
 }
-"""What a rule may take from a line, by what the line means."""
+"""The fields that a rule can take from a line, by the meaning of the line."""
 _BAD = frozenset(("error", "failed", "failure", "declined"))
 _MICRO = 1_000_000
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}"
 
 
 class Began(Struct, frozen=True):
-    """It says which conversation this is."""
+    """The id of the conversation, with the model and the version."""
 
     conversation: str
     model: str = ""
     version: str = ""
 
 
-class Said(Struct, frozen=True):
-    """Words of its model; those of one message may come in pieces."""
+class TextEvent(Struct, frozen=True):
+    """Text of its model; the text of one message can arrive in pieces."""
 
     text: str
     message: str = ""
@@ -61,13 +66,13 @@ class Said(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """A few words that will come again as a whole."""
+    """A part of a text that will arrive again as a whole."""
 
     text: str
 
 
-class Called(Struct, frozen=True):
-    """It uses one of its tools."""
+class ToolCallEvent(Struct, frozen=True):
+    """A call of one of its tools."""
 
     id: str
     tool: str
@@ -75,8 +80,8 @@ class Called(Struct, frozen=True):
     message: str = ""
 
 
-class Returned(Struct, frozen=True):
-    """What came of that."""
+class ToolResultEvent(Struct, frozen=True):
+    """The result of a tool call."""
 
     id: str
     text: str = ""
@@ -86,27 +91,35 @@ class Returned(Struct, frozen=True):
 
 
 class Hitch(Struct, frozen=True):
-    """An error that it may get over by itself."""
+    """An error that the program may recover from."""
 
     text: str
     status: int | None = None
 
 
-class Consumed(Struct, frozen=True):
-    """What was used since the last time."""
+class UsageEvent(Struct, frozen=True):
+    """The usage since the last event; with `message`, the usage of that message so far."""
 
     usage: Usage
+    message: str = ""
 
 
-class Denied(Struct, frozen=True):
-    """It was not allowed to use a tool."""
+class DenialEvent(Struct, frozen=True):
+    """A tool was denied."""
 
     id: str
     tool: str
 
 
+class LimitEvent(Struct, frozen=True):
+    """A usage limit blocks the program until then; 0: unknown."""
+
+    until: int
+    words: str = ""
+
+
 class TurnEnd(Struct, frozen=True, kw_only=True):
-    """It says that its turn is over, and how."""
+    """The end of a turn, and its outcome."""
 
     text: str | None = None
     value: JSON | UnsetType = UNSET
@@ -116,27 +129,37 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
     status: int | None = None
 
 
-Fact: TypeAlias = Began | Said | Delta | Called | Returned | Hitch | Consumed | Denied | TurnEnd
+Fact: TypeAlias = (
+    Began
+    | TextEvent
+    | Delta
+    | ToolCallEvent
+    | ToolResultEvent
+    | Hitch
+    | UsageEvent
+    | DenialEvent
+    | LimitEvent
+    | TurnEnd
+)
 
 
 def read_line(line: bytes, rules: Sequence[Rule]) -> list[Fact] | None:
-    """What one line means; None when it is no line of this format."""
+    """Return the facts of one line; None if the line is not in this format."""
     value = decode_line(line)
     return list(_facts(value, rules)) if isinstance(value, dict) else None
 
 
 def decode_line(line: bytes) -> JSON:
-    """One line as JSON; None when it is none.
+    """Return one line as JSON; None if it is not JSON.
 
-    Programs cut text in the middle of a character, and write numbers that are none: a whole line is not lost
-    for that.
+    Programs cut text inside a character and write invalid numbers. Such a line is still decoded.
 
     >>> decode_line(b'{"a": NaN}'), decode_line(b'{"a":')
     ({'a': None}, None)
     """
     try:
         return with_text_only(msgspec.json.decode(line))
-    except (ValueError, RecursionError):  # bytes that are no text are no `DecodeError`
+    except (ValueError, RecursionError):  # bytes that are not text do not raise `DecodeError`
         pass
     if not line.lstrip().startswith(b"{"):
         return None
@@ -159,7 +182,10 @@ def _facts(line: Mapping[str, JSON], rules: Sequence[Rule]) -> Iterator[Fact]:
 
 
 def _at(value: JSON, path: str) -> JSON:
-    for name in path.split("."):
+    for at, name in enumerate(names := path.split(".")):
+        if name == "*":
+            rest = ".".join(names[at + 1 :])
+            return sum(_amount(_at(one, rest)) for one in value.values()) if isinstance(value, dict) else None
         if isinstance(value, dict):
             value = value.get(name)
         elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
@@ -197,19 +223,23 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
         case "began":
             return Began(_name(taken.get("conversation")), text("model")[:200], text("version")[:200])
         case "said":
-            return Said(text("text"), text("message"), text("model"), taken.get("delta") is True)
+            return TextEvent(text("text"), text("message"), text("model"), taken.get("delta") is True)
         case "delta":
             return Delta(text("text"))
         case "called":
-            return Called(text("id"), text("tool") or "tool", taken.get("args"), text("message"))
+            return ToolCallEvent(text("id"), text("tool") or "tool", taken.get("args"), text("message"))
         case "returned":
-            return Returned(text("id"), text("text"), _is_bad(taken), text("tool"), taken.get("args"))
+            return ToolResultEvent(text("id"), text("text"), _is_bad(taken), text("tool"), taken.get("args"))
         case "trouble":
             return Hitch(text("text"), _status(taken.get("status")))
         case "spent":
             return next(iter(consumed(taken)), None)
+        case "spending":
+            return next(iter(consumed(taken, text("message") or "all")), None)
+        case "limited":
+            return LimitEvent(reset_at(taken.get("until")), text("text"))
         case "denied":
-            return Denied(text("id"), text("tool") or "tool")
+            return DenialEvent(text("id"), text("tool") or "tool")
         case _:
             return _finished(taken)
 
@@ -227,7 +257,7 @@ def _finished(taken: Mapping[str, JSON]) -> TurnEnd:
 
 
 def _is_bad(taken: Mapping[str, JSON]) -> bool:
-    """Whether something failed; a flag that is set to something odd is set."""
+    """Return whether something failed; a flag with an unexpected value counts as set."""
     return (
         taken.get("failed") not in (None, False)
         or taken.get("ok") is False
@@ -236,24 +266,26 @@ def _is_bad(taken: Mapping[str, JSON]) -> bool:
     )
 
 
-def consumed(taken: Mapping[str, JSON]) -> list[Fact]:
-    """What was used, and its price if one is said; none at all is not known to be nothing."""
+def consumed(taken: Mapping[str, JSON], message: str = "") -> list[Fact]:
+    """Return the usage with its price, if reported; empty if no numbers are reported."""
     usd = _amount(taken.get("usd"))
     price = math.ceil(usd * _MICRO) if usd > 0 else None
-    tokens = int(_amount(taken.get("input"))), int(_amount(taken.get("output")))
-    return [Consumed(Usage(*tokens, price).bounded())] if any(tokens) or price is not None else []
+    read, written, cached = (int(_amount(taken.get(name))) for name in ("input", "output", "cached"))
+    if not read and not written and price is None:
+        return []
+    return [UsageEvent(Usage(read, written, price, cached).bounded(), message)]
 
 
 def _amount(value: JSON) -> float:
-    """A number that somebody says, within what can be counted; 0 for what is none."""
+    """Return a reported number, limited to the maximum; 0 if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         return 0
     return min(value, MOST_SPENT)
 
 
 def _name(value: JSON) -> str:
-    """The name of a conversation, which is a word of the next call; empty for what could mean more there."""
-    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
+    """Return the id of a conversation, which becomes a word of the next call; empty if it is unsafe."""
+    return value if isinstance(value, str) and re.fullmatch(_NAME, value) else ""
 
 
 def _status(value: JSON) -> int | None:
@@ -261,7 +293,7 @@ def _status(value: JSON) -> int | None:
 
 
 def _words(value: JSON) -> str:
-    """Text as it is; lists of pieces of text joined; anything else as JSON."""
+    """Return text unchanged, a list of text pieces joined, anything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -269,3 +301,98 @@ def _words(value: JSON) -> str:
     if isinstance(value, list) and value and all(isinstance(one, dict) and "text" in one for one in value):
         return "\n".join(str(one["text"]) for one in value if isinstance(one, dict))
     return msgspec.json.encode(value).decode()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Checks of a profile: placeholders that are never filled in, facts that are never used.
+#
+# Otherwise such a mistake appears only during a run: an agent does not receive its task, or its answer is
+# lost. `ValueError` names the word and the valid alternatives.
+
+GROUPS = (
+    *("budget", "conversation", "effort", "instructions", "max_turns", "model", "name", "only", "resume"),
+    *("schema", "servers", "session", "tools"),
+)
+"""Names that are allowed in angle brackets and as keys of `options`."""
+VALUES = (
+    *("budget", "effort", "instructions", "max_turns", "model", "prompt", "prompt_file", "schema"),
+    *("schema_file", "servers_allowed", "servers_file", "session", "tools", "tools_file"),
+)
+"""Names that are filled in between braces."""
+_PLACES = {"argument": "{prompt}", "file": "{prompt_file}"}
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+def check_profile(profile: Profile) -> None:
+    """Raise `ValueError` for the first problem of a profile."""
+    _check_program(profile)
+    _check_words(profile)
+    _check_events(profile)
+    for key, seconds in (("idle_s", profile.idle_s), ("patience_s", profile.patience_s)):
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"{key} is {seconds:g}, and must be a number of seconds above 0")
+    _check_paths(profile)
+    for limit in profile.limits:
+        try:
+            re.compile(limit.pattern)
+            date.fromisoformat(limit.seen)
+        except (re.error, ValueError) as error:
+            raise ValueError(f"limits: {error} ({limit.pattern!r}, seen {limit.seen!r})") from None
+    try:
+        re.compile(profile.retrying)
+    except re.error as error:
+        raise ValueError(f"retrying: {error}") from None
+    for name in profile.environment:
+        if re.fullmatch(_VARIABLE, name) is None:
+            raise ValueError(f"{name!r} cannot be the name of a variable")
+
+
+def _check_program(profile: Profile) -> None:
+    program = profile.program
+    if not program:
+        raise ValueError("it names no program")
+    if "/" in program and not PurePosixPath(program).is_absolute():
+        raise ValueError(f"the program {program!r} must be a name on PATH or a whole path")
+
+
+def _check_words(profile: Profile) -> None:
+    for name in profile.options:
+        _one_of(name, GROUPS, "options")
+    words = [*profile.call, *(word for group in profile.options.values() for word in group)]
+    for word in words:
+        for name in re.findall(r"\{([a-z_]+)\}", word):
+            _one_of(name, VALUES, f"the word {word!r}")
+    for word in profile.call:
+        if word.startswith("<") and word.endswith(">"):
+            _one_of(word[1:-1], GROUPS, f"the word {word!r}")
+    place = _PLACES.get(profile.prompt, "")
+    if not profile.acp and place and not any(place in word for word in words):
+        raise ValueError(f'prompt = "{profile.prompt}", and no word of call says {place}: it gets no task')
+
+
+def _check_events(profile: Profile) -> None:
+    for rule in (*profile.events, *profile.asides):
+        for name in rule.take:
+            _one_of(name, TAKES[rule.means], f'a rule that means "{rule.means}"')
+    if profile.acp or profile.output != "json_lines":
+        return
+    if not {"said", "finished"} & {rule.means for rule in profile.events}:
+        raise ValueError('output = "json_lines" needs events: without a rule nothing of it is heard')
+
+
+def _check_paths(profile: Profile) -> None:
+    state = profile.state
+    below = [*state.config, *state.brought, *(name.removeprefix("~/") for name in state.login)]
+    for name in [*below, *([state.folder] if state.folder else [])]:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError(f"{name!r} in [state] must be a path below a folder")
+    for name in [*profile.files, *([profile.usage_files] if profile.usage_files else [])]:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError(f"{name!r} must be a path below its home")
+
+
+def _one_of(name: str, known: Iterable[str], where: str) -> None:
+    if name not in known:
+        raise ValueError(f'"{name}" means nothing in {where}; there are {", ".join(sorted(known))}')

@@ -1,27 +1,48 @@
-"""The files that profiles are in: those that come with Fanfold, and the user's own.
+"""The files of profiles: the built-in ones and the user's own.
 
 Rules
-* Ours are in `profiles/`; the user's are in `~/.fanfold/backends/`, where a file named like one of ours
-  changes the keys it has and leaves the others. A project cannot bring any.
-* A file that cannot be used takes no other profile away: it is told to whoever names it, and by `doctor`.
-* What a user writes is checked when it is read (see `profile_checks`): a word that means nothing is an agent
-  that was never told its task.
+* The built-in files are in `profiles/`, the user's in `~/.fanfold/backends/`. A user's file with the name of
+  a built-in one overrides the keys it has and keeps the others. A project cannot bring profiles.
+* An unusable file does not affect other profiles. It is reported when a role names it, and by `doctor`.
+* A user's file is checked when it is read (see `check_profile`), because an agent with a misspelled
+  placeholder would never receive its task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+import stat
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
-from fanfold.agents.command.own_files import read_own
-from fanfold.agents.command.profile import OF_ROLES, Profile
-from fanfold.agents.command.profile_names import OURS, TAKEN, own_profiles
+from fanfold.agents.command.profile import OF_ROLES, OURS, TAKEN, Profile, own_profiles
+from fanfold.agents.role import Role
+from fanfold.agents.tool_names import ALIASES
 from fanfold.errors import AuthorError
+
+# -----------------------------------------------------------------------------------------------------------
+# Reading the user's own files: with a size limit, and without blocking.
+
+
+def read_own(file: Path, limit: int) -> bytes:
+    """Return the content of a file, following links; `ValueError` if it is too long or not a regular file."""
+    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError(f"{file} is no plain file")
+        with open(handle, "rb", closefd=False) as opened:
+            data = opened.read(limit + 1)
+    finally:
+        os.close(handle)
+    if len(data) > limit:
+        raise ValueError(f"{file} has more than {limit:,} bytes")
+    return data
+
 
 MAX_PROFILE_BYTES = 256 * 1024
 _OWN = (
@@ -40,11 +61,11 @@ _OWN = (
     "errors",
     "priced",
 )
-"""What is never taken from another profile: its name, how it is called and how it speaks."""
+"""Keys that are never taken from another profile: its name, its command line and its output format."""
 
 
 class Profiles(NamedTuple):
-    """Every profile that can be used, by name, and what is wrong with the user's other files."""
+    """Every usable profile by name, and the problems of the user's other files."""
 
     found: dict[str, Profile]
     problems: list[AuthorError]
@@ -65,8 +86,9 @@ def load_profiles(home: Path) -> Profiles:
 
 
 def find_profile(name: str, home: Path) -> Profile | None:
-    """The profile of a back end that is a program, None for any other; `AuthorError` for a file that cannot
-    be used.
+    """Return the profile of a back end that is a program, None for any other.
+
+    Raises `AuthorError` for an unusable file.
     """
     return OF_ROLES.get(name) or _load(name, home)
 
@@ -81,26 +103,26 @@ def _built_in() -> dict[str, Profile]:
 
 
 def _alike(other: dict[str, Any]) -> dict[str, Any]:
-    """What a profile leaves to the one it is like."""
+    """Return the keys that a profile takes from the one in its `like`."""
     return {key: value for key, value in other.items() if key not in _OWN}
 
 
 def _load(name: str, home: Path, after: Collection[str] = ()) -> Profile | None:
-    """A profile by name; `after` are those that are like it."""
+    """Return a profile by name; `after` are the profiles that refer to it with `like`."""
     file = home / "backends" / f"{name}.toml"
     ours = _built_in().get(name)
     if file not in own_profiles(home):
         return None if ours is None else structs.replace(ours, file=str(file))
     try:
         return _own(file, ours, home, after)
-    except (OSError, ValueError) as error:  # what decoding and validation raise, too
+    except (OSError, ValueError) as error:  # includes errors of decoding and validation
         message = f"{file} cannot be used: {error}"
         raise AuthorError("backend.bad_profile", message, hint="docs/agents.md lists its keys") from None
 
 
 def _own(file: Path, ours: Profile | None, home: Path, after: Collection[str]) -> Profile:
-    """What a file of the user's makes of one of ours, or of the one it is like, or of nothing."""
-    from fanfold.agents.command.profile_checks import check_profile
+    """Return a user's file as a profile, based on the built-in one, or on its `like`, or on nothing."""
+    from fanfold.agents.command.events import check_profile
 
     name = file.stem
     if name in TAKEN:
@@ -115,7 +137,7 @@ def _own(file: Path, ours: Profile | None, home: Path, after: Collection[str]) -
 
 
 def _other(said: dict[str, Any], home: Path, after: Collection[str]) -> dict[str, Any]:
-    """The profile that one says it is like, as data."""
+    """Return the profile that `like` refers to, as data."""
     like = said.get("like")
     if not like:
         return {}
@@ -128,7 +150,7 @@ def _other(said: dict[str, Any], home: Path, after: Collection[str]) -> dict[str
 
 
 def _over(below: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """The user's keys over ours; tables key by key, anything else whole."""
+    """Return the user's keys merged over ours: tables key by key, other values as a whole."""
     merged = dict(below)
     for key, value in said.items():
         inner = below.get(key)
@@ -140,3 +162,84 @@ def _read(file: Path) -> dict[str, Any]:
     import tomllib
 
     return tomllib.loads(read_own(file, MAX_PROFILE_BYTES).decode())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The tools that a role lists, for an agent with its own tools: enforced, or the role is refused.
+#
+# Rules
+# * The profile maps our tools to the agent's own (`tools`) and defines how the others are disabled (`kept`):
+#   with words of its command line, or in its own way. A tool that is not listed is not offered to its model.
+# * An agent without such a way works only for roles that can run commands, because a command in the same
+#   sandbox can do the same as its tools. It is not started for any other role.
+
+FILE = "tools.toml"
+PERMISSION = "OPENCODE_PERMISSION"
+_PLACEHOLDER = "{tools}"
+_COMMANDS = "run_command"
+_SERVED = "mcp__"
+
+
+class KeptTools(Struct, frozen=True, kw_only=True):
+    """The means that limit one session to a list of tools: names for its call, a file, variables."""
+
+    names: str = ""
+    file: bytes = b""
+    variables: Mapping[str, str] = {}
+
+
+ALL = KeptTools()
+
+
+def unkept(profile: Profile, role: Role) -> str:
+    """Return the key of a role that a program would not enforce; empty if it enforces all."""
+    if role.needs_our_tools:
+        return role.needs_our_tools
+    return "" if role.tools is None or _is_kept(profile, role) else "tools"
+
+
+def keep_tools(profile: Profile, role: Role, servers: Sequence[str] = ()) -> KeptTools:
+    """Return the means that limit a program to the tools of a role; `servers` are those it receives."""
+    if role.tools is None:
+        return ALL
+    if profile.name in OF_ROLES:
+        return KeptTools(names=",".join(sorted(_listed(role))))
+    names = _own_kept_tools(profile, role)
+    match profile.kept:
+        case "words":
+            return KeptTools(names=",".join(names))
+        case "policy":
+            return KeptTools(file=_policy(names))
+        case "opencode":
+            # The sandbox controls access to files outside of its folder.
+            allowed = [*names, "external_directory", *(f"{server}_*" for server in servers)]
+            said = {"*": "deny", **dict.fromkeys(allowed, "allow")}
+            return KeptTools(variables={PERMISSION: msgspec.json.encode(said).decode()})
+    return ALL
+
+
+def _is_kept(profile: Profile, role: Role) -> bool:
+    if _COMMANDS in _listed(role):
+        return True
+    if profile.name in OF_ROLES:
+        return any(_PLACEHOLDER in word for word in role.command)
+    # For some programs, an empty list means every tool.
+    return bool(profile.kept) and (profile.kept != "words" or bool(_own_kept_tools(profile, role)))
+
+
+def _listed(role: Role) -> set[str]:
+    """Return our names of the listed tools, without those of servers, which the server setup handles."""
+    return {ALIASES.get(name, name) for name in role.tools or () if not name.startswith(_SERVED)}
+
+
+def _own_kept_tools(profile: Profile, role: Role) -> list[str]:
+    return sorted({own for name in _listed(role) for own in profile.tools.get(name, ())})
+
+
+def _policy(names: Sequence[str]) -> bytes:
+    """Return the rules for Gemini CLI that allow only these tools."""
+    text = '[[rule]]\ntoolName = "*"\ndecision = "deny"\npriority = 1\n'
+    if names:
+        listed = msgspec.json.encode(list(names)).decode()
+        text += f'\n[[rule]]\ntoolName = {listed}\ndecision = "allow"\npriority = 2\n'
+    return text.encode()

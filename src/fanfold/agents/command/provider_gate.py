@@ -1,12 +1,12 @@
-"""The one way out of a sandbox without a network: a proxy on a socket that lets through to named hosts alone.
+"""A proxy for sandboxes without a network: a socket that forwards connections to named hosts only.
 
 Rules
-* A connection begins with `CONNECT host:port`; plain HTTP is let through as a request for a whole address.
-  Anything else, and any host that is not named, is answered with 403 and closed.
-* Names are looked up here, outside: inside there is nobody to ask. A name is compared as it was named, and
-  what it leads to is not looked at: the user named it.
-* Bytes are carried as they come and never looked into. The number of connections is bounded.
-* Who was refused is kept, for the failure of a session that could not reach anybody.
+* A connection starts with `CONNECT host:port`. Plain HTTP is forwarded as a request for a full address.
+  Anything else, and any other host, gets status 403 and is closed.
+* Host names are resolved here, because the sandbox has no resolver. A host is compared by its name. Its
+  addresses are not checked, because the user named it.
+* Bytes are forwarded unchanged and never inspected. The number of connections is limited.
+* Refused hosts, and named hosts that could not be reached, are kept for the failure of a session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from fanfold.agents.command.belongings import host_and_port
+from fanfold.agents.command.calls import host_and_port
 from fanfold.workspace.homes import remove_beneath
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -28,18 +28,22 @@ MAX_REFUSED = 16
 CHUNK_BYTES = 64 * 1024
 HEAD_S = 30.0
 CONNECT_S = 20.0
-_LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.[01]\r\n")
+_LINE = rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.[01]\r\n"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 class ProviderGate:
-    """Listens while a session runs.
+    """The proxy of one session, open while the session runs.
 
     `async with ProviderGate(socket, ["api.example.com:443"]) as gate: …`
     """
 
     def __init__(self, socket: Path, hosts: Iterable[str]) -> None:
         self.refused: list[str] = []
+        self.unreached: list[str] = []
+        """Named hosts whose last connection failed, the newest last."""
+        self.has_reached = False
+        """Whether any named host was reached."""
         self._socket = socket
         self._hosts = {plain_host(host) for host in hosts}
         self._server: asyncio.Server | None = None
@@ -47,7 +51,7 @@ class ProviderGate:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        # The path may be longer than an address of a socket can be; through a handle it is short.
+        # The path may be too long for the address of a socket. Through a handle it is short.
         folder = os.open(self._socket.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             name = self._socket.name
@@ -68,7 +72,7 @@ class ProviderGate:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # Whoever was inside may have put a link in place of the folder: what it leads to is not ours.
+        # The program inside may have replaced the folder by a link. The target of such a link is not ours.
         folder, name = self._socket.parent, self._socket.name
         remove_beneath(folder.parent, f"{folder.name}/{name}")
 
@@ -83,7 +87,7 @@ class ProviderGate:
         try:
             await self._lead(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # one of them went away, or spoke otherwise
+            pass  # one side closed the connection, or used another protocol
         finally:
             self._open.discard(writer)
             self._tasks.discard(task)
@@ -91,7 +95,7 @@ class ProviderGate:
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
-        line = _LINE.match(head)
+        line = re.match(_LINE, head)
         method, target = (line[1], line[2].decode("latin-1")) if line else (b"", "")
         host = host_and_port(target if method != b"CONNECT" else f"https://{target}")
         plain = method != b"CONNECT" and target.startswith("http://")
@@ -109,12 +113,16 @@ class ProviderGate:
             name, _, port = host.rpartition(":")
             far = await asyncio.wait_for(asyncio.open_connection(name, int(port)), CONNECT_S)
         except (OSError, TimeoutError):
+            self.unreached = [*(one for one in self.unreached if one != host), host][-MAX_REFUSED:]
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             await writer.drain()
             return
+        self.has_reached = True
+        if host in self.unreached:
+            self.unreached.remove(host)
         self._open.add(far[1])
         try:
-            if plain:  # one request and no more: the next could be for somebody else
+            if plain:  # only one request: the next could be for another host
                 far[1].write(_one_request(method, target, head))
             else:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -129,7 +137,7 @@ class ProviderGate:
 
 
 def plain_host(host: str) -> str:
-    """A host with its port in one spelling: every name of the loopback is the same.
+    """Return a host with its port in one spelling; every name of the loopback is the same.
 
     >>> plain_host("LOCALHOST:80")
     '127.0.0.1:80'
@@ -139,13 +147,13 @@ def plain_host(host: str) -> str:
 
 
 def loopback_ports(hosts: Iterable[str]) -> tuple[int, ...]:
-    """The ports of this machine's loopback among hosts."""
+    """Return the ports of those hosts that are this machine's loopback."""
     plain = map(plain_host, hosts)
     return tuple(sorted({int(one.rpartition(":")[2]) for one in plain if one.startswith("127.0.0.1:")}))
 
 
 def _one_request(method: bytes, target: str, head: bytes) -> bytes:
-    """The head as a server wants it: the path alone, and nothing kept open behind it."""
+    """Return the request head for the server: only the path, and no connection kept open."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(target)

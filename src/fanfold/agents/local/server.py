@@ -1,14 +1,16 @@
-"""Reaching the server of a local model: found when it runs, started when it does not.
+"""Access to the server of a local model: found if it runs, started if not.
 
-Ask before every session, not once per run: a server leaves when idle, and asking costs a millisecond. Whoever
-asked has the whole idle time to send the first request. A server that died is replaced by asking again.
+Call it before every session, not once per run. A server stops when idle, and the call takes a millisecond.
+After the call, the whole idle time is left for the first request. A server that died is replaced by the next
+call.
 
-A server that has its lock but has not answered for `UNRESPONSIVE_S` is killed: it can serve nobody, and it
-stands in the way of one that could.
+A server that has its lock but has not responded for `UNRESPONSIVE_S` is killed, because it blocks its
+replacement.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import select
@@ -18,14 +20,21 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
-from fanfold.agents.local import lock_file, server_process
-from fanfold.agents.local.lock_file import ServerFiles, ServerRecord
-from fanfold.agents.local.weights import find_weights, require_library
-from fanfold.errors import WorldError
+from fanfold.agents.backend import Backend, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend_registry import BackendSetup, Machine
+from fanfold.agents.entries import Preparing
+from fanfold.agents.local import server_process
+from fanfold.agents.local import server_process as lock_file
+from fanfold.agents.local.server_process import ServerFiles, ServerRecord
+from fanfold.agents.local.weights import PROVIDER, SMOLLM2, find_weights, is_weights_file, require_library
+from fanfold.errors import FanfoldError, WorldError
+from fanfold.kernel.events import Failure
 
 DEFAULT_IDLE_S = 300.0
 START_TIMEOUT_S = 300.0
@@ -43,9 +52,9 @@ _starting = threading.Lock()
 
 
 def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> str:
-    """The base URL of an OpenAI-compatible server for `local:smollm2` or `local:FILE.gguf`; blocks.
+    """Return the base URL of an OpenAI-compatible server for `local:smollm2` or `local:FILE.gguf`; blocks.
 
-    `home` is the user's folder (`Config.home`). The server takes any API key and any model name.
+    `home` is the user's folder (`Config.home`). The server accepts any API key and any model name.
 
     >>> ensure_server("local:smollm2", config.home)  # doctest: +SKIP
     'http://127.0.0.1:41873/v1'
@@ -79,12 +88,12 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
 
 
 def find_server(model: str, home: Path) -> ServerRecord | None:
-    """The server that runs for the model, if any; starts nothing and keeps nothing alive."""
+    """Return the running server of the model, if any; starts nothing and does not reset its idle time."""
     return lock_file.read(lock_file.place_of(find_weights(model, home), home))
 
 
 def is_healthy(found: ServerRecord) -> bool:
-    """Whether the server answers."""
+    """Return whether the server responds."""
     connection = http.client.HTTPConnection("127.0.0.1", found.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
@@ -96,13 +105,13 @@ def is_healthy(found: ServerRecord) -> bool:
 
 
 def _start(place: ServerFiles, home: Path, idle_s: float, deadline: float) -> None:
-    """Start a server and wait until it is ready, or another process's server has won."""
+    """Start a server and wait until it is ready, or another process's server was first."""
     news, telling = os.pipe()
     order = server_process.ServerOrder(str(place.weights), str(home.resolve()), idle_s, telling)
     command = [sys.executable, "-P", "-m", server_process.__name__, msgspec.json.encode(order).decode()]
     try:
         with _fresh_log(place.log).open("ab") as log:
-            # It forks and ends at once, so waiting for it leaves no zombie and takes no time.
+            # It forks and ends at once, so waiting for it takes no time and prevents a zombie.
             subprocess.run(
                 command,
                 cwd=place.lock.parent,
@@ -148,11 +157,11 @@ def _signal(found: ServerRecord, number: int) -> None:
         try:
             os.kill(found.pid, number)
         except ProcessLookupError:
-            pass  # it has just gone by itself
+            pass  # it has just ended by itself
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """What the server may know: no provider key among it."""
+    """Return the environment of the server, without provider keys."""
     passed = {
         name: text for name, text in ours.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
     }
@@ -173,3 +182,88 @@ def _tail(log: Path) -> str:
         return log.read_text("utf-8", "replace")[-LOG_TAIL_CHARS:]
     except OSError:
         return ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sessions on the local model: its server, and the limits of requests to it.
+#
+# The server is compatible with OpenAI, so the model back end sends the requests. The server is found or
+# started before every session, because it stops when idle. The small built-in model cannot use tools and is
+# offered none, because they would only confuse it.
+
+SMALL_ANSWER_TOKENS = 320
+"""The small model rarely stops by itself; on two cores this takes a few seconds."""
+
+
+class LocalServers:
+    """The servers of local models; `chosen` is the user's model, the only one that can be a path."""
+
+    def __init__(self, home: Path, idle_s: float, chosen: str | None) -> None:
+        self._home = home
+        self._idle_s = idle_s
+        self._chosen = chosen
+
+    async def reach(self, request: SessionRequest, model: str, progress: Progress) -> str:
+        """Return the address of a model's server, started if none runs; raises `SessionFailed`."""
+        if is_weights_file(model) and model != self._chosen:
+            # Recipes and roles come with a checkout, and native code loads the weights.
+            hint = f"if you trust the file: FANFOLD_MODEL={model}"
+            message = f"{request.step} names weights by path, which only the user may do"
+            raise SessionFailed(Failure("permission", "model.not_here", message, hint, retryable=False))
+        progress(Preparing("starts the local model"))
+        try:
+            return await asyncio.to_thread(partial(ensure_server, model, self._home, idle_s=self._idle_s))
+        except FanfoldError as error:
+            failure = Failure("transport", error.code, error.message, error.hint, retryable=False)
+            raise SessionFailed(failure) from error
+        finally:
+            progress(Preparing())
+
+
+def fitted(request: SessionRequest, model: str) -> SessionRequest:
+    """Return the request in the form that the server of a local model accepts."""
+    name = model.removeprefix(f"{PROVIDER}:")
+    # The server has one model and would accept any other name for it.
+    role = structs.replace(request.role, model=f"openai-chat:{Path(name).stem}", fallback_models=())
+    if name != SMOLLM2:
+        return structs.replace(request, role=role)
+    most = request.max_output_tokens or SMALL_ANSWER_TOKENS
+    return structs.replace(request, role=structs.replace(role, tools=()), max_output_tokens=most)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The local back end: the model on this machine runs every session, whatever model its role names.
+#
+# So a recipe can be tried without a key, and no data leaves the machine. The model back end sends the
+# requests. It also serves single `local:` models, next to those of providers.
+
+SMALL = f"{PROVIDER}:{SMOLLM2}"
+
+
+class LocalBackend:
+    """Passes every session to `inner` with the local model in place of its own."""
+
+    name = "local"
+
+    def __init__(self, inner: Backend, model: str) -> None:
+        self._inner = inner
+        self._model = model
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        role = structs.replace(request.role, model=self._model)
+        return await self._inner.run(structs.replace(request, role=role), record, progress)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def make(setup: BackendSetup, inner: Backend) -> LocalBackend:
+    """Return the back end with the local model that the user chose for the run, or else the small one."""
+    chosen = setup.model or setup.default_model or ""
+    return LocalBackend(inner, chosen if chosen.startswith(f"{PROVIDER}:") else SMALL)
+
+
+def check(machine: Machine) -> None:
+    """Raise an error if llama.cpp or the weights of the small model are missing."""
+    require_library()
+    find_weights(SMALL, machine.home)

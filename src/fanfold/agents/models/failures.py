@@ -1,49 +1,65 @@
-"""What an error of a provider means: its class, whether to try again, and what a person can do.
+"""Errors of providers: their class, whether a retry helps, and what the user can do.
 
 Rules
-* Errors are told apart by what the provider said (pydantic-ai sorts status codes, error codes and transport
-  errors into categories), never by searching messages of our own.
-* `again` is for what passes by itself: too fast, overloaded, cut off. `terminal` is what no request to this
-  provider can change: it opens the circuit.
-* The message holds the provider's own words, shortened; the hint says what to do.
+* Errors are classified by the provider's data, never by a search in our own messages. pydantic-ai sorts
+  status codes, error codes and transport errors into categories.
+* `again` is for temporary errors: too many requests, overload, a broken connection. `terminal` is for errors
+  that apply to every request to this provider; it opens the circuit.
+* The message has the provider's own text, shortened. The hint has the next action for the user.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from collections.abc import AsyncIterator
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from fanfold.kernel.events import Failure
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.messages import ModelResponse
 
 MAX_MESSAGE_CHARS = 500
+MAX_PAGE_BYTES = 20_000
 _FILTERS = frozenset({"content_filter", "content_policy_violation", "moderation_blocked"})
+_FILTERED = re.compile(r"content.filter", re.IGNORECASE)
+"""Matches the message of a provider that has no code for content filters."""
+_PASSING_STATUS = frozenset({408, 409, 425})
+_FIELDS = (b"data", b"event", b"id", b"retry", b":")
+"""The prefixes of lines in an event stream."""
+_ENDED = re.compile(rb'"finish_reason":\s{0,4}"|data:\s{0,4}\[DONE\]')
+"""The marks of the end of a chat completion; some servers omit one of them."""
+MAX_SIGN_BYTES = 32
+E = TypeVar("E", bound=BaseException)
 _KEY_HINT = "check {variable}: the provider does not accept it, or not for this model"
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """An error, understood."""
+    """A classified error."""
 
     failure: Failure
     again: bool = False
     wait_s: float | None = None
-    """How long the provider asked to wait."""
+    """The wait that the provider requested."""
     terminal: bool = False
     too_long: bool = False
-    """The conversation does not fit the model any more."""
+    """Whether the conversation no longer fits the model."""
 
 
 def understand(error: Exception, model: str, variable: str) -> Problem | None:
-    """What an error of a request to `model` means; None when it is no error of a provider.
+    """Return the problem behind an error of a request to `model`; None if it is no error of a provider.
 
-    `variable` names where the key was read from.
+    `variable` is the environment variable with the key.
     """
     from pydantic_ai import exceptions
 
+    if (wrong := _in_chain(error, WrongResponse)) is not None:
+        return _wrong_response(model, wrong)
     if isinstance(error, exceptions.ModelAPIError):
         return _of_provider(error, model, variable)
     if isinstance(error, exceptions.ContentFilterError):
@@ -56,24 +72,177 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
     return _of_transport(error, model)
 
 
+class WrongResponse(Exception):
+    """The response of a server is neither an event stream nor an error."""
+
+    def __init__(self, said: str, code: str = "model.not_an_api", *, passes: bool = False) -> None:
+        super().__init__(said)
+        self.code = code
+        self.passes = passes
+        """Whether the same request may succeed later."""
+
+
+async def check_response(response: httpx2.Response) -> None:
+    """Raise `WrongResponse` for web pages, redirects and anything but a stream; a hook of the HTTP client."""
+    address, kind = _address(response.request), response.headers.get("content-type", "").lower()
+    if response.is_redirect:  # never followed: the key must not reach another server
+        target = response.headers.get("location", "")
+        raise WrongResponse(f"{address} redirects to {target[:MAX_MESSAGE_CHARS]}")
+    if kind.startswith("text/html"):
+        raise _page(address, response.status_code, await response.aread())
+    if response.is_success and "content-encoding" not in response.headers:
+        is_chat = response.url.path.endswith("/chat/completions")
+        response.stream = _event_stream()(response.stream, address, kind, is_chat)
+
+
+@cache
+def _event_stream() -> Any:
+    import httpx2
+
+    class EventStream(httpx2.AsyncByteStream):
+        """The bytes of a response; raises `WrongResponse` unless they are an event stream.
+
+        A chat completion must also have a mark of its end, because the library accepts one without it as
+        complete.
+        """
+
+        def __init__(self, stream: httpx2.AsyncByteStream, address: str, kind: str, is_chat: bool) -> None:
+            self._stream, self._address, self._kind, self._is_chat = stream, address, kind, is_chat
+            self._is_read = False
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            chunks = self._stream.__aiter__()
+            if not self._is_read:
+                chunks = _checked(chunks, self._address, self._kind, self._is_chat)
+            self._is_read = True  # SDKs read the remaining bytes after the last event
+            async for chunk in chunks:
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return EventStream
+
+
+async def _checked(
+    chunks: AsyncIterator[bytes], address: str, kind: str, is_chat: bool
+) -> AsyncIterator[bytes]:
+    begun = b""
+    is_stream = None
+    async for chunk in chunks:
+        begun += chunk
+        if (is_stream := _begins_stream(begun)) is not None:
+            break
+    if not begun.strip():
+        raise WrongResponse(f"{address} sent an empty response", "model.broken_off", passes=True)
+    if not is_stream:
+        async for more in chunks:
+            begun += more
+            if len(begun) > MAX_PAGE_BYTES:
+                break
+        raise _no_stream(address, kind, begun)
+    yield begun
+    is_whole, last = not is_chat or bool(_ENDED.search(begun)), begun
+    async for more in chunks:
+        last = last[-MAX_SIGN_BYTES:] + more
+        is_whole = is_whole or bool(_ENDED.search(last))
+        yield more
+    if not is_whole:
+        raise WrongResponse(f"{address}: the response ended in the middle", "model.broken_off", passes=True)
+
+
+def _begins_stream(begun: bytes) -> bool | None:
+    """Return whether bytes are the start of an event stream; None if there are too few to decide."""
+    text = begun.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(_FIELDS):
+        return True
+    return None if any(field.startswith(text) for field in _FIELDS) else False
+
+
+def _no_stream(address: str, kind: str, body: bytes) -> WrongResponse:
+    """Return the error for a response with a success status that is not a stream."""
+    if body.lstrip()[:1] == b"<":
+        return _page(address, 200, body)
+    try:
+        value = json.loads(body)
+    except ValueError:
+        text = " ".join(body[:MAX_MESSAGE_CHARS].decode("utf-8", "replace").split())[:200]
+        said = f"{address} answered with {kind or 'no content type'} in place of a stream of events: {text}"
+        return WrongResponse(said, "model.garbled", passes=True)
+    if isinstance(value, dict) and (error := value.get("error")):
+        said = str(error.get("message") if isinstance(error, dict) else error)
+        return WrongResponse(f"{address} answered with an error: {said}", "model.unavailable", passes=True)
+    return WrongResponse(f"{address} answered with one JSON document in place of a stream of events")
+
+
+def _page(address: str, status: int, body: bytes) -> WrongResponse:
+    text = body[:MAX_PAGE_BYTES].decode("utf-8", "replace")
+    title = re.search(r"<title[^>]*>\s*(.{1,100}?)\s*</title>", text, re.IGNORECASE | re.DOTALL)
+    named = f", {' '.join(title[1].split())}" if title else ""
+    said = f"{address} answered with an HTML page (status {status}{named})"
+    if status >= 500:  # from a proxy in front of the provider
+        return WrongResponse(said, "model.unavailable", passes=True)
+    return WrongResponse(said)
+
+
+def _address(request: httpx2.Request) -> str:
+    url = request.url
+    return f"{url.scheme}://{url.netloc.decode('ascii', 'replace').rpartition('@')[2]}{url.path}"
+
+
+def _in_chain(error: BaseException, kind: type[E]) -> E | None:
+    """Return the error of that kind in the chain of causes.
+
+    SDKs treat an error from a hook as an error of the connection.
+    """
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, kind):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+def _wrong_response(model: str, wrong: WrongResponse) -> Problem:
+    if wrong.passes:
+        return _passing("transport", wrong.code, model, str(wrong), None)
+    hint = "is the base URL right? An API is often below /v1, and must stream; then resume the run"
+    return Problem(failure=_failure("permission", wrong.code, model, str(wrong), hint), terminal=True)
+
+
 def _of_provider(error: Exception, model: str, variable: str) -> Problem:
     from pydantic_ai import exceptions as e
 
     assert isinstance(error, e.ModelAPIError)
     said, wait_s = _said(error), error.retry_after
+    passing = partial(_passing, model=model, wait_s=wait_s)
     match error:
         case e.ModelRateLimitError():
-            return _passing("rate_limit", "model.rate_limit", model, said, wait_s)
+            return passing("rate_limit", "model.rate_limit", said=said)
+        case e.ModelConnectionError() if _is_unreachable(error):
+            return passing("transport", "model.unreachable", said=_connection(error))
+        case e.ModelTimeoutError() | e.ModelRequestTimeout():
+            return passing("timeout", "model.timeout", said=_silence(error))
+        case e.ModelConnectionError():
+            broke = _connection(error, "closed the connection")
+            return passing("transport", "model.broken_off", said=broke)
+        case e.ModelUnavailableError() | e.ModelServerError():
+            return passing("transport", "model.unavailable", said=said)
+        case e.ModelHTTPError(status_code=status) if status in _PASSING_STATUS:
+            return passing("transport", "model.unavailable", said=said)
+        case e.ModelQuotaExceededError() | e.ModelRequestRejectedError() | e.ModelHTTPError():
+            return _of_refusal(error, model, variable, said)
+        case _:
+            return passing("transport", "model.garbled", said=said)
+
+
+def _of_refusal(error: Exception, model: str, variable: str, said: str) -> Problem:
+    """Return the problem for a request that the provider refuses; a retry does not help."""
+    from pydantic_ai import exceptions as e
+
+    assert isinstance(error, e.ModelAPIError)
+    match error:
         case e.ModelQuotaExceededError():
             hint = "top the account up or raise its limit, then resume the run"
-            failure = _failure("quota", "model.quota", model, said, hint)
-            return Problem(failure=failure, terminal=True)
-        case e.ModelTimeoutError() | e.ModelRequestTimeout():
-            return _passing("timeout", "model.timeout", model, said, wait_s)
-        case e.ModelConnectionError():
-            return _passing("transport", "model.unreachable", model, _unreachable(error), wait_s)
-        case e.ModelUnavailableError() | e.ModelServerError():
-            return _passing("transport", "model.unavailable", model, said, wait_s)
+            return Problem(failure=_failure("quota", "model.quota", model, said, hint), terminal=True)
         case e.ModelAuthenticationError():
             hint = _KEY_HINT.format(variable=variable)
             failure = _failure("permission", "model.key_refused", model, said, hint)
@@ -86,26 +255,24 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
                 else "check the model's name, and the base URL if you set one; a retry takes --model"
             )
             return Problem(failure=_failure("agent", "model.unknown", model, said, hint))
-        case e.ModelContextWindowExceededError():
+        case e.ModelContextWindowExceededError() | e.ModelHTTPError(status_code=413):
             hint = "shorten the prompt, or choose a model with a larger context"
             failure = _failure("agent", "model.context_overflow", model, said, hint)
             return Problem(failure=failure, too_long=True)
-        case _ if error.provider_error_code in _FILTERS:
+        case _ if error.provider_error_code in _FILTERS or _FILTERED.search(said):
             return _filtered(model, said)
-        case e.ModelRequestRejectedError():
-            hint = "the provider refuses the request itself: check what the model supports"
-            return Problem(failure=_failure("agent", "model.rejected", model, said, hint))
         case _:
-            return _passing("transport", "model.garbled", model, said, wait_s)
+            hint = "the provider refuses the request itself: check the base URL and what the model supports"
+            return Problem(failure=_failure("agent", "model.rejected", model, said, hint))
 
 
 def _of_transport(error: Exception, model: str) -> Problem | None:
-    """An error of the connection that nobody sorted: streams that break off surface as they are."""
+    """Return the problem for an unclassified error of the connection, such as a broken stream."""
     import httpx2
 
     said = str(error) or type(error).__name__
     if isinstance(error, httpx2.TimeoutException):
-        return _passing("timeout", "model.timeout", model, said, None)
+        return _passing("timeout", "model.timeout", model, _silence(error), None)
     if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
         return _passing("transport", "model.broken_off", model, said, None)
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
@@ -114,18 +281,26 @@ def _of_transport(error: Exception, model: str) -> Problem | None:
 
 
 def fault_of(response: ModelResponse, model: str) -> Problem | None:
-    """What is wrong with a response that came without an error; None when it can be worked with."""
+    """Return the problem of a response that arrived without an error; None if it is usable."""
     if response.finish_reason == "content_filter":
-        return _filtered(model, "the response was withheld")
+        refusal = response.text or (response.provider_details or {}).get("refusal")
+        return _filtered(model, str(refusal or "the response was withheld, without a reason"))
     if response.state == "complete" and response.finish_reason is not None:
         return None
-    return _passing("transport", "model.broken_off", model, "the response ended in the middle", None)
+    if not response.parts:
+        return broken_off(model, "the response is empty")
+    return broken_off(model, "the response ended in the middle")
+
+
+def broken_off(model: str, said: str) -> Problem:
+    """Return the problem for an incomplete response."""
+    return _passing("transport", "model.broken_off", model, said, None)
 
 
 def _passing(kind: str, code: str, model: str, said: str, wait_s: float | None) -> Problem:
     hints = {
         "rate_limit": "lower the concurrency, or ask the provider for a higher limit",
-        "timeout": "the provider did not answer in time; try again later",
+        "timeout": "the provider did not answer in time; models.silence_s sets how long to wait",
         "transport": "check the network and the provider's status, then try again; a fork keeps what is done",
     }
     failure = _failure(kind, code, model, said, hints[kind], retryable=True)
@@ -141,23 +316,55 @@ def _failure(kind: str, code: str, model: str, said: str, hint: str, retryable: 
     return Failure(kind, code, f"{model}: {said[:MAX_MESSAGE_CHARS]}", hint, retryable)
 
 
-def _unreachable(error: BaseException) -> str:
-    """Where nobody was reached, and why, in the words of whoever tried: wrappers say only that it failed."""
-    address, why, seen = "", str(error), error
+def _is_unreachable(error: BaseException) -> bool:
+    """Return whether no connection was made; False if a connection broke."""
+    import httpx2
+
+    phase = getattr(error, "phase", None)
+    return phase in ("connect", "pool") or _in_chain(error, httpx2.ConnectError) is not None
+
+
+def _connection(error: BaseException, what: str = "cannot be reached") -> str:
+    """Return server, problem and the reason from the innermost error.
+
+    The outer errors only report that the request failed.
+    """
+    address, why, seen = _server(error), str(error), error
     while seen.__cause__ is not None or seen.__context__ is not None:
         seen = seen.__cause__ or seen.__context__ or seen
         why = str(seen) or why
-        url = getattr(getattr(seen, "_request", None) or getattr(seen, "request", None), "url", None)
-        if url is not None and not address:
-            address = f"{url.scheme}://{url.netloc.decode('ascii', 'replace').rpartition('@')[2]}"
-    return f"{address or 'the provider'} cannot be reached: {why}"
+    return f"{address or 'the provider'} {what}: {why}"
+
+
+def _silence(error: BaseException) -> str:
+    """Return which server sent nothing, and for how long."""
+    request = _request(error)
+    limit = (request.extensions.get("timeout") or {}).get("read") if request is not None else None
+    return f"{_server(error) or 'the provider'} sent nothing" + (f" for {limit:g} s" if limit else "")
+
+
+def _request(error: BaseException) -> httpx2.Request | None:
+    seen: BaseException | None = error
+    while seen is not None:
+        request = getattr(seen, "_request", None) or getattr(seen, "request", None)
+        if hasattr(request, "url"):
+            return request
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _server(error: BaseException) -> str:
+    request = _request(error)
+    return "" if request is None else _address(request).removesuffix(request.url.path)
 
 
 def _said(error: Exception) -> str:
-    """The provider's own words, without the wrapping."""
+    """Return the provider's own message without the wrapping."""
     body = getattr(error, "body", None)
     for _ in range(3):
         if isinstance(body, dict) and isinstance(body.get("message"), str):
             return str(body["message"])
-        body = body.get("error") if isinstance(body, dict) else None
+        body = body.get("error") if isinstance(body, dict) else body
+    if isinstance(body, str) and body.strip():
+        return f"status {getattr(error, 'status_code', '')}: {' '.join(body.split())}"
     return str(error)

@@ -1,29 +1,219 @@
-"""A session's entries and a model's messages, each made from the other.
+"""Conversion between the entries of a session and the messages of a model.
 
 Rules
-* An entry is for people and for us: what was said (`text`), what was called (`tool_calls`), what it cost.
-  Beside it, `message` keeps the rest of the provider's response as it came.
-* Messages are rebuilt from entries alone: the same function serves a session that was killed and a child that
-  was spoken to again. Calls that nobody answered before somebody spoke again are answered as interrupted.
-* A compaction was paid for like a response. Its text, if it has any, replaces everything before it.
+* An entry is for people and for Fanfold: the message (`text`), the calls (`tool_calls`) and the cost. In
+  `message` it keeps the rest of the provider's response unchanged.
+* Messages are rebuilt from entries alone. The same function serves a session after a crash and a child
+  session that gets a new prompt. Calls without a result before a new prompt get the result "interrupted".
+* A compaction is billed like a response. Its text, if there is any, replaces everything before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct, UnsetType
 
-from fanfold.agents.entries import Compaction, Entry, RequestedCall, Response, ToolCall, ToolResult, UserInput
-from fanfold.agents.models.answers import OUTPUT_TOOL
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.entries import (
+    Compaction,
+    Entry,
+    FailedRequest,
+    Output,
+    RequestedCall,
+    Response,
+    ToolCall,
+    ToolResult,
+    UserInput,
+)
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_value import read_json
+from fanfold.language.json_text import misfits, read_json, whole_text
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
+    from pydantic_ai.models import ModelRequestParameters
+
+# -----------------------------------------------------------------------------------------------------------
+# The answer of a session: text, or a value that matches the step's schema and output names.
+#
+# Rules
+# * A typed answer is requested in the best form for the model (an output tool or a response format). It is
+#   validated here with the step's own schema, whatever the provider guarantees.
+# * An invalid answer is returned to the model with the validator's message, at most `MAX_COMPLAINTS` times.
+#   It is never repaired: no fences are removed, no types converted, no missing names filled in.
+# * Providers require an object at the top. Any other schema is wrapped in an object for the request, and the
+#   value is unwrapped again.
+
+OUTPUT_TOOL = "final_output"
+EMPTY = "Your answer is empty. Finish the task, then give the answer."
+MAX_COMPLAINTS = 3
+_WRAPPER = "result"
+_DESCRIPTION = (
+    "Hand in the final answer. Call it once, when everything else is done; it ends your work on the task."
+)
+
+
+class Judgement(Struct, frozen=True):
+    """The result of the check of a response: an answer, a complaint, or neither while tools are called."""
+
+    final: bool = False
+    value: JSON = None
+    complaint: str = ""
+    call_id: str | None = None
+    """The call that submitted the answer, if it came as a call."""
+
+
+class Contract:
+    """The required form of a session's answer."""
+
+    def __init__(self, schema: JSON, outputs: tuple[str, ...], bounded: bool = False) -> None:
+        if schema is None and outputs:
+            schema = {
+                "type": "object",
+                "properties": {name: {} for name in outputs},
+                "required": list(outputs),
+                "additionalProperties": False,
+            }
+        self._schema = schema
+        self._names = outputs
+        self._bounded = bounded
+        self._wrapped = isinstance(schema, bool) or (schema is not None and not _is_object(schema))
+
+    @classmethod
+    def of(cls, request: SessionRequest) -> Contract:
+        return cls(request.output_schema, request.outputs, request.max_output_tokens is not None)
+
+    @property
+    def typed(self) -> bool:
+        """Whether the answer must be a value and not text."""
+        return self._schema is not None
+
+    @property
+    def text(self) -> str:
+        """The schema as JSON text, for an agent that gets it in its prompt."""
+        return msgspec.json.encode(self._schema).decode()
+
+    @property
+    def wire(self) -> Any:
+        """The schema with an object at the top, as providers and programs require it."""
+        return _wrap(self._schema) if self._wrapped else self._schema
+
+    def judge_answer(self, text: str, value: Output = UNSET, *, by_wire: bool = False) -> Judgement:
+        """Check the last text of a program, or the value that it submitted.
+
+        With `by_wire`, the program received the schema in the form of `wire`.
+        """
+        if not self.typed:
+            complaint = "" if text.strip() else EMPTY
+            return Judgement(final=not complaint, value=text, complaint=complaint)
+        if isinstance(value, UnsetType):
+            try:
+                value = read_json(text, "the answer")
+            except ValueError as error:
+                return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
+        return self._judge_value(value, None, wrapped=self._wrapped and by_wire)
+
+    def parameters(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
+        """Return the request parameters with the form of the answer added."""
+        if not self.typed:
+            return parameters
+        from dataclasses import replace
+
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        wire = self.wire
+        tool = ToolDefinition(
+            name=OUTPUT_TOOL,
+            description=_DESCRIPTION,
+            parameters_json_schema=wire,
+            kind="output",
+            strict=False,
+        )
+        form = OutputObjectDefinition(json_schema=wire, name=OUTPUT_TOOL, description=_DESCRIPTION)
+        return replace(
+            parameters,
+            output_mode="auto",
+            output_tools=[tool],
+            output_object=form,
+            allow_text_output=False,
+        )
+
+    def judge(self, response: ModelResponse) -> Judgement:
+        """Check whether a response is the answer; pure, so that it can be repeated after a crash."""
+        from pydantic_ai.messages import ToolCallPart
+
+        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        handed = [call for call in calls if call.tool_name == OUTPUT_TOOL and self.typed]
+        if handed:
+            return self._judge_call(handed[0].args, handed[0].tool_call_id, response.finish_reason)
+        if calls:
+            return Judgement()
+        text = response.text or ""
+        if response.finish_reason == "length" and not (self._bounded and not self.typed and text.strip()):
+            return Judgement(complaint="Your answer was cut off at the limit of tokens: be shorter.")
+        if not text.strip():
+            return Judgement(complaint=EMPTY)
+        return self._judge_text(text) if self.typed else Judgement(final=True, value=text)
+
+    def _judge_text(self, text: str) -> Judgement:
+        try:
+            value = read_json(text, "the answer")
+        except ValueError as error:
+            return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
+        return self._judge_value(value, None, wrapped=self._wrapped)
+
+    def _judge_call(self, args: object, call_id: str, finish: str | None) -> Judgement:
+        if not isinstance(args, str):
+            return self._judge_value(args or {}, call_id, wrapped=self._wrapped)
+        try:
+            value = read_json(args or "{}", "the answer")
+        except ValueError as error:
+            cut = " It was cut off at the limit of tokens: be shorter." if finish == "length" else ""
+            return Judgement(complaint=f"The answer is not valid JSON: {error}.{cut}", call_id=call_id)
+        return self._judge_value(value, call_id, wrapped=self._wrapped)
+
+    def _judge_value(self, value: JSON, call_id: str | None, *, wrapped: bool) -> Judgement:
+        if wrapped:
+            if not isinstance(value, Mapping) or value.keys() != {_WRAPPER}:
+                complaint = f'The answer must be an object with "{_WRAPPER}" alone.'
+                return Judgement(complaint=complaint, call_id=call_id)
+            value = value[_WRAPPER]
+        words = misfits(self._schema, value) or self._missing(value)
+        if words:
+            return Judgement(complaint=f"The answer does not fit: {words}. Correct it.", call_id=call_id)
+        return Judgement(True, value, "", call_id)
+
+    def _missing(self, value: JSON) -> str:
+        if not self._names:
+            return ""
+        if not isinstance(value, Mapping):
+            return f"it must be an object with {', '.join(self._names)}"
+        missing = [name for name in self._names if name not in value]
+        return f"it lacks {', '.join(missing)}" if missing else ""
+
+
+def _is_object(schema: JSON) -> bool:
+    return isinstance(schema, Mapping) and (schema.get("type") == "object" or "properties" in schema)
+
+
+def _wrap(schema: JSON) -> dict[str, Any]:
+    """Return the schema as the only property of an object; definitions move to the top for references."""
+    inner = dict(schema) if isinstance(schema, Mapping) else schema
+    shared: dict[str, Any] = {}
+    if isinstance(inner, dict):
+        shared = {key: inner.pop(key) for key in ("$defs", "definitions") if key in inner}
+    return {
+        "type": "object",
+        "properties": {_WRAPPER: inner},
+        "required": [_WRAPPER],
+        "additionalProperties": False,
+        **shared,
+    }
+
 
 INTERRUPTED = "The session was interrupted before this call had a result."
 UNKNOWN = (
@@ -40,7 +230,7 @@ _DROPPED = ("usage", "timestamp", "kind", "run_id", "conversation_id", "metadata
 
 
 def response_entry(model: str, response: ModelResponse, usage: Usage) -> Response:
-    """A response as it is recorded."""
+    """Return the entry that records a response."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ToolCallPart
 
     (message,) = ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True)
@@ -49,7 +239,7 @@ def response_entry(model: str, response: ModelResponse, usage: Usage) -> Respons
     calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
     for part in message["parts"]:
         if part["part_kind"] == "tool-call":
-            part.pop("args", None)  # kept once, in `tool_calls`
+            part.pop("args", None)  # stored once, in `tool_calls`
     if response.text:
         texts = [part for part in message["parts"] if part["part_kind"] == "text"]
         if len(texts) == 1:
@@ -63,8 +253,34 @@ def response_entry(model: str, response: ModelResponse, usage: Usage) -> Respons
     )
 
 
+def with_whole_text(response: ModelResponse) -> ModelResponse:
+    """Return the response with texts that can be stored, without halves of surrogate pairs."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
+
+    texts = [text for part in response.parts for text in vars(part).values() if text]
+    if all(text.isascii() if isinstance(text, str) else not isinstance(text, dict) for text in texts):
+        return response
+    plain = ModelMessagesTypeAdapter.dump_python([response], exclude_none=True)
+    whole = _whole(plain)
+    if whole == plain:
+        return response
+    (made,) = ModelMessagesTypeAdapter.validate_python(whole)
+    assert isinstance(made, ModelResponse), "it was one"
+    return made
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, list | tuple):
+        return [_whole(one) for one in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(one) for key, one in value.items()}
+    return value
+
+
 def tell_apart(response: ModelResponse) -> None:
-    """Give calls of one response different ids: some servers number them all alike."""
+    """Give the calls of one response different ids, because some servers use one id for all."""
     from pydantic_ai.messages import ToolCallPart
 
     seen: set[str] = set()
@@ -76,7 +292,7 @@ def tell_apart(response: ModelResponse) -> None:
 
 
 def readable(call: ToolCallPart) -> JSON:
-    """The arguments of a call as a value, or as the text they came as when that is no JSON."""
+    """Return the arguments of a call as a value, or as the original text if that is not JSON."""
     if not isinstance(call.args, str):
         return call.args or {}
     try:
@@ -107,39 +323,43 @@ def _response(entry: Response) -> ModelResponse:
 
 
 def result_text(entry: ToolResult) -> JSON:
-    """What a model is told about a call."""
+    """Return the result of a call as the model receives it."""
     if entry.outcome == "unknown":
         return UNKNOWN
     if entry.error is not None:
-        return msgspec.to_builtins(entry.error)
-    return None if entry.result is UNSET else entry.result
+        told = msgspec.to_builtins(entry.error)
+        return {**told, "note": entry.note} if entry.note else told
+    result = None if entry.result is UNSET else entry.result
+    if not entry.note:
+        return result
+    return f"{result}\n\n{entry.note}" if isinstance(result, str) else {"result": result, "note": entry.note}
 
 
 def outcome_of(entry: ToolResult) -> str:
-    """How a call went, in the words of a provider's protocol."""
+    """Return the outcome of a call as the provider's protocol names it."""
     if entry.outcome == "unknown":
         return "interrupted"
     return "failed" if entry.error is not None else "success"
 
 
 class Conversation:
-    """The messages of a session so far, and where it stands."""
+    """The messages of a session so far, and its state."""
 
     def __init__(self, prompt: str, entries: Sequence[Entry]) -> None:
         self.messages: list[ModelMessage] = []
         self._parts: list[ModelRequestPart] = []
         self.pending: dict[str, ToolCallPart] = {}
-        """Calls of the last response that have no result yet, in order."""
+        """Calls of the last response without a result, in order."""
         self.begun: set[str] = set()
         """Calls that were recorded before they ran."""
         self.withheld: set[str] = set()
-        """Calls whose recorded arguments are not the ones the model gave."""
+        """Calls whose recorded arguments differ from the model's arguments."""
         self.failed_calls = 0
-        """Calls of the last response that did not do what was asked."""
+        """Calls of the last response that failed."""
         self.last: ModelResponse | None = None
-        """The last response, while nothing was said behind it."""
+        """The last response, until a message follows it."""
         self.final: Response | ToolResult | None = None
-        """The entry that ended the turn, if one did."""
+        """The entry that ended the turn, if there is one."""
         self.usage = NOTHING_SPENT
         self.turns = 0
         self.calls = 0
@@ -153,7 +373,7 @@ class Conversation:
         self.continued = self.turns > 0
 
     def ready(self) -> list[ModelMessage]:
-        """The messages to send: what was heard since the last response closes them."""
+        """Return the messages to send, ending with the parts that arrived since the last response."""
         from pydantic_ai.messages import ModelRequest
 
         if self._parts:
@@ -162,7 +382,7 @@ class Conversation:
         return self.messages
 
     def hear(self, text: str) -> None:
-        """Somebody said something: a new turn begins."""
+        """Add a prompt, which starts a new turn."""
         from pydantic_ai.messages import UserPromptPart
 
         for call in tuple(self.pending.values()):
@@ -174,7 +394,7 @@ class Conversation:
         self.usage = NOTHING_SPENT
 
     def say(self, response: ModelResponse, usage: Usage, withheld: Iterable[str] = ()) -> None:
-        """The model said something."""
+        """Add a response of the model."""
         from pydantic_ai.messages import ToolCallPart
 
         self.ready().append(response)
@@ -187,7 +407,7 @@ class Conversation:
         self.usage += usage
 
     def answer(self, call_id: str, tool: str, content: JSON, outcome: Any = "success") -> None:
-        """A call has a result."""
+        """Add the result of a call."""
         from pydantic_ai.messages import ToolReturnPart
 
         if self.pending.pop(call_id, None) is None:
@@ -198,7 +418,7 @@ class Conversation:
             self.failed_calls += outcome != "success"
 
     def complain(self, words: str, call_id: str | None) -> None:
-        """The answer did not fit."""
+        """Add a complaint about an invalid answer."""
         from pydantic_ai.messages import UserPromptPart
 
         self.complaints += 1
@@ -211,15 +431,15 @@ class Conversation:
         self.last = None
 
     def settle(self) -> None:
-        """Every call of the last response has its result: it is the model's turn."""
+        """Mark every call of the last response as answered, so that the model is next."""
         self.last = None
 
     def compact(self, summary: str, usage: Usage) -> bool:
-        """Replace everything said so far by the task and a summary; false when the summary says nothing."""
+        """Replace all messages by the task and a summary; return False if the summary is empty."""
         from pydantic_ai.messages import UserPromptPart
 
         self.usage += usage
-        if not summary.strip():  # all of the work would be gone
+        if not summary.strip():  # an empty summary would lose all of the work
             return False
         self.messages = []
         self.pending = {}
@@ -239,6 +459,8 @@ class Conversation:
                 self.say(_response(entry), entry.usage or Usage(), entry.withheld)
                 if entry.output is not UNSET:
                     self.final = entry
+            case FailedRequest():
+                self.usage += entry.usage or NOTHING_SPENT
             case ToolCall():
                 self.begun.add(entry.id)
             case ToolResult() if entry.complaint:

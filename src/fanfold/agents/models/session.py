@@ -1,84 +1,164 @@
-"""One session of a model: ask, do what it calls for, ask again, until there is an answer.
+"""One session of a model: send a request, run its tool calls and repeat, until there is an answer.
 
-The loop is ours, on top of pydantic-ai's model layer, and not its agent loop. Ours has to stop at any point
-and go on in another process: each response is recorded before anything is done about it, each mutating call
-before it runs, each result before the model hears of it, and where the conversation stands is read from those
-entries alone. An agent loop that keeps its state in memory has no place to put that.
+The loop is our own, on top of the model layer of pydantic-ai. It must be able to stop at any point and
+continue in another process, which an agent loop with state in memory cannot do. Each response is recorded
+before anything acts on it. Each mutating call is recorded before it runs, and each result before the model
+receives it. The state of the conversation is read from those entries alone.
 
 Rules
-* What was paid for is not asked for again: a response that was recorded is never requested a second time.
-* Calls that only read run side by side; one that changes something runs alone, in its place in the order.
-* A call that may have happened before a crash is not repeated: the model is told that its outcome is unknown.
-* What tools cannot do is news for the model, not the end of the session. The session fails when the model
-  cannot be reached, does not end within its turns, or does not give a fitting answer when told what is wrong.
+* A paid request is not repeated: a recorded response is never requested a second time.
+* Calls that only read run in parallel. A call that changes something runs alone, in its place in the order.
+* A call that may have happened before a crash is not repeated. The model is informed that its outcome is
+  unknown.
+* A failed tool call is a result for the model, not the end of the session. The session fails if the model
+  cannot be reached, does not finish within its turns, or gives no valid answer after corrections.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import UNSET, Struct, structs
 
-from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend import (
+    Progress,
+    Record,
+    SessionFailed,
+    SessionRequest,
+    SessionResult,
+    is_cancelled,
+)
+from fanfold.agents.backend_registry import MODEL, BackendSetup
+from fanfold.agents.call_loops import WARNING, CallLoops
+from fanfold.agents.confined import ToolFailed
 from fanfold.agents.entries import (
+    AgentBegin,
     Compacting,
     Compaction,
+    Ending,
     Entry,
+    FailedRequest,
+    Queued,
+    QueuedRequest,
     Response,
-    Spent,
     ToolCall,
     ToolError,
     ToolResult,
+    UsageUpdate,
     calling,
     redacted,
+    since_last_input,
 )
-from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
-from fanfold.agents.models.compaction import FULL, INSTRUCTIONS, MAX_COMPACTIONS, PIECE_CHARS, transcript
+from fanfold.agents.instructions import ProjectInstructions, compose, instructions_for
+from fanfold.agents.local.server import LocalServers, fitted
+from fanfold.agents.local.weights import PROVIDER
+from fanfold.agents.models.connections import Connections
+from fanfold.agents.models.failures import Problem
 from fanfold.agents.models.messages import (
+    EMPTY,
+    MAX_COMPLAINTS,
+    OUTPUT_TOOL,
     TWICE,
     WITHHELD,
+    Contract,
     Conversation,
+    Judgement,
     outcome_of,
     readable,
     response_entry,
     result_text,
     tell_apart,
 )
-from fanfold.agents.models.prices import usage_of
-from fanfold.agents.models.questions import Asker, TooLong, check_effort
+from fanfold.agents.models.requests import ModelClient, Patience, TooLong, check_effort
+from fanfold.agents.providers import OPENAI, Access
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools, use, wrong_call
+from fanfold.agents.role import Role
+from fanfold.agents.tools.toolbox import SessionTools, Tools, use, wrong_call
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
+from fanfold.language.json_text import aside
+from fanfold.language.terminal import shorten_middle
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
     from pydantic_ai.models import ModelRequestParameters
 
+# -----------------------------------------------------------------------------------------------------------
+# Compaction: when a conversation outgrows the model, the model summarizes its work and continues from there.
+#
+# Rules
+# * Only whole conversations are summarized, and no part is dropped silently. The model has seen everything
+#   that its summary leaves out. Long results are cut in the middle, with a note of the length.
+# * The summary is recorded as a response, because it was paid for. A session continues after it when its
+#   process was killed.
+# * An empty summary does not count. It is requested again from a shorter record, and then the session fails.
+# * A conversation with nothing to leave out, or with too many compactions, fails with a hint.
+
+MAX_COMPACTIONS = 8
+FULL = 0.85
+"""The fraction of the context window at which a conversation is summarized before it overflows."""
+PIECE_CHARS = (4_000, 1_000, 250)
+"""Maximum length of each text in the record for the summary. The next value is used if that does not fit."""
+
+INSTRUCTIONS = """\
+You are given the record of your own work on a task so far. It no longer fits, so you will go on from a
+summary that you write now. Write down everything you need to finish: what the task demands, what you did and
+changed (with paths), what you found out (with paths, line numbers, names, numbers), what failed and why, and
+what is left to do. Quote exactly what you will need exactly. No preamble."""
+
+
+def transcript(messages: Sequence[ModelMessage], piece_chars: int) -> str:
+    """Return the conversation as text, with each part shortened."""
+    from pydantic_ai.messages import TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+
+    lines: list[str] = []
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart):
+                lines.append(f"TASK: {_written(part.content, 4 * piece_chars)}")
+            elif isinstance(part, TextPart):
+                lines.append(f"YOU SAID: {_written(part.content, piece_chars)}")
+            elif isinstance(part, ToolCallPart):
+                lines.append(f"YOU CALLED {part.tool_name}: {_written(part.args, piece_chars)}")
+            elif isinstance(part, ToolReturnPart):
+                lines.append(f"{part.tool_name} GAVE: {_written(part.content, piece_chars)}")
+    return "\n\n".join(lines)
+
+
+def _written(value: JSON, limit: int) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    return shorten_middle(text, limit, tail=1 / 2)
+
+
 MAX_TURNS = 100
+SPLIT_TASK = "look at its transcript; then split the task into smaller steps, or make the prompt more exact"
 NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
 
 
 class SessionParts(Struct, frozen=True, kw_only=True):
-    """What a session works with."""
+    """The components of a session."""
 
-    asker: Asker
+    asker: ModelClient
     tools: Tools
     redactor: Redactor
     instructions: str
 
 
 class ModelSession:
-    """Runs one request to its end."""
+    """Runs one session request to its end."""
 
     def __init__(
         self, request: SessionRequest, parts: SessionParts, record: Record, progress: Progress
     ) -> None:
         self._request = request
         self._asker = parts.asker
+        self._asker.bill = self._bill
+        self._asker.note_wait = self._note_wait
         self._tools = parts.tools
         self._redactor = parts.redactor
         self._instructions = parts.instructions
@@ -88,20 +168,21 @@ class ModelSession:
         self._talk = Conversation(request.prompt, request.entries)
         self._max_turns = request.role.max_turns or MAX_TURNS
         self._parameters = self._contract.parameters(self._offer())
+        self._loops = CallLoops(since_last_input(request.entries))
         self._used = 0
         """Tokens of the last request and its response."""
 
     async def run(self) -> SessionResult:
-        """The answer; raises `SessionFailed` with what was spent."""
+        """Return the result; raise `SessionFailed` with the usage so far."""
         try:
             bad = check_effort(self._request.role.reasoning_effort)
             if bad is not None:
                 raise self._failed("agent", "model.bad_effort", bad["message"], bad["hint"])
             while True:
-                if self._talk.final is not None:  # everything was said before the crash
+                if self._talk.final is not None:  # the session finished before the crash
                     return self._result(self._talk.final.output)
                 if self._talk.last is not None:
-                    judgement = self._contract.judge(self._talk.last)
+                    judgement = await aside(self._contract.judge, self._talk.last)
                     output = await self._act(judgement)
                     if output is not None:
                         return self._result(output.value)
@@ -110,13 +191,11 @@ class ModelSession:
             failed.usage = self._talk.usage
             raise
 
-    # ---------------------------------------------------------------------------------- the model
-
     async def _turn(self) -> None:
-        """Ask for the next response and record it."""
+        """Request the next response and record it."""
         if self._talk.turns >= self._max_turns:
             message = f"no answer within {self._max_turns} turns"
-            raise self._failed("agent", "session.max_turns", message, "raise max_turns, or split the task")
+            raise self._failed("agent", "session.max_turns", message, SPLIT_TASK)
         if self._is_full():
             await self._compact(None)
         try:
@@ -127,20 +206,46 @@ class ModelSession:
             await self._compact(too_long)
             return
         tell_apart(response)
-        usage = usage_of(response, self._asker.prices)
+        usage = self._asker.usage_of(response)
         judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)
         clean = redacted(entry, self._redactor.json)
         if clean is not entry:
             clean = structs.replace(clean, withheld=_changed(entry, clean))
         if judgement.final and len(entry.tool_calls) == (judgement.call_id is not None):
-            # Nothing is left to do: this entry ends the session. It was paid for, so it is not held back for
-            # the end of the step: merging what a worker changed may take long, and the process may die in it.
+            # Nothing is left to do: this entry ends the session. It was paid for, so it is recorded now and
+            # not at the end of the step. Merging the changes of a worker can take long, and the process may
+            # die meanwhile.
             clean = structs.replace(clean, output=self._redactor.json(judgement.value))
         await self._record_raw(clean)
+        self._loops.observe(clean)
         self._talk.say(response, usage)
-        self._progress(Spent(self._talk.usage.tokens))
+        self._progress(UsageUpdate(self._talk.usage.tokens))
         self._used = response.usage.input_tokens + response.usage.output_tokens
+
+    async def _bill(
+        self, response: ModelResponse | None, problem: Problem, tried: int, wait_s: float | None
+    ) -> None:
+        """Record a request without a usable response: its cost, and when it is retried (None: never)."""
+        usage, failure = None, problem.failure
+        if response is not None and (response.usage.input_tokens or response.usage.output_tokens):
+            usage = self._asker.usage_of(response)
+            self._talk.usage += usage
+        failed = FailedRequest(
+            model=self._asker.model,
+            kind=failure.kind,
+            code=failure.code,
+            message=failure.message,
+            count=tried,
+            next_at=0 if wait_s is None else round((time.time() + wait_s) * 1_000),
+            usage=usage,
+        )
+        await self._record_raw(redacted(failed, self._redactor.json), may_wait=usage is None)
+
+    async def _note_wait(self, queued: Queued) -> None:
+        next_at = round((time.time() + queued.wait_s) * 1_000) if queued.wait_s else 0
+        entry = QueuedRequest(model=self._asker.model, message=queued.words, next_at=next_at)
+        await self._record_raw(entry, may_wait=True)
 
     def _offer(self) -> ModelRequestParameters:
         from pydantic_ai.messages import InstructionPart
@@ -159,10 +264,8 @@ class ModelSession:
         instructions = [InstructionPart(content=self._instructions)] if self._instructions else None
         return ModelRequestParameters(function_tools=offered, instruction_parts=instructions)
 
-    # ------------------------------------------------------------------------------ what it wants
-
     async def _act(self, judgement: Judgement) -> Judgement | None:
-        """Do what the last response calls for; the answer when that was it."""
+        """Run the calls of the last response; return the judgement if it is the final answer."""
         talk = self._talk
         if judgement.final and not talk.pending:
             return judgement
@@ -180,7 +283,7 @@ class ModelSession:
             await self._note(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, error=error))
         elif judgement.complaint:
             await self._complain(judgement)
-        for call in tuple(talk.pending.values()):  # a second hand-in beside the first
+        for call in tuple(talk.pending.values()):  # a second submission next to the first
             error = ToolError("output.twice", TWICE)
             await self._note(ToolResult(id=call.tool_call_id, tool=call.tool_name, error=error))
         talk.settle()
@@ -189,13 +292,17 @@ class ModelSession:
     async def _complain(self, judgement: Judgement) -> None:
         if self._talk.complaints >= MAX_COMPLAINTS:
             message = f"no valid answer after {MAX_COMPLAINTS} corrections: {judgement.complaint}"
+            if judgement.complaint == EMPTY:
+                message = f"the answer is empty, also after {MAX_COMPLAINTS} corrections"
             hint = "loosen the step's output schema, or use a stronger model"
+            if not self._contract.typed:
+                hint = "look at its transcript; then use another model, or make the prompt more exact"
             raise self._failed("invalid_output", "output.invalid", self._redactor.text(message), hint, True)
         await self._record(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, complaint=judgement.complaint))
         self._talk.complain(judgement.complaint, judgement.call_id)
 
     async def _do_calls(self) -> None:
-        """Carry out the calls that have no result yet, readers side by side, changes one by one."""
+        """Run the calls without a result: those that only read in parallel, the others one by one."""
         calls = [call for call in self._talk.pending.values() if call.tool_name != OUTPUT_TOOL]
         side_by_side: list[ToolCallPart] = []
         for call in calls:
@@ -216,13 +323,13 @@ class ModelSession:
                     for call in calls:
                         group.create_task(self._do(call))
             except BaseExceptionGroup as several:
-                raise several.exceptions[0] from None  # whoever catches it expects one
+                raise several.exceptions[0] from None  # callers expect a single exception
 
     async def _do(self, call: ToolCallPart) -> None:
         await self._note(await self._result_of(call))
 
     async def _result_of(self, call: ToolCallPart) -> ToolResult:
-        """Make a call; what is known of it afterwards, without our own keys."""
+        """Run a call and return its result, without our own keys."""
         name, tool = call.tool_call_id, call.tool_name
         mutates = self._tools.mutates(tool)
         if mutates and name in self._talk.begun:
@@ -230,7 +337,7 @@ class ModelSession:
         if name in self._talk.withheld:
             return ToolResult(id=name, tool=tool, error=ToolError("tool.withheld", WITHHELD))
         args = readable(call)
-        problem = wrong_call(self._tools, tool, args)
+        problem = await aside(wrong_call, self._tools, tool, args)
         if problem:
             return ToolResult(id=name, tool=tool, error=ToolError("invalid_args", problem))
         if mutates:
@@ -240,19 +347,30 @@ class ModelSession:
         try:
             result = await use(self._tools, tool, args)
         except ToolFailed as failed:
-            error = ToolError(known(failed.code), known(failed.message), known(failed.hint))
+            error = ToolError(
+                known(failed.code), known(failed.message), known(failed.hint), failed.failure.kind
+            )
+            return ToolResult(id=name, tool=tool, error=error)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            error = ToolError("tool.broken_off", "the connection broke; what was asked may have happened")
             return ToolResult(id=name, tool=tool, error=error)
         return ToolResult(id=name, tool=tool, result=self._redactor.json(result, shapes=False))
 
     async def _note(self, entry: ToolResult) -> None:
-        """Record what came of a call, then tell the model."""
+        """Record the result of a call and pass it to the model; fail if it repeats calls endlessly."""
+        verdict = self._loops.observe(entry)
+        if verdict == "warn":
+            entry = structs.replace(entry, note=WARNING)
         await self._record(entry)
         self._talk.answer(entry.id, entry.tool, result_text(entry), outcome_of(entry))
-
-    # --------------------------------------------------------------------------------- compaction
+        if verdict == "stop":
+            failed = self._loops.failure()
+            raise self._failed(failed.kind, failed.code, failed.message, failed.hint)
 
     def _is_full(self) -> bool:
-        """Whether the next request would hardly fit."""
+        """Return whether the next request would hardly fit."""
         if not self._used or self._talk.compactions >= MAX_COMPACTIONS:
             return False
         window = self._asker.window
@@ -273,7 +391,7 @@ class ModelSession:
             except TooLong as again:
                 too_long = again
                 continue
-            usage = usage_of(response, self._asker.prices)
+            usage = self._asker.usage_of(response)
             await self._record(Compaction(model=self._asker.model, text=response.text or "", usage=usage))
             if self._talk.compact(response.text or "", usage):
                 self._used = 0
@@ -284,8 +402,6 @@ class ModelSession:
         raise self._failed(
             "agent", "session.no_summary", message, "use another model, or split the task", True
         )
-
-    # ------------------------------------------------------------------------------------ the end
 
     async def _record(self, entry: Entry) -> None:
         await self._record_raw(redacted(entry, self._redactor.json))
@@ -317,11 +433,151 @@ class ModelSession:
 
 
 def _name(judgement: Judgement) -> str:
-    """The call by which an answer was handed in, if any was."""
+    """Return the id of the call that submitted an answer; empty if there is none."""
     return judgement.call_id or ""
 
 
 def _changed(entry: Response, clean: Response) -> tuple[str, ...]:
-    """The calls whose arguments redaction changed: what is recorded of them cannot be carried out."""
+    """Return the calls whose arguments redaction changed; their recorded form cannot be run."""
     pairs = zip(entry.tool_calls, clean.tool_calls, strict=True)
     return tuple(before.id for before, after in pairs if before.args != after.args)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The model back end: agents that are models, of providers or on this machine.
+#
+# Rules
+# * One back end serves a whole process. It has the connections, limits and circuits of providers, and no
+#   state of any session. Sessions have no state outside their entries.
+# * Keys are sent only to the address of their provider. Everything that the back end records or returns
+#   passes through the redactor first.
+# * Importing this module is cheap. The first session that uses a model loads the SDKs.
+
+
+class ModelBackend:
+    """Runs sessions with models.
+
+    `model` is the default for sessions without a model. `toolbox` creates the tools of a session.
+    `instructions` are the project's instructions for its agents. `local` starts the servers of models on this
+    machine.
+    """
+
+    name = MODEL
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        model: str | None = None,
+        redactor: Redactor | None = None,
+        toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
+        instructions: ProjectInstructions | None = None,
+        local: LocalServers | None = None,
+        patience: Patience | None = None,
+        connections: Connections | None = None,
+    ) -> None:
+        self._model = model
+        self._redactor = redactor or Redactor(access.secrets)
+        self._toolbox = toolbox
+        self._instructions = instructions or ProjectInstructions()
+        self._local = local
+        self._local_connections: dict[str, Connections] = {}
+        self._patience = patience or Patience()
+        self._connections = connections or Connections(access)
+
+    def subject(self, role: Role) -> str:
+        """Return the providers of the role's models. The role can work while one of them responds."""
+        models = [one for one in (role.model or self._model, *role.fallback_models) if one]
+        if any(one.startswith(f"{PROVIDER}:") for one in models):
+            return ""
+        return " or ".join(dict.fromkeys(map(self._connections.provider_of, models)))
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        role = request.role
+        model = role.model or self._model
+        if model is None:
+            hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
+            message = f"{request.step}: nobody said which model to use"
+            raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
+        if any(isinstance(one, AgentBegin) for one in request.entries):  # a program worked on it before
+            request = structs.replace(request, entries=())
+        connections = self._connections
+        if self._local is not None and model.startswith(f"{PROVIDER}:"):
+            connections = self._at(await self._local.reach(request, model, progress))
+            request = fitted(request, model)
+            model, role = request.role.model or model, request.role
+        models = [model, *(one for one in role.fallback_models if one != model)]
+        await connections.load(models)
+        request = self._without_secrets(request)
+        tools, project = self._toolbox(request), self._instructions
+        nested = instructions_for(project.below, (*request.read_set, *request.write_set))
+        if project.below:
+            from fanfold.agents.tools.toolbox import InstructedTools  # few projects have any
+
+            tools = InstructedTools(tools, project.below, nested)
+        parts = SessionParts(
+            asker=ModelClient(
+                connections,
+                models,
+                self._redactor,
+                self._patience,
+                progress,
+                request,
+                subject="" if connections is not self._connections else self.subject(role),
+            ),
+            tools=tools,
+            redactor=self._redactor,
+            instructions=compose(request.described(), project.top, nested),
+        )
+        try:
+            if not _is_over(request):
+                await tools.open()
+            return await ModelSession(request, parts, record, progress).run()
+        finally:
+            await tools.aclose()
+
+    def _at(self, address: str) -> Connections:
+        """Return the connections to a server on this machine."""
+        if address not in self._local_connections:
+            access = Access(addresses={OPENAI.name: address}, native_json=True)
+            self._local_connections[address] = Connections(access)
+        return self._local_connections[address]
+
+    def _without_secrets(self, request: SessionRequest) -> SessionRequest:
+        """Return the request without our keys, because a prompt made from a file may contain one."""
+        role, redactor = request.role, self._redactor
+        known = partial(redactor.json, shapes=False)
+        return structs.replace(
+            request,
+            prompt=redactor.known(request.prompt),
+            role=structs.replace(role, instructions=redactor.known(role.instructions)),
+            entries=[redacted(entry, known) for entry in request.entries],
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections to providers."""
+        for connections in (self._connections, *self._local_connections.values()):
+            await connections.aclose()
+
+
+def make(setup: BackendSetup) -> ModelBackend:
+    """Create the back end with the keys and addresses of this machine's configuration."""
+    config, default = setup.machine.config, setup.model or setup.default_model
+    idle_s, silence_s = config["models.local_idle_s"], config["models.silence_s"]
+    assert isinstance(idle_s, int) and isinstance(silence_s, int)
+    access = Access.of(config, setup.machine.providers)
+    return ModelBackend(
+        access,
+        connections=Connections(access, stall_s=silence_s),
+        model=default,
+        redactor=setup.machine.redactor,
+        toolbox=setup.toolbox,
+        instructions=setup.instructions,
+        local=LocalServers(setup.machine.home, idle_s, default),
+    )
+
+
+def _is_over(request: SessionRequest) -> bool:
+    """Return whether the session finished before a crash and uses no tools any more."""
+    last = request.entries[-1] if request.entries else None
+    return isinstance(last, Ending) and last.output is not UNSET

@@ -153,6 +153,7 @@ function Head({ run, id, at, step, reload }) {
       ${!at && html`<${Heartbeat} root=${run.root_run_id} status=${run.status} />`}
       <span class="quiet">started <${Ago} at=${run.created_at} /></span>
       <span class="quiet mono">${run.run_id}</span>
+      ${(run.waits || []).map((/** @type {any} */ wait) => html`<span key=${wait.subject} class="notice tone-waiting" title=${wait.message}>waits for <b>${wait.subject}</b> (${wait.reason}, ${counted(wait.count, "attempt")}), next attempt ${(wait.until || "").slice(11, 19)}: ${wait.message.slice(0, 160)}</span>`)}
       ${run.forked_from && html`<span>fork of <a href=${`/runs/${run.forked_from}`} class="mono">${run.forked_from}</a> · <a href=${`/compare/${run.forked_from}/${run.run_id}`}>compare</a></span>`}
     </div>
   </div>`;

@@ -7,6 +7,7 @@ import { cost, counted } from "../text/format.js";
 import { writeJson } from "../text/json.js";
 import { CopyAs } from "./copy-as.js";
 import { Dialog } from "./dialog.js";
+import { Effects } from "./effects.js";
 import { Loading, Trouble } from "./states.js";
 
 /** From a step on. @param {{run: any, step: string | null, onClose: () => void}} props */
@@ -53,7 +54,7 @@ function Again({ title, verb, run, action, asked, copied, onClose, children }) {
   const begin = async () => {
     setBusy(true);
     try {
-      const made = await post(path, { ...asked, dry_run: false, yes: true });
+      const made = await post(path, { ...asked, dry_run: false, yes: true, seen: foreseen.seen });
       onClose();
       go(`/runs/${made.run_id}`);
     } catch (failure) {
@@ -78,7 +79,7 @@ function Foreseen({ data }) {
   return html`<dl class="figures">
       <div><dt>Kept</dt><dd>${data.reuses.length}</dd></div><div><dt>Run again</dt><dd>${data.runs_again.length}</dd></div>
       <div><dt>Cost last time</dt><dd>${cost(data.last_time)} <small>${counted(data.agents, "agent")}</small></dd></div></dl>
-    ${data.asks.length > 0 && html`<div class="notice tone-wants"><strong>It needs your permission:</strong> ${data.asks.map((/** @type {string} */ line) => html`<div key=${line}><code>${line}</code></div>`)}</div>`}
+    ${data.asks.length > 0 && html`<div class="notice tone-wants"><strong>It needs your permission:</strong> <${Effects} totals=${data.totals} needs=${data.asks} /></div>`}
     ${changed.length > 0 && html`<p class="quiet small">The recipe says something else by now: ${changed.join(", ")}.</p>`}
     ${Object.keys(data.merged).length > 0 && html`<p class="quiet small">Files that steps which run again put into the project stay there: ${Object.entries(data.merged).map(([path, n]) => `${path} (${n})`).join(", ")}.</p>`}
     <div class="two-lists"><${Names} title="Kept" names=${data.reuses} /><${Names} title="Run again" names=${data.runs_again} /></div>`;

@@ -91,14 +91,15 @@ export function samples(recipe) {
   return found;
 }
 
-/** @param {{name: string, inputs: any, options?: any, scripted?: boolean}} props */
-export function DryRun({ name, inputs, options, scripted = false }) {
+/** @param {{name: string, inputs: any, options?: any, scripted?: boolean, onForeseen?: (found: any) => void}} props */
+export function DryRun({ name, inputs, options, scripted = false, onForeseen = () => {} }) {
   const [found, setFound] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const asked = writeJson([name, inputs, options || {}, scripted]);
   useEffect(() => {
+    onForeseen(null);
     const ask = () => post(`/recipes/${encodeURIComponent(name)}/dry-run`, { inputs, options: options || {}, scripted });
-    return afterAWhile(ask, (data) => { setFound(data); setError(null); }, (failure) => { setFound(null); setError(failure); });
+    return afterAWhile(ask, (data) => { setFound(data); setError(null); onForeseen(data); }, (failure) => { setFound(null); setError(failure); });
   }, [asked]);
   return html`<section class="card padded form" aria-label="Dry run"><h2>What it would do</h2>
     <${Trouble} error=${error} />
@@ -111,7 +112,7 @@ function Foreseen({ run }) {
   const usd = run.cost?.usd_max;
   return html`<dl class="figures">
       <div><dt>At most</dt><dd>${usd === null || usd === undefined ? "unknown" : usd > 0 && usd < 0.01 ? "< $0.01" : `$${usd.toFixed(2)}`}</dd></div>
-      <div><dt>Agents</dt><dd>${run.agents.min === run.agents.max ? run.agents.max : `${run.agents.min} to ${run.agents.max}`}</dd></div>
+      <div><dt>Agents</dt><dd>${run.agents.min === run.agents.max ? run.agents.max : `about ${run.agents.expected}, at most ${run.agents.max}`}</dd></div>
       <div><dt>Waves</dt><dd>${run.waves.length}</dd></div></dl>
     <ol class="waves">${run.waves.slice(0, 24).map((/** @type {string[]} */ wave, /** @type {number} */ i) => html`<li key=${i}><span class="quiet small number">${i + 1}.</span> ${wave.slice(0, 12).map((path) => html`<span class="chip" key=${path}>${path}</span>`)}${wave.length > 12 ? html`<span class="quiet small">and ${wave.length - 12} more</span>` : ""}</li>`)}</ol>
     ${run.conflicts_total > 0 && html`<p class="quiet small">${run.conflicts_total} pairs of steps would wait for each other's files.</p>`}

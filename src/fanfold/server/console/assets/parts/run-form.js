@@ -6,6 +6,7 @@ import { go } from "../shell/route.js";
 import { asText } from "../text/format.js";
 import { readJson, wholeNumber } from "../text/json.js";
 import { CopyAs } from "./copy-as.js";
+import { Effects } from "./effects.js";
 import { DryRun } from "./recipe-source.js";
 import { Empty, Trouble } from "./states.js";
 
@@ -16,7 +17,8 @@ export function RunForm({ page }) {
   const [values, setValues] = useState(/** @type {Record<string, string>} */ (Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, typed(one, one.default)]))));
   const [options, setOptions] = useState({ model: "", max_concurrency: "", budget_usd: "" });
   const [scripted, setScripted] = useState(false);
-  const [allowed, setAllowed] = useState(false);
+  const [allowed, setAllowed] = useState("");
+  const [foreseen, setForeseen] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
   if (!page.recipe) return html`<${Empty} title="It cannot be run yet"><p>The recipe has mistakes; <a href=${`/recipes/${page.name}?view=source`}>Source</a> shows them.</p></${Empty}>`;
@@ -24,14 +26,15 @@ export function RunForm({ page }) {
   const missing = inputs.some((/** @type {any} */ one) => wrong[one.name]);
   const given = missing ? {} : bound(inputs, values);
   const chosen = { ...(options.model && { model: options.model }), ...(options.max_concurrency && { max_concurrency: Number(options.max_concurrency) }), ...(options.budget_usd && { budget_usd: Number(options.budget_usd) }) };
-  const needs = page.needs || [];
+  const needs = foreseen?.needs || [];
+  const agreed = needs.length > 0 && allowed === foreseen.seen; // an answer counts for exactly what was shown
   const begun = { recipe: page.name, inputs: given, options: chosen, ...(scripted && demo && { script: demo.script }) };
   const run = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setBusy(true);
     setError(null);
     try {
-      const { run_id } = await post("/runs", { ...begun, yes: allowed || needs.length === 0 });
+      const { run_id } = await post("/runs", { ...begun, yes: agreed, seen: foreseen?.seen });
       go(`/runs/${run_id}`);
     } catch (failure) {
       setError(failure);
@@ -47,13 +50,13 @@ export function RunForm({ page }) {
         <${Plain} id="slots" name="Steps at once" type="number" hint="Empty: as configured" value=${options.max_concurrency} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, max_concurrency: value }))} />
         <${Plain} id="budget" name="Budget in dollars" type="number" hint="Empty: none. The run pauses when it is reached" value=${options.budget_usd} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, budget_usd: value }))} />
       </div></details>
-      ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your permission</legend><ul>${needs.map((/** @type {string} */ line) => html`<li key=${line}><code>${line}</code></li>`)}</ul>
-        <label class="check"><input type="checkbox" checked=${allowed} onChange=${() => setAllowed(!allowed)} /> Allow this</label></fieldset>`}
+      ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your permission</legend><${Effects} totals=${foreseen.totals} needs=${needs} />
+        <label class="check"><input type="checkbox" checked=${agreed} onChange=${() => setAllowed(agreed ? "" : foreseen.seen)} /> Allow this</label></fieldset>`}
       ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(withExamples(inputs, values, demo.inputs)); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
       <${Trouble} error=${error} />
-      <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: allowed }} /></div>
+      <div class="actions"><button class="button primary" disabled=${busy || missing || !foreseen || (needs.length > 0 && !agreed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: agreed }} /></div>
     </form>
-    ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} scripted=${scripted} />`}
+    ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} scripted=${scripted} onForeseen=${setForeseen} />`}
   </div>`;
 }
 

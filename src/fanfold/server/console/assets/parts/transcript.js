@@ -26,7 +26,7 @@ export function Talk({ talk }) {
 }
 
 /** @type {Record<string, string>} */
-const WHO = { input: "Told", response: "Said", tool_call: "Called", tool_result: "Got", compaction: "Shortened", stage: "Stage", stage_end: "End of stage" };
+const WHO = { input: "Told", response: "Said", tool_call: "Called", tool_result: "Got", compaction: "Shortened", failed_request: "Failed request", queued_request: "Waiting request", stage: "Stage", stage_end: "End of stage" };
 
 /** @param {{entry: any}} props */
 function Entry({ entry }) {
@@ -36,7 +36,7 @@ function Entry({ entry }) {
     ${entry.text && (entry.kind === "response" ? html`<${Markdown} text=${entry.text} />` : html`<${Long} text=${entry.text} />`)}
     ${entry.args !== undefined && html`<${Long} text=${asText(entry.args)} />`}
     ${entry.result !== undefined && html`<${Long} text=${asText(entry.result)} />`}
-    ${entry.error && html`<div class="notice tone-failed">${entry.error.message || asText(entry.error)}</div>`}
+    ${entry.error && html`<div class="notice tone-failed">${entry.error.message || asText(entry.error)}${entry.next_attempt ? ` · tried again at ${entry.next_attempt.slice(11, 19)}` : ""}</div>`}
     ${!entry.text && entry.output !== undefined && html`<${Long} text=${asText(entry.output)} />`}
     ${(entry.tool_calls || []).map((/** @type {any} */ call, /** @type {number} */ i) => html`<p key=${i} class="small clip">→ <code>${call.tool || call.name}</code> ${call.args !== undefined && html`<code class="quiet">${writeJson(call.args).slice(0, 300)}</code>`}</p>`)}
   </li>`;

@@ -1,1 +1,0 @@
-"""Agents that speak the Agent Client Protocol: a connection for each call, over its pipes."""

@@ -1,1 +1,0 @@
-"""Back ends: the implementations behind `agents.backend.Backend`. Only wiring names one."""

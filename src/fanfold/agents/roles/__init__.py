@@ -1,1 +1,0 @@
-"""Roles: named agent definitions, the files they come from, and what these may say."""

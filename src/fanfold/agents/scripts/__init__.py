@@ -1,1 +1,0 @@
-"""Scripts: what scripted agents say and do, written down beforehand."""

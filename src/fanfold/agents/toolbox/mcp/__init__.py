@@ -1,1 +1,0 @@
-"""The tools of MCP servers that a role names: reached, bounded, made fit for a model."""

@@ -1,0 +1,1 @@
+"""Tools that agents use: files, commands, web pages and MCP servers."""

@@ -1,0 +1,430 @@
+"""The tools of a session: which tools it is offered, and how they are called.
+
+Rules
+* A session is offered the tools that its role and step list, or all if they list none. Tools without their
+  requirement (a runner, the network, a run to query) are left out. A read-only session gets no mutating
+  tools. Artifacts are outside the project. So a read-only role can write artifacts if it lists that tool by
+  name, unless the user's own permission is read-only.
+* A tool that is not offered cannot be called. A model that names such a tool gets an error. Tools that
+  control Fanfold itself are denied to every session that is not a root, whatever its prompt contains.
+* Mutations need the session's permission before they happen. Reads do not.
+* An unexpected error inside a tool is a result for the agent, and is logged. Errors of Fanfold (a
+  cancellation, a lost lease, a bug) are passed on unchanged.
+* Tools are opened before the session starts and closed when it ends, whatever its outcome, because some of
+  them are programs that run as long as the session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from posixpath import normpath
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.confined import Toolbox, ToolFailed
+from fanfold.agents.instructions import MAX_BYTES, above, point_to
+from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
+from fanfold.agents.role import CallGuard
+from fanfold.agents.tool_names import (
+    ALIASES,
+    BY_NAME,
+    LEAVES_ARTIFACTS,
+    OFFERED_WITH,
+    ROOT_TOOLS,
+    SPECS,
+    ToolSpec,
+)
+from fanfold.agents.tools.commands import CommandResult, CommandTools, Runner
+from fanfold.agents.tools.fetch import FetchTools
+from fanfold.agents.tools.files import TOOLS as ARTIFACT_TOOLS
+from fanfold.agents.tools.files import ArtifactFiles, EditTools, FileTools, PublishedFiles, SearchTools
+from fanfold.errors import FanfoldError
+from fanfold.kernel.plan import JSON
+from fanfold.language.json_text import misfits, read_json, with_text_only
+from fanfold.language.terminal import shorten
+
+READ_BYTES = 32 * 1024
+"""How much of a file a model gets by default. The model pays for every byte, and in each turn again."""
+
+MAX_CRASH_CHARS = 400
+_log = logging.getLogger(__name__)
+
+Call: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[JSON]]
+Query: TypeAlias = Callable[[SessionRequest, str, int], Awaitable[JSON]]
+"""Searches the outputs of a session's own run: request, query text, number of hits."""
+
+
+class Tools(Toolbox, Protocol):
+    """A toolbox that can be offered to a model."""
+
+    async def open(self) -> None:
+        """Prepare the tools; raise `SessionFailed` if a tool that the role names is unavailable."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release everything that `open` started, even if it failed. Nothing is left when this returns."""
+        ...
+
+    def offered(self) -> Sequence[ToolSpec]:
+        """Return the tools of this session, always in the same order."""
+        ...
+
+
+class ToolsAround:
+    """Wraps other tools unchanged; subclasses add behavior before or after a call."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def open(self) -> None:
+        await self._tools.open()
+
+    async def aclose(self) -> None:
+        await self._tools.aclose()
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return self._tools.offered()
+
+    def mutates(self, name: str) -> bool:
+        return self._tools.mutates(name)
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        return await self._tools.call(name, args)
+
+
+def wrong_call(tools: Tools, name: str, args: JSON) -> str:
+    """Return the problem with a call before it runs: an unknown tool or invalid arguments; empty if none."""
+    offered = {one.name: one for one in tools.offered()}
+    if name not in offered and name in ROOT_TOOLS:
+        return ""  # the tool exists, and the call reports who can use it
+    if name not in offered:
+        return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
+    if not isinstance(args, dict):
+        return "the arguments are not a JSON object"
+    return misfits(offered[name].schema, args)
+
+
+async def use(tools: Toolbox, name: str, args: Mapping[str, Any]) -> JSON:
+    """Call a tool for an agent; any error inside it becomes a `ToolFailed`."""
+    try:
+        return with_text_only(await tools.call(name, args))  # a result can contain file names
+    except FanfoldError:
+        raise
+    except Exception as error:
+        _log.exception("the tool %s crashed", name)
+        message = f"{name} broke: {type(error).__name__}: {str(error)[:MAX_CRASH_CHARS]}"
+        raise ToolFailed("tool", "tool.crashed", message, "try it with other arguments") from error
+
+
+class SessionTools:
+    """The built-in tools of one session."""
+
+    def __init__(
+        self,
+        request: SessionRequest,
+        *,
+        permissions: Permissions | None = None,
+        runner: Runner | None = None,
+        fetch: FetchTools | None = None,
+        query: Query | None = None,
+        published: PublishedFiles | None = None,
+        artifacts: ArtifactFiles | None = None,
+    ) -> None:
+        self._request = request
+        posture: Posture = "read_only" if request.role.read_only else "auto"
+        given = permissions or Permissions("auto")
+        self._permissions = given.narrowed(posture)
+        self._reads = self._permissions.posture == "read_only"
+        may_leave = self._reads and given.posture != "read_only" and self._is_listed(LEAVES_ARTIFACTS.name)
+        self._leaves = artifacts if may_leave else None
+        """Where a read-only session can write files."""
+        files = FileTools.of(request)
+        edits = EditTools(request.workspace, files)
+        search = SearchTools(request.workspace)
+        self._calls: dict[str, Call] = {
+            "read_file": lambda args: files.call("read_file", {"limit": READ_BYTES, **args}),
+            "list_files": search.list_files,
+            "search_files": search.search_files,
+            "write_file": lambda args: files.call("write_file", args),
+            "edit_file": edits.edit_file,
+            "apply_patch": edits.apply_patch,
+            "delete_file": lambda args: files.call("delete_file", args),
+        }
+        if artifacts is not None:
+            for name in ARTIFACT_TOOLS:
+                self._calls[name] = _or_elsewhere(name, artifacts, self._calls[name])
+        if published is not None:
+            for name in ("read_file", "list_files"):
+                self._calls[name] = _or_elsewhere(name, published, self._calls[name])
+        if runner is not None:
+            commands = CommandTools(request, runner, self._permissions)
+            self._calls |= {"run_command": commands.run_command, "read_output": commands.read_output}
+        if fetch is not None:
+            self._calls["fetch_url"] = fetch.fetch_url
+        if query is not None:
+            self._calls["query_workflow"] = _querying(request, query)
+        leaves = {spec.name: spec for spec in (LEAVES_ARTIFACTS,) if self._leaves is not None}
+        self._offered = tuple(leaves.get(spec.name, spec) for spec in SPECS if self._is_offered(spec))
+        self._names = frozenset(spec.name for spec in self._offered)
+
+    @classmethod
+    def of(cls, request: SessionRequest) -> SessionTools:
+        """Return the tools that a request allows by itself: files and searching."""
+        return cls(request)
+
+    async def open(self) -> None:
+        """Do nothing: files need no preparation, and the runner is created for the whole run."""
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return self._offered
+
+    def mutates(self, name: str) -> bool:
+        spec = BY_NAME.get(name)
+        return spec is None or spec.mutates
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        try:
+            return await self._call(name, args)
+        except PermissionDenied as denied:
+            raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
+        except OSError as error:  # for example: the disk is full, or the user has no access
+            raise ToolFailed("tool", "tool.io", f"{name}: {error.strerror or error}") from error
+
+    async def _call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        if name in ROOT_TOOLS:
+            message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
+            raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
+        leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
+        if name not in self._names and not leaves:
+            hint = f"there are {', '.join(spec.name for spec in self._offered)}"
+            if name in self._calls and self.mutates(name) and self._reads:
+                await self._permissions.check(self._action(name, args))
+            raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
+        if self.mutates(name) and name != "run_command" and not leaves:  # run_command asks by itself
+            await self._permissions.check(self._action(name, args))
+        return await self._calls[name](args)
+
+    def _is_offered(self, spec: ToolSpec) -> bool:
+        spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
+        by_name = self._leaves is not None and self._request.role.tools is not None
+        leaves = by_name and spec.name == LEAVES_ARTIFACTS.name
+        if spec.name not in self._calls or (spec.mutates and self._reads and not leaves):
+            return False
+        return self._is_listed(spec.name)
+
+    def _is_listed(self, tool: str) -> bool:
+        """Return whether the role and the step list a tool; without a list, every tool is listed."""
+        listed = self._request.role.tools
+        return listed is None or tool in {ALIASES.get(name, name) for name in listed}
+
+    def _action(self, name: str, args: Mapping[str, Any]) -> Action:
+        argv = args.get("argv")
+        where = " ".join(map(str, argv)) if isinstance(argv, list) else args.get("path", "a patch")
+        return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
+
+
+def _or_elsewhere(name: str, elsewhere: PublishedFiles | ArtifactFiles, own: Call) -> Call:
+    async def call(args: Mapping[str, Any]) -> JSON:
+        return await (elsewhere.call(name, args) if elsewhere.has(args) else own(args))
+
+    return call
+
+
+def _querying(request: SessionRequest, query: Query) -> Call:
+    async def call(args: Mapping[str, Any]) -> JSON:
+        return await query(request, args["query"], args.get("k", 5))
+
+    return call
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Guards: commands of a role's file that inspect each tool call before it runs and can deny it.
+#
+# Claude Code calls them hooks. A guard reads the call as JSON on standard input, with the names and arguments
+# of Claude Code. It responds by its exit status and its output.
+#
+# Rules
+# * A guard can only deny. It runs before every other check of the call. Its approval grants no permission,
+#   and the rest of its output has no effect.
+# * Everything except clear approval denies the call: another exit status than 0, a negative or unreadable
+#   response, a timeout, a failed start.
+# * It runs in a sandbox without write or network access. It sees the project, not the agent's changes.
+# * Its name for a tool is matched as a whole: `Bash|Write` are two names, `mcp__.*` is a prefix, empty
+#   matches all.
+
+MAX_WHY_CHARS = 400
+DENY = 2
+"""The exit status by which a hook of Claude Code denies a call, with the reason on stderr."""
+_NAMES = {
+    "read_file": "Read",
+    "list_files": "Glob",
+    "search_files": "Grep",
+    "write_file": "Write",
+    "edit_file": "Edit",
+    "apply_patch": "Edit",
+    "delete_file": "Write",
+    "run_command": "Bash",
+    "read_output": "BashOutput",
+    "fetch_url": "WebFetch",
+}
+_ARGUMENTS = {
+    "path": "file_path",
+    "old": "old_string",
+    "new": "new_string",
+    "all": "replace_all",
+}
+
+
+class GuardRunner(Protocol):
+    """Runs a guard for a session, in a sandbox without write or network access."""
+
+    async def __call__(
+        self, request: SessionRequest, command: str, stdin: bytes, timeout_s: float, /
+    ) -> CommandResult: ...
+
+
+class GuardedTools(ToolsAround):
+    """The tools of a session whose role has guards."""
+
+    def __init__(self, tools: Tools, request: SessionRequest, run: GuardRunner) -> None:
+        super().__init__(tools)
+        self._request = request
+        self._run = run
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        for guard in self._request.role.guards:
+            if is_guarded(guard, name):
+                await self._hear(guard, name, args)
+        return await super().call(name, args)
+
+    async def _hear(self, guard: CallGuard, name: str, args: Mapping[str, Any]) -> None:
+        shown = msgspec.json.encode(
+            {
+                "session_id": self._request.session_id,
+                "hook_event_name": "PreToolUse",
+                "cwd": self._request.workspace,
+                "permission_mode": "default",
+                "tool_name": named(name),
+                "tool_input": _input(name, args),
+            }
+        )
+        try:
+            ended = await self._run(self._request, guard.command, shown, guard.timeout_s)
+        except FanfoldError as error:
+            late = getattr(error, "ended", None) is not None
+            why = (
+                f"it did not end within {guard.timeout_s} s" if late else f"it could not run: {error.message}"
+            )
+            raise _denied(guard, name, why) from error
+        except OSError as error:
+            raise _denied(guard, name, f"it could not run: {error.strerror or error}") from error
+        if why := why_denied(ended):
+            raise _denied(guard, name, why)
+
+
+def is_guarded(guard: CallGuard, tool: str) -> bool:
+    """Return whether a guard applies to calls of a tool."""
+    if not guard.matcher:
+        return True
+    names = {named(tool), tool, *(("MultiEdit",) if tool in ("edit_file", "apply_patch") else ())}
+    if tool in ("apply_patch", "delete_file"):  # these two have the same effects as both tools
+        names |= {"Edit", "Write"}
+    for one in guard.matcher.split("|"):
+        pattern = one.replace(".*", "*").lower()
+        if any(fnmatchcase(name.lower(), pattern) for name in names):
+            return True
+    return False
+
+
+def named(tool: str) -> str:
+    """Return Claude Code's name for one of our tools; names of MCP tools are the same."""
+    return _NAMES.get(tool, tool)
+
+
+def why_denied(ended: CommandResult) -> str:
+    """Return why a finished guard denied the call; empty if it allowed it."""
+    if ended.exit_code == DENY:
+        return shorten(ended.stderr.strip(), MAX_WHY_CHARS) or "it gave no reason"
+    if ended.exit_code != 0:
+        return f"it ended with exit status {ended.exit_code}"
+    said = ended.stdout.strip().lstrip("\ufeff")
+    if not said.startswith("{"):
+        return ""  # text for people
+    try:
+        answer = read_json(said)
+    except ValueError:
+        return "its answer cannot be understood"
+    own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
+    if not isinstance(own, dict):
+        return "its answer cannot be understood"
+    # A hook for permission requests responds with a decision that is an object.
+    asked = own["decision"] if isinstance(own.get("decision"), dict) else {"behavior": own.get("decision")}
+    decisions = (*(one.get("permissionDecision") for one in (own, answer)), answer.get("decision"))
+    agrees = all(one in (None, "allow", "approve") for one in (*decisions, asked.get("behavior")))
+    if agrees and answer.get("continue") in (None, True):
+        changed = any(one.get("updatedInput") is not None for one in (own, asked))
+        return "it wants another call, and may only deny this one" if changed else ""
+    reasons = (own.get("permissionDecisionReason"), asked.get("message"), answer.get("reason"))
+    reason = next((one for one in (*reasons, answer.get("stopReason")) if one), "it said no")
+    return shorten(str(reason), MAX_WHY_CHARS)
+
+
+def _input(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call with Claude Code's names, plus our own where they differ."""
+    given = {_ARGUMENTS.get(key, key): value for key, value in args.items()}
+    if name in ("list_files", "search_files") and "path" in args:
+        given["path"] = args["path"]
+    if name == "run_command" and isinstance(args.get("argv"), list):
+        import shlex
+
+        given["command"] = shlex.join(map(str, args["argv"]))
+    return given
+
+
+def _denied(guard: CallGuard, name: str, why: str) -> ToolFailed:
+    message = f"a guard of this role denied {name}: {why}"
+    hint = f"the guard is `{shorten(guard.command, 80)}`; find another way, or say why it is needed"
+    return ToolFailed("permission", "guard_denied", message, hint)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Instructions of a folder, added to the first file that an agent reads there.
+#
+# An agent whose read or write set is in that folder gets them at its start. This is for agents that find the
+# folder while they work. The instructions are those from the start of the run. They are added once per
+# folder, up to a size limit.
+
+KEY = "project_instructions"
+READ = "read_file"
+
+
+class InstructedTools(ToolsAround):
+    """The tools of a session in a project with instructions in folders; `told` are those it has."""
+
+    def __init__(self, tools: Tools, below: Mapping[str, str], told: str) -> None:
+        super().__init__(tools)
+        self._left = {folder: text for folder, text in below.items() if text not in told}
+        self._bytes_left = MAX_BYTES
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        found = await super().call(name, args)
+        if name != READ or not isinstance(found, dict):
+            return found
+        path = normpath(str(args.get("path", "")))
+        texts = [self._tell(folder) for folder in above(path) if folder in self._left]
+        return {**found, KEY: "\n\n".join(texts)} if texts else found
+
+    def _tell(self, folder: str) -> str:
+        text = self._left.pop(folder)
+        size = len(text.encode())
+        if size > self._bytes_left:
+            return point_to(folder)
+        self._bytes_left -= size
+        return text

@@ -1,0 +1,554 @@
+"""File changes of steps: merged changes, open proposals, and files that a failed step left in its workspace.
+
+Rules
+* The log records merges and proposals. A patch exists as long as the proposal, or the workspace, exists.
+* Applying a proposal is safe to repeat. First the merge stores that it was done; then the log of the run
+  records it, also for a finished run; then the proposal is dropped. A crash in between loses nothing, and a
+  repetition merges nothing twice.
+* The owner of the run writes its log. If a run has no owner, the lease is acquired for a moment, also for a
+  finished run.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec import Struct, structs
+
+from fanfold.api.addresses import ResolvedRun, find_run
+from fanfold.api.approvals import item_around
+from fanfold.api.ownership import own
+from fanfold.api.project import Project
+from fanfold.api.run_documents import (
+    ApplyResult,
+    ArtifactList,
+    PublishedFile,
+    RunChanges,
+    StepChanges,
+    Undone,
+    UndoneStep,
+    artifacts_below,
+    artifacts_of,
+)
+from fanfold.api.run_handle import PATIENCE_S, leave, until_taken
+from fanfold.engine.requests import (
+    AppliedRequest,
+    UndoneRequest,
+    is_applied,
+    is_undone,
+    note_applied,
+    note_undone,
+    this_person,
+)
+from fanfold.engine.run_tree import RunTree, run_status
+from fanfold.errors import AuthorError, NotFoundError, WorldError
+from fanfold.kernel.state import PAUSED, RUN_TERMINAL, TERMINAL, UNSUCCESSFUL, Composite, Node, Run
+from fanfold.steps.ids import root_of, session_id, settling_ids, typed_path
+from fanfold.steps.records import ChangedPath, home_of, turn_before
+from fanfold.store.protocol import LeaseHeld, RunHead, StoreFault
+from fanfold.workspace.artifacts import is_whole, open_published
+
+if TYPE_CHECKING:
+    from fanfold.workspace.merge import MergeConflict, MergeResult, PathRevision
+    from fanfold.workspace.receipts import BlockedPath, Reversal
+    from fanfold.workspace.workspaces import Workspaces
+
+MAX_SAID = 5
+
+MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
+LEFT_OUT = "left_out"
+Done: TypeAlias = AppliedRequest | UndoneRequest
+
+
+# Reading
+
+
+def diff(project: Project, run: str, step: str | None = None, at: int | None = None) -> RunChanges:
+    """Return the file changes of a run and the runs below it, or of one step and the steps inside it.
+
+    `at`: only up to that event of the tree.
+    """
+    found = find_run(project, run, at)
+    top = None if step is None else found.step(step)
+    spaces = spaces_of(project)
+    leaves = leaves_below(found.tree, found.run, top)
+    steps = [
+        structs.replace(one, item=item_around(found.tree, node))
+        for node in leaves
+        for one in _of_node(spaces, found.tree, found.run, node)
+    ]
+    if top is not None and not steps:
+        raise NotFoundError("changes.none", f"{step} is {top.status}, and nothing that it changed is there")
+    return RunChanges(found.run.id, steps)
+
+
+def spaces_of(project: Project) -> Workspaces | None:
+    """Return the project's workspaces; None if no step ever had one."""
+    try:
+        return project.isolation.spaces if project.isolation.is_used else None
+    except OSError as error:
+        message = f"the workspaces of {project.folder} cannot be opened: {error.strerror or error}"
+        raise WorldError("workspace.own_folder", message, hint="its .fanfold must be writable") from error
+
+
+def has_left_work(folder: Path, node: Node) -> bool:
+    """Whether a failed step left a workspace with changes. `folder` is the project's folder."""
+    if node.step.workspace_mode != "isolated" or not node.write_set:
+        return False
+    own = folder / ".fanfold" / "subagents" / session_id(node.run.id, node.path, node.attempt)
+    try:
+        return next((own / "upper").iterdir(), None) is not None
+    except OSError:
+        return (own / "copied").exists()  # a copy: comparing it would cost too much here
+
+
+def leaves_below(tree: RunTree, run: Run, top: Node | None) -> Iterator[Node]:
+    wanted: Node = top if top is not None else run.scope
+    for other in tree.state.runs.values():
+        for node in other.nodes.values():
+            if not isinstance(node, Composite) and (node is wanted or _is_inside(node, wanted)):
+                yield node
+
+
+def _is_inside(node: Node, scope: Node) -> bool:
+    above = node.parent
+    while above is not None and above is not scope:
+        above = above.parent
+    return above is scope
+
+
+def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> Iterator[StepChanges]:
+    path = shown_path(run, node)
+    rows = tree.memory.changes_of(node.run.id, node.path)
+    behind = tree.memory.left_out.get((node.run.id, node.path))
+    count, left = (behind.count, list(behind.paths)) if behind is not None else (0, [])
+    if rows:
+        changes = [ChangedPath(row.path, row.kind) for row in rows]
+        state, proposal = rows[0].state, rows[0].proposal
+        if state == PROPOSED and proposal is not None:
+            patch = _patch(spaces, proposal)
+            state = state if patch is not None else GONE
+        else:
+            patch = _patch_of_merge(spaces, tree.memory.receipts.get((node.run.id, node.path), []))
+        yield StepChanges(
+            path=path,
+            state=state,
+            changes=changes,
+            patch=patch,
+            proposal=proposal,
+            left_out=left,
+            left_out_count=count,
+        )
+    elif count and node.status not in UNSUCCESSFUL:
+        yield StepChanges(path=path, state=LEFT_OUT, changes=[], left_out=left, left_out_count=count)
+    elif spaces is not None and node.status in UNSUCCESSFUL and node.step.workspace_mode == "isolated":
+        session = session_id(node.run.id, node.path, node.attempt)
+        if not _goes_on(node):
+            yield from _kept(spaces, path, home_of(node, max(1, node.attempt)))
+        for settling in settling_ids(session):
+            yield from _kept(spaces, f"{path}/resolve", settling)
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether a later turn continued in this workspace. Then the later turn reports its changes."""
+    return any(turn_before(turn) is node and turn.attempt for turn in node.dependents)
+
+
+def _kept(spaces: Workspaces, path: str, session: str) -> Iterator[StepChanges]:
+    kept = spaces.remains.peek(session)
+    if kept is not None and kept.changes:
+        changes = [ChangedPath(change.path, change.kind) for change in kept.changes]
+        yield StepChanges(
+            path=path, state=KEPT, changes=changes, patch=kept.patch, workspace=kept.folder, why=kept.why
+        )
+
+
+def _patch(spaces: Workspaces | None, proposal: str) -> str | None:
+    try:
+        return spaces.diff(proposal) if spaces is not None else None
+    except NotFoundError:
+        return None
+
+
+def _patch_of_merge(spaces: Workspaces | None, receipts: Sequence[str]) -> str | None:
+    if spaces is None or not receipts:
+        return None
+    try:
+        return "".join(spaces.diff_merged(receipt) for receipt in receipts)
+    except NotFoundError:
+        return None  # removed by gc: only the log is left
+
+
+def shown_path(run: Run, node: Node) -> str:
+    """Return a step's path relative to this run."""
+    path = node.run.tree_path(node.path)
+    return path.removeprefix(f"{run.path}/") if run.path else path
+
+
+# Applying
+
+
+async def apply(project: Project, run: str, step: str, *, dry_run: bool = False) -> ApplyResult:
+    """Merge the proposal of a step into the project as it is now, and record it.
+
+    A dry run changes nothing. Raises `NotFoundError` if there is no open proposal. Raises `WorldError` with
+    code `workspace.conflict`, and the conflicts as details, if the merge has conflicts.
+    """
+    found = find_run(project, run)
+    tree, node = found.tree, found.step(step)
+    path = shown_path(found.run, node)
+    rows = tree.memory.changes_of(node.run.id, node.path)
+    proposal = next((row.proposal for row in rows if row.proposal), None)
+    if proposal is None:
+        raise _nothing_waits(path, node, bool(rows))
+    spaces = spaces_of(project)
+    if is_applied(tree, node.run.id, proposal):
+        if not dry_run:
+            _drop(spaces, proposal)
+        changes = [ChangedPath(row.path, row.kind) for row in rows]
+        return ApplyResult(
+            run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, already=True, changes=changes
+        )
+    merged = _merge(spaces, proposal, node, dry_run)
+    if merged.conflicts:
+        raise _conflicting(path, merged.conflicts, found.run.id)
+    changes = _as_put(merged)
+    if not dry_run:
+        applied = AppliedRequest(node.path, proposal, changes, this_person(), merged.receipt)
+        await record(project, project.resolve(node.run.id), applied)
+        _drop(spaces, proposal)
+    return ApplyResult(run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, changes=changes)
+
+
+def _merge(spaces: Workspaces | None, proposal: str, node: Node, dry_run: bool) -> MergeResult:
+    try:
+        if spaces is not None:
+            return spaces.apply(proposal, dry_run=dry_run, drop=False)
+    except NotFoundError:
+        pass
+    path = node.run.tree_path(node.path)
+    message = f"{path} proposed changes, but nobody has them any more"
+    hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again"
+    raise NotFoundError("changes.gone", message, hint=hint)
+
+
+def _as_put(merged: MergeResult) -> list[ChangedPath]:
+    """Return the written and removed files. A file that was moved in the project has its new path."""
+    kinds = {change.path: change.kind for change in merged.changes}
+    return [ChangedPath(path, kinds.get(path, "modified")) for path in merged.applied]
+
+
+def _drop(spaces: Workspaces | None, proposal: str) -> None:
+    try:
+        if spaces is not None:
+            spaces.reject(proposal)
+    except NotFoundError:
+        pass  # another process dropped it
+
+
+def _nothing_waits(path: str, node: Node, merged: bool) -> NotFoundError:
+    if isinstance(node, Composite):
+        why, hint = (
+            f"{path} holds other steps",
+            f"name one of them: fanfold diff {root_of(node)} lists those that wait",
+        )
+    elif merged:
+        back = f"fanfold undo {root_of(node)} {typed_path(node)}"
+        why, hint = f"the changes of {path} were merged when it ended", f"{back} takes them back"
+    else:
+        why, hint = f"{path} is {node.status} and proposes nothing", "`merge: propose` lets a step propose"
+    return NotFoundError("changes.none", why, hint=hint)
+
+
+def _conflicting(path: str, conflicts: tuple[MergeConflict, ...], run: str) -> WorldError:
+    named = ", ".join(f"{one.path} ({who_changed(one)})" for one in conflicts[:MAX_SAID])
+    more = f" and {len(conflicts) - MAX_SAID} more" if len(conflicts) > MAX_SAID else ""
+    rows = [{**msgspec.to_builtins(one), "sides": who_changed(one)} for one in conflicts]
+    return WorldError(
+        "workspace.conflict",
+        f"{path} does not go together with the project: {named}{more}; nothing was changed",
+        hint=f"fanfold diff {run} {shlex.quote(path)} shows what it proposes;"
+        " put one of the sides right and apply again",
+        details={"conflicts": rows},
+    )
+
+
+def who_changed(conflict: MergeConflict) -> str:
+    """Describe which side made which change."""
+    if conflict.why == "CONFLICT (in the way)":
+        return "something else is in the way"
+    if conflict.why == "CONFLICT (outside write_set)":
+        return "moved in the project to where the step may not write"
+    if conflict.base is None:
+        return "added on both sides"
+    if conflict.ours is None:
+        return "deleted in the project, changed by the step"
+    if conflict.theirs is None:
+        return "changed in the project, deleted by the step"
+    return "changed on both sides"
+
+
+async def record(project: Project, head: RunHead, done: Done) -> None:
+    """Record an applied proposal or an undo in the log: by the owner, or here if the run has no owner."""
+    try:
+        await _record(project, head, done)
+    except StoreFault as fault:
+        fault.hint = f"{fault.hint}; then say it again: the files are as asked, only the log does not say so"
+        raise
+
+
+async def _record(project: Project, head: RunHead, done: Done) -> None:
+    root = head.root_run_id
+    number: int | None = None
+    while True:
+        try:
+            owned = own(project, root, goes_on=False)
+        except LeaseHeld:
+            number = leave(project, head, done) if number is None else number
+            taken = await until_taken(project, root, number)
+            if taken:
+                return
+            if taken is None:
+                raise _unrecorded(root) from None
+            continue
+        try:
+            now = owned.tree.now_ms()
+            if isinstance(done, AppliedRequest):
+                note_applied(owned.tree, head.run_id, done, now)
+            else:
+                note_undone(owned.tree, head.run_id, done, now)
+            owned.tree.requests_done += [] if number is None else [number]
+            owned.tree.commit()
+        finally:
+            owned.done()
+        return
+
+
+def _unrecorded(root: str) -> WorldError:
+    return WorldError(
+        "run.busy",
+        f"the files of the project are as asked, but the process that drives run {root} has not recorded it"
+        f" within {PATIENCE_S:g} s",
+        hint="say it again when it has ended: nothing is done twice",
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Undo: restore the project's files as they were before the merges of a step or a run
+#
+# Rules
+# * Only for finished runs: running steps rely on the files.
+# * By hash, newest merge first, atomically. If a file was changed since, nothing is reverted. The error names
+#   these files and the later changes.
+# * Safe to repeat. First the receipts store that it was done; then the log of the run records it. A crash in
+#   between loses nothing, and a repetition reverts nothing twice.
+# * Files that steps wrote in the project itself (`workspace_mode: shared`) were never merged and cannot be
+#   reverted here.
+
+_OPPOSITE = {"added": "deleted", "deleted": "added"}
+
+
+class _StepMerge(Struct, frozen=True):
+    """The merges of one step: at its end, or one by one by the tool calls of a lead agent."""
+
+    node: Node
+    receipts: dict[str, int]
+    """Each receipt with its time, oldest first."""
+    changes: list[ChangedPath]
+
+    @property
+    def last_ns(self) -> int:
+        return max(self.receipts.values())
+
+
+async def undo(project: Project, run: str, step: str | None = None, *, dry_run: bool = False) -> Undone:
+    """Revert the merges of a run, or of one of its steps, and record it.
+
+    Raises `NotFoundError` if nothing was merged, and `WorldError` with code `changes.changed_since` if the
+    files were changed since. A dry run changes nothing.
+    """
+    found = find_run(project, run)
+    top = None if step is None else found.step(step)
+    _check_over(found, top)
+    merges = _merges(project, found, top)
+    if not merges:
+        raise _nothing(found, top)
+    spaces = spaces_of(project)
+    assert spaces is not None, "what has a receipt was merged"
+    recorded = {id(one.node) for one in merges if is_undone(found.tree, one.node.run.id, one.node.path)}
+    times = {receipt: at for one in merges for receipt, at in one.receipts.items()}
+    newest_first = sorted(times, key=lambda receipt: times[receipt], reverse=True)
+    before = {receipt for receipt in newest_first if spaces.is_taken_back(receipt)}
+    reversal = spaces.undo(newest_first, dry_run=dry_run)
+    if reversal.blocked:
+        open_ones = [one for one in merges if id(one.node) not in recorded] if top is None else []
+        free = (one.node for one in open_ones if not spaces.undo(list(one.receipts), dry_run=True).blocked)
+        raise _blocked(project, found, reversal.blocked, next(free, None))
+    changes = [ChangedPath(one.path, _kind(one)) for one in reversal.steps]
+    back = {id(one.node): _taken_back(one, reversal, before) for one in merges}
+    if not dry_run:
+        for one in merges:
+            if id(one.node) not in recorded:
+                last = list(one.receipts)[-1]
+                done = UndoneRequest(one.node.path, last, back[id(one.node)], this_person())
+                await record(project, project.resolve(one.node.run.id), done)
+    steps = [
+        UndoneStep(
+            path=shown_path(found.run, one.node), changes=one.changes, already=id(one.node) in recorded
+        )
+        for one in merges
+    ]
+    return Undone(run_id=found.run.id, dry_run=dry_run, steps=steps, changes=changes)
+
+
+def _check_over(found: ResolvedRun, top: Node | None) -> None:
+    tree, root = found.tree, found.tree.root
+    if root.plan.open:  # an open run never ends by itself, but its subagents do
+        asked = list(leaves_below(tree, found.run, top))
+        live = next((node for node in asked if node.status not in TERMINAL), None)
+        if live is not None:
+            message = f"{live.path} is {live.status}: what it merged may still be needed"
+            raise AuthorError("run.not_over", message, hint=f"fanfold wait {shlex.quote(live.path)}")
+        return
+    status = run_status(tree.state, root)
+    if status not in RUN_TERMINAL:
+        hint = f"fanfold cancel {root.id} ends it; what it merged can be taken back then"
+        if status == PAUSED:
+            hint = f"fanfold resume {root.id} goes on with it; {hint}"
+        raise AuthorError(
+            "run.not_over", f"run {root.id} is {status}: its steps rely on the files", hint=hint
+        )
+
+
+def _merges(project: Project, found: ResolvedRun, top: Node | None) -> list[_StepMerge]:
+    """Return the merges whose receipts still exist, newest first."""
+    tree = found.tree
+    known: list[_StepMerge] = []
+    spaces = spaces_of(project)
+    for node in leaves_below(tree, found.run, top):
+        receipts = tree.memory.receipts.get((node.run.id, node.path))
+        if not receipts or spaces is None:
+            continue
+        try:
+            times = {receipt: spaces.receipt(receipt).merged_ns for receipt in receipts}
+        except NotFoundError:
+            continue
+        rows = tree.memory.changes_of(node.run.id, node.path)
+        known.append(_StepMerge(node, times, [ChangedPath(row.path, row.kind) for row in rows]))
+    return sorted(known, key=lambda one: one.last_ns, reverse=True)
+
+
+def _kind(step: PathRevision) -> str:
+    if step.before is None:
+        return "added"
+    return "deleted" if step.after is None else "modified"
+
+
+def _taken_back(merge: _StepMerge, reversal: Reversal, before: set[str]) -> list[ChangedPath]:
+    """Return the changes of undoing one step, for its record.
+
+    `before` are receipts that an earlier undo reverted, but was interrupted before it recorded that.
+    """
+    if before.issuperset(merge.receipts):
+        return [ChangedPath(one.path, _OPPOSITE.get(one.kind, one.kind)) for one in merge.changes]
+    own = {change.path for change in merge.changes}
+    return [ChangedPath(step.path, _kind(step)) for step in reversal.steps if step.path in own]
+
+
+def _nothing(found: ResolvedRun, top: Node | None) -> NotFoundError:
+    run, tree = found.run.id, found.tree
+    rows = [row for other in tree.memory.changes.values() for row in other]
+    if any(row.state == "proposed" for row in rows):
+        hint = f"what waits is not merged yet: fanfold diff {run} shows it"
+    elif any(row.state in ("merged", "applied") for row in rows):
+        hint = "what was there before is not known any more: gc may have cleared it away"
+    else:
+        hint = f"fanfold diff {run} shows what its steps changed"
+    whose = f"run {run}" if top is None else shown_path(found.run, top)
+    if top is not None and not isinstance(top, Composite) and top.step.workspace_mode == "shared":
+        hint = "it works in the project itself, so there was no merge to take back"
+    return NotFoundError("changes.none", f"nothing of {whose} was merged that could be taken back", hint=hint)
+
+
+def _blocked(
+    project: Project, found: ResolvedRun, blocked: Sequence[BlockedPath], free: Node | None
+) -> WorldError:
+    """Return the error for a blocked undo. `free` is the latest step that can be undone alone."""
+    rows = [{"path": one.path, "by": _whose(project, found.tree, one.by)} for one in blocked]
+    named = ", ".join(f"{row['path']} ({row['by'] or 'changed since'})" for row in rows[:MAX_SAID])
+    more = f" and {len(rows) - MAX_SAID} more" if len(rows) > MAX_SAID else ""
+    later = next((row["by"] for row in rows if row["by"]), "")
+    run = found.run.id
+    hint = f"fanfold diff {run} shows what was merged; put it right by hand"
+    if later:
+        other, _, step = later.partition(" ")
+        hint = f"take that back first: fanfold undo {other} {shlex.quote(step)}"
+    if free is not None:
+        step = shlex.quote(shown_path(found.run, free))
+        hint = f"step by step, what nobody changed can be taken back: fanfold undo {run} {step}; {hint}"
+    return WorldError(
+        "changes.changed_since",
+        f"somebody changed what was merged: {named}{more}; nothing was taken back",
+        hint=hint,
+        details={"changed": rows},
+    )
+
+
+def _whose(project: Project, tree: RunTree, receipt: str) -> str:
+    """Return the run and step of a later merge; empty if unknown."""
+    spaces = spaces_of(project) if receipt else None
+    if spaces is None:
+        return ""
+    origin = spaces.receipt(receipt).origin
+    try:
+        other = tree if origin == tree.root.id else project.view(origin)
+    except NotFoundError:
+        return ""
+    for (run, step), known in other.memory.receipts.items():
+        if receipt in known:
+            return f"{other.root.id} {other.state.runs[run].tree_path(step)}"
+    return ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Artifacts of a run
+
+
+class OpenedArtifact(Struct, frozen=True):
+    """An open file and its recorded data. The caller closes the file."""
+
+    about: PublishedFile
+    file: BufferedReader
+
+    def check(self) -> None:
+        """Raise unless the file still has the published content. Reads the whole file."""
+        if not is_whole(self.file, self.about.size, self.about.sha256):
+            message = f"artifacts/{self.about.name} of run {self.about.run_id} is not what the step published"
+            raise WorldError("artifact.changed", message, hint="fork from the step that made it")
+
+
+def list_artifacts(project: Project, run: str, at: int | None = None) -> ArtifactList:
+    """List the artifacts of a run and of the runs below it."""
+    found = find_run(project, run, at)
+    return ArtifactList(list(artifacts_below(found.tree, found.run)))
+
+
+def open_artifact(project: Project, run: str, name: str) -> OpenedArtifact:
+    """Open a published file by its name below `artifacts/`. Only files in the log can be opened."""
+    found = find_run(project, run)
+    about = next((one for one in artifacts_of(found.tree, found.run) if one.name == name), None)
+    if about is None:
+        hint = f"GET /api/runs/{found.run.id}/artifacts lists them"
+        raise NotFoundError("artifact.not_found", f"run {found.run.id} published no such file", hint=hint)
+    try:
+        file = open_published(project.runs_folder, found.run.id, name)
+    except OSError:
+        message = f"artifacts/{name} of run {found.run.id} is gone"
+        hint = "it was removed, or the run was imported without its files; fork from the step that made it"
+        raise NotFoundError("artifact.lost", message, hint=hint) from None
+    return OpenedArtifact(about, file)

@@ -1,0 +1,432 @@
+"""Fanfold from Python: open a project, start recipes, follow them, get typed results.
+
+async with fanfold.open(".") as ff:
+    run = await ff.start("audit.yaml", packages=["a", "b"])
+    async for event in run.events():
+        ...
+    result = await run.result()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
+
+from fanfold.api import history, run_handle, subagents
+from fanfold.api import subagents as delegation
+from fanfold.api.addresses import find_run
+from fanfold.api.approvals import AnswerResult
+from fanfold.api.changes import apply, diff, undo
+from fanfold.api.display import RunRow, run_row
+from fanfold.api.explain import explain_run, explain_step
+from fanfold.api.fork import AtTurn, ChosenAgents, at_turn, plan_fork, start_fork
+from fanfold.api.history import inspect, inspect_step, query, read_log
+from fanfold.api.limits import check_raised
+from fanfold.api.ownership import OwnedRun, take_over
+from fanfold.api.permission import Options
+from fanfold.api.planning import DraftRequest, draft_spec, workflow_suitable
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import DraftedSpec, Suitability
+from fanfold.api.result import Result, TypedResult, check_type, promise_output
+from fanfold.api.retry import RetryOptions, plan_retry
+from fanfold.api.run_documents import ApplyResult, InspectDocument, InspectStepDocument, RunChanges, Undone
+from fanfold.api.run_handle import API, RunHandle, all_checked
+from fanfold.api.run_list import list_runs
+from fanfold.api.start import start
+from fanfold.api.step_documents import ExplainedRun, ExplainedStep
+from fanfold.api.subagents import Subagent
+from fanfold.api.transcripts import Transcript, TranscriptEntry
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Envelope, LimitsRaised
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.language.builder import Recipe
+from fanfold.language.json_text import schema_of
+from fanfold.sessions.processes import finish_despite_cancel
+from fanfold.store.search import NO_FILTERS, Filters, Hit
+
+# -----------------------------------------------------------------------------------------------------------
+# Read access to a project: its runs, their steps, logs, transcripts and changes
+
+
+@all_checked
+class ProjectReader:
+    """The read-only methods of an open project; see `Client`."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+
+    def inspect(self, run: str) -> InspectDocument:
+        """Return a run with its steps and its child runs, as its log is now."""
+        return inspect(self.project, run)
+
+    def inspect_step(self, run: str, step: str) -> InspectStepDocument:
+        """Return one step of a run, or a subagent of one."""
+        return inspect_step(self.project, run, step)
+
+    def explain(self, run: str, step: str | None = None) -> ExplainedRun | ExplainedStep:
+        """Explain the current status of a run, or of one step."""
+        return explain_run(self.project, run) if step is None else explain_step(self.project, run, step)
+
+    def query(
+        self, *words: str, run: str | None = None, most: int = 5, filters: Filters = NO_FILTERS
+    ) -> list[Hit]:
+        """Search outputs for any of the words, best match first.
+
+        With `run`, search only that run and the runs below it.
+        """
+        return query(self.project, words, filters, run=run, most=most).hits
+
+    def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
+        """Return the recorded events of a run, or of its whole tree."""
+        return list(read_log(self.project, self.project.resolve(run), whole_tree=tree))
+
+    def transcript(self, run: str, step: str, *, attempt: int | None = None) -> Transcript:
+        """Return the conversation and tool calls of a step's agent, a subagent, or a session by its id."""
+        return history.transcript(self.project, run, step, attempt)
+
+    async def follow_transcript(
+        self, run: str, step: str, *, attempt: int | None = None
+    ) -> AsyncIterator[TranscriptEntry]:
+        """Yield the entries of a transcript from the first, then live until the step has finished."""
+        found = find_run(self.project, run)
+        async for entries in history.follow_transcript(self.project, found, step, attempt):
+            for entry in entries:
+                yield entry
+
+    def diff(self, run: str, step: str | None = None) -> RunChanges:
+        """Return the file changes of the steps of a run, each with a patch if one is available."""
+        return diff(self.project, run, step)
+
+    def runs(self, limit: int = 100) -> list[RunRow]:
+        """List root runs, newest first."""
+        return list_runs(self.project, limit=limit)
+
+
+T = TypeVar("T")
+AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
+"""A recipe by name, by file, or built in code."""
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options of a subagent besides its role and its task; see `Task`."""
+
+    name: str
+    timeout_ms: int
+    write_set: tuple[str, ...]
+    merge: delegation.Merge | None
+    on_conflict: Literal["fail", "resolve"]
+    shared: bool
+    output_schema: JSON | type
+    """A JSON Schema, or a class that has one: a pydantic model, a dataclass, a msgspec struct."""
+    parent: str
+
+
+class AgentsOptions(TypedDict, total=False):
+    """The agents of a run that is made from another run."""
+
+    model: str | None
+    backend: str | None
+    script: str | None
+
+
+@all_checked
+class Client(ProjectReader):
+    """An open project. Use it as an async context manager; leaving it pauses its running runs."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__(project)
+        self._runs: set[RunHandle] = set()
+        """Runs that this client drives, or whose failure may not have been reported."""
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<project {self.project.folder}>"
+
+    async def __aenter__(self) -> Self:
+        self.project.check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Pause the runs that this client drives, then close the project, even if the caller is cancelled.
+
+        This can take a while: an agent may finish its turn, and a function has ten seconds to stop.
+        """
+        if self._process != os.getpid():
+            return  # a forked process owns no runs
+        runs = [run for run in self._runs if not run.is_stranded]
+        for run in runs:
+            run.check_loop()
+        try:
+            works = [run.let_go() for run in runs]
+            await finish_despite_cancel(asyncio.gather(*works, return_exceptions=True))
+        finally:
+            self.project.close()
+            for run in runs:
+                run.tell_unheard()
+
+    async def start(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> RunHandle:
+        """Start a recipe: a name, a file, or a `Recipe`. Inputs are given by name or as a mapping."""
+        return self._drive(self._record(recipe, inputs or {}, named, options))
+
+    @overload
+    async def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result: ...
+    @overload
+    async def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T],
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> TypedResult[T]: ...
+    async def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T] | None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result | TypedResult[T]:
+        """Run a recipe until it finishes, pauses, or waits only for people; return its result.
+
+        With `output`, a type, the output is a value of that type.
+        """
+        if output is not None:
+            check_type(output)
+        owned = self._record(recipe, inputs or {}, named, options, output)
+        run = self._drive(owned, leave_when_waiting=True)
+        async for _ in run.follow():
+            pass  # until the run has no owner: the caller may answer or resume it at once
+        return run.result_now() if output is None else run.result_now(output)
+
+    def _record(
+        self,
+        recipe: AnyRecipe,
+        inputs: Mapping[str, JSON],
+        named: Mapping[str, JSON],
+        options: Options | None,
+        output: type | None = None,
+    ) -> OwnedRun:
+        options = options or Options()
+        for name in named:
+            if name in inputs:
+                message = f'input "{name}" is given twice: by its name and in `inputs`'
+                raise AuthorError("usage.conflict", message, hint="leave one of them out")
+        plan = self.plan_of(recipe, scripted=options.script is not None)
+        plan = plan if output is None else promise_output(plan, output)
+        return start(self.project, plan, {**inputs, **named}, options)
+
+    def plan_of(self, recipe: AnyRecipe, *, scripted: bool = False) -> Plan:
+        """Return the plan of a recipe given by name, by file or as a `Recipe`; raises `FileRefused`."""
+        return self.project.plan_of(recipe, scripted=scripted)
+
+    async def resume(
+        self,
+        run: str,
+        *,
+        max_agents: int | None = None,
+        max_steps: int | None = None,
+        budget_tokens: int | None = None,
+        budget_micro_usd: int | None = None,
+        wait: bool = False,
+    ) -> RunHandle:
+        """Acquire and resume a run that is paused or has no owner, with higher limits if given.
+
+        A provider that the run waits for is tried at once, unless `wait` keeps the time of the next attempt.
+        """
+        root = self.project.resolve(run).root_run_id
+        for handle in [one for one in self._runs if one.id == root]:
+            await handle.release_if_at_rest()
+        wanted = LimitsRaised(max_agents, max_steps, budget_tokens, budget_micro_usd)
+        raised = None
+        if wanted != LimitsRaised():
+            raised = check_raised(self.project, self.project.view(root), wanted)
+        return self._drive(take_over(self.project, root), resumed=True, raised=raised, keep_waits=wait)
+
+    def _drive(
+        self,
+        owned: OwnedRun,
+        *,
+        resumed: bool = False,
+        raised: LimitsRaised | None = None,
+        keep_waits: bool = False,
+        leave_when_waiting: bool = False,
+    ) -> RunHandle:
+        handle = RunHandle(
+            owned,
+            resumed=resumed,
+            raised=raised,
+            keep_waits=keep_waits,
+            leave_when_waiting=leave_when_waiting,
+        )
+        self._runs.add(handle)
+        handle.when_at_rest(self._runs.discard)  # a project may start any number of runs
+        return handle
+
+    async def fork(
+        self,
+        run: str,
+        step: str | None = None,
+        *,
+        inputs: Mapping[str, JSON] | None = None,
+        prompts: Mapping[str, str] | None = None,
+        turn: int | None = None,
+        say: str | None = None,
+        yes: bool = False,
+        **agents: Unpack[AgentsOptions],
+    ) -> RunHandle:
+        """Start a new run from another one. It reuses every result that the change does not affect.
+
+        With `turn`, the agent of the step continues its conversation as it was after that turn; `say` is its
+        next prompt. `yes` grants what the recipe declares, if the run would have to ask. The agents are those
+        of the original run, unless a `model`, a `backend` or the text of a `script` is given.
+        """
+        found = find_run(self.project, run)
+        path = None if step is None else found.tree_path(step)
+        at = at_turn(turn, say)
+        chosen = ChosenAgents(**agents)
+        fork = plan_fork(found.tree, path, inputs or {}, prompts or {}, at, chosen)
+        return self._drive(start_fork(self.project, fork, yes=yes))
+
+    async def retry(
+        self,
+        run: str,
+        *,
+        recipe: Recipe | None = None,
+        yes: bool = False,
+        **agents: Unpack[AgentsOptions],
+    ) -> RunHandle:
+        """Start a new run that repeats what did not succeed in another run and keeps what completed.
+
+        The recipe is read again from its file. A recipe that was built in code is passed again, or reused as
+        it was. Its agents are chosen as for a fork. `yes` grants what the recipe declares beyond the earlier
+        permission.
+        """
+        tree = find_run(self.project, run).tree
+        wanted = RetryOptions(agents=ChosenAgents(**agents), recipe=recipe)
+        return self._drive(start_fork(self.project, plan_retry(self.project, tree, wanted), yes=yes))
+
+    async def apply(self, run: str, step: str, *, dry_run: bool = False) -> ApplyResult:
+        """Merge the proposal of a step into the project as it is now."""
+        return await apply(self.project, run, step, dry_run=dry_run)
+
+    async def undo(self, run: str, step: str | None = None, *, dry_run: bool = False) -> Undone:
+        """Revert the merges of a finished run or one of its steps, unless their files changed since."""
+        return await undo(self.project, run, step, dry_run=dry_run)
+
+    # Requests to a run, regardless of the process that drives it
+
+    async def approve(
+        self,
+        run: str,
+        step: str | None = None,
+        *,
+        choice: str | None = None,
+        comment: str | None = None,
+        edited: JSON = None,
+    ) -> AnswerResult:
+        """Approve (without `step`, the only open approval), or pick one of its choices.
+
+        Waits until the answer is recorded. A run without an owner continues in the background.
+        """
+        return await run_handle.answer(self.project, run, step, choice or "approve", comment, edited, by=API)
+
+    async def reject(self, run: str, step: str | None = None, *, comment: str | None = None) -> AnswerResult:
+        """Reject an approval."""
+        return await run_handle.answer(self.project, run, step, "reject", comment, by=API)
+
+    async def answer(self, run: str, step: str, answer: JSON) -> AnswerResult:
+        """Answer the question of an `ask` step: with text, or with data that fits its schema."""
+        return await run_handle.reply(self.project, run, step, run_handle.as_answer(answer), by=API)
+
+    async def pause(self, run: str) -> RunRow:
+        """Pause a run and wait until it has paused; `resume` continues it."""
+        return run_row(await run_handle.pause(self.project, run))
+
+    async def cancel(self, run: str) -> RunRow:
+        """Cancel a run or child run and wait until nothing of it is running."""
+        return run_row(await run_handle.cancel(self.project, run))
+
+    # Subagents
+
+    async def spawn_agent(
+        self,
+        role: str,
+        task: str,
+        *,
+        options: Options | None = None,
+        key: str = "",
+        **more: Unpack[TaskOptions],
+    ) -> Subagent:
+        """Delegate a task to a background subagent. With the same `key` it is not started again."""
+        if isinstance(schema := more.get("output_schema"), type):
+            more["output_schema"] = schema_of(schema)
+        wanted = delegation.Task(role=role, task=task, **more)
+        return await subagents.spawn(self.project, wanted, options or Options(), key=key)
+
+    async def fork_agent(self, name: str, turn: int, say: str | None = None) -> Subagent:
+        """Start a new subagent that continues the conversation of another one after a turn."""
+        return await subagents.fork_subagent(self.project, name, AtTurn(turn, say))
+
+    async def wait_agent(self, *names: str, timeout_s: float = subagents.WAIT_S) -> dict[str, list[Subagent]]:
+        """Wait until the subagents finished or the time is over; return them by status.
+
+        Without names, wait for all running subagents. If none is running, return those that finished last.
+        """
+        return await subagents.wait(self.project, names, timeout_s)
+
+    async def send_input(self, name: str, text: str | None = None, *, resume: bool = False) -> Subagent:
+        """Send a message to a subagent: its next turn. `resume` continues one that lost its process."""
+        return await subagents.send_input(self.project, name, text, resume=resume)
+
+    async def close_agent(self, name: str) -> Subagent:
+        """Cancel a subagent that is queued or running; close any other permanently."""
+        return await subagents.close(self.project, name)
+
+    def list_agents(self) -> list[Subagent]:
+        """List all subagents of the project, oldest first."""
+        return subagents.list_subagents(self.project)
+
+    # Planning
+
+    async def plan(
+        self, task: str, *, refine: str | None = None, use_model: bool = True, options: Options | None = None
+    ) -> DraftedSpec:
+        """Draft a recipe for a task, or change the recipe that `refine` names; nothing is run."""
+        found = None if refine is None else self.project.find_recipe(refine)
+        return await draft_spec(
+            self.project, DraftRequest(task=task, refine=found, use_model=use_model), options or Options()
+        )
+
+    async def workflow_suitable(self, text: str) -> Suitability:
+        """Return whether a request suits a workflow of several agents, with the reason."""
+        return await workflow_suitable(self.project, text)

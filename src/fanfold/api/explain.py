@@ -1,0 +1,464 @@
+"""Explain the status of a run or a step, when it started, and which files it used."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from fanfold.agents import tool_names
+from fanfold.agents.entries import FailedRequest, QueuedRequest, Response, ToolCall
+from fanfold.api.addresses import find_run
+from fanfold.api.approvals import REASON_CHARS, approval_document, gist, is_open, named_path, status_of
+from fanfold.api.display import duration, when
+from fanfold.api.history import how_to_go_on
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import SuggestedSet
+from fanfold.api.run_documents import how_to_retry, run_error, wait_text
+from fanfold.api.step_documents import (
+    ExplainedRun,
+    ExplainedStep,
+    ExplanationDocument,
+    HistoryEntry,
+    UsedSets,
+    explained,
+    last_objections,
+)
+from fanfold.api.transitions import Transitions, step_at
+from fanfold.engine.run_tree import RunTree, run_status
+from fanfold.kernel.events import StepAdded, event_of
+from fanfold.kernel.explain import SENTENCES
+from fanfold.kernel.explain import explain as explain_node
+from fanfold.kernel.paths import escape
+from fanfold.kernel.plan import EVERYTHING, JSON, GroupAction, Step
+from fanfold.kernel.state import (
+    COMPLETED,
+    DEFERRED,
+    HELD,
+    INTERRUPTED,
+    LEAF,
+    MAP,
+    PAUSED,
+    READY,
+    RUN_TERMINAL,
+    WAITING,
+    Composite,
+    Node,
+    Run,
+)
+from fanfold.language.terminal import shorten_line
+from fanfold.sessions.log import read_entries, read_recorded
+from fanfold.steps.ids import session_id
+from fanfold.steps.records import is_agent, sessions_of
+from fanfold.steps.run_config import how_to_resume
+from fanfold.steps.values import is_below
+
+# -----------------------------------------------------------------------------------------------------------
+# The files that steps read and changed, and the sets that these files suggest
+#
+# Rules
+# * Only evidence counts: the recorded changes of merges, and the calls of file tools in sessions. A step that
+#   ran programs or Python code may have used more files. Then this is reported, and nothing is guessed.
+# * Paths of the instances of a map are written with the item (`{{item}}`) if that gives one set. Then the
+#   instances do not conflict with each other.
+# * A suggestion is a proposal for a person. Many files of one folder become a pattern, which may be too wide.
+
+MAX_LISTED = 6
+"""More paths than this become patterns."""
+PROGRAMS = "it ran programs"
+CODE = "it ran Python code"
+FAILED = "it did not complete"
+_INSTANCE = r"\[\d+\]|#\d+"
+_READING = frozenset({"list_files", "search_files"})
+_WRITING = frozenset({"write_file", "edit_file", "delete_file"})
+_ELSEWHERE = frozenset({"read_output", "fetch_url", "query_workflow", "final_output"})
+"""Tools that use no file of the project."""
+
+
+class StepTouch:
+    """The files that one step used, over its instances, attempts and runs."""
+
+    def __init__(self) -> None:
+        self.runs: set[str] = set()
+        self.reads: set[str] = set()
+        self.writes: set[str] = set()
+        self._named: dict[str, set[str]] = {"reads": set(), "writes": set()}
+        """The same paths, with the items of a map as placeholders."""
+        self.unseen_reads = ""
+        self.unseen_writes = ""
+
+    def look_at(self, tree: RunTree, node: Node) -> None:
+        """Add the files of one instance."""
+        self.runs.add(node.run.id)
+        reads, writes = self._of_sessions(tree, node)
+        isolated = node.step.workspace_mode == "isolated"
+        if isolated:
+            rows = tree.memory.changes_of(node.run.id, node.path)
+            writes = {row.path for row in rows if row.state != "discarded"}
+            self.unseen_writes = ""
+            if node.status != COMPLETED and not self.writes:
+                self.unseen_writes = FAILED  # its changes were not merged
+        for name, found in (("reads", reads), ("writes", writes)):
+            (self.reads if name == "reads" else self.writes).update(found)
+            self._named[name].update(_with_item(tree, node, found))
+
+    def _of_sessions(self, tree: RunTree, node: Node) -> tuple[set[str], set[str]]:
+        reads: set[str] = set()
+        writes: set[str] = set()
+        if not is_agent(node):
+            self.unseen_reads = self.unseen_writes = PROGRAMS if node.step.type == "command" else CODE
+            return reads, writes
+        for attempt in range(1, node.attempt + 1):
+            for entry in read_entries(tree.store, session_id(node.run.id, node.path, attempt)):
+                if isinstance(entry, Response):
+                    for call in entry.tool_calls:
+                        reads.update(self._read(call.tool, call.args))
+                elif isinstance(entry, ToolCall):
+                    writes.update(_written(entry.tool, entry.args))
+        return reads, writes
+
+    def _read(self, tool: str, args: JSON) -> Iterator[str]:
+        given = args if isinstance(args, dict) else {}
+        path = _plain(str(given.get("path") or ""))
+        if tool in ("read_file", "edit_file"):
+            yield escape(path)
+        elif tool in _READING:
+            glob = str(given.get("glob") or "**/*")
+            yield f"{escape(path)}/{glob}" if path else glob
+        elif tool == "apply_patch":
+            yield from map(escape, _patched(given))
+        elif tool not in _ELSEWHERE and tool not in _WRITING:
+            self.unseen_reads = self.unseen_writes = PROGRAMS
+
+    def used(self) -> UsedSets:
+        """Return the used files, as paths."""
+        return UsedSets(sorted(self.reads), sorted(self.writes), self.unseen_reads, self.unseen_writes)
+
+    def proposed(self, key: str) -> list[str]:
+        """Return a set that contains all used files."""
+        plain = self.reads if key == "reads" else self.writes
+        named = self._named[key]
+        patterns = named if len(named) < len(plain) else plain
+        if key == "writes":
+            patterns = {one if "{{" in one else escape(one) for one in patterns}
+        return fold_paths(patterns)
+
+
+def works_on_files(node: Node) -> bool:
+    """Whether a step could have used a file. Steps that ask, wait or compute values cannot."""
+    return node.kind == LEAF and bool(node.attempt) and node.step.traits.workspace not in ("none", "claims")
+
+
+def touched_by(tree: RunTree, run: Run, seen: dict[str, StepTouch]) -> None:
+    """Add the files that the steps of a run used, by their path in the recipe."""
+    for node in run.nodes.values():
+        if works_on_files(node):
+            seen.setdefault(recipe_path(node), StepTouch()).look_at(tree, node)
+
+
+def recipe_path(node: Node) -> str:
+    """Return the path of an instance's step in the recipe: without items and iterations."""
+    return re.sub(_INSTANCE, "", node.path)
+
+
+def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, StepTouch]) -> list[SuggestedSet]:
+    """Suggest sets for steps whose declared sets differ from the files they used."""
+    found: list[SuggestedSet] = []
+    for path, step in steps:
+        touched = seen.get(path)
+        if touched is not None:
+            found += _suggest(recipe, path, step, touched)
+    return found
+
+
+def _suggest(recipe: str, path: str, step: Step, touched: StepTouch) -> Iterator[SuggestedSet]:
+    runs = len(touched.runs)
+    if step.posture == "writer" and not touched.unseen_writes:
+        proposed = touched.proposed("writes")
+        note = "" if proposed else "it changed nothing: a role that only reads would do"
+        if proposed != sorted(step.write_set):
+            yield SuggestedSet(
+                recipe=recipe,
+                step=path,
+                key="write_set",
+                declared=list(step.write_set),
+                proposed=proposed,
+                runs=runs,
+                note=note,
+            )
+    if step.read_set == EVERYTHING and touched.reads and not touched.unseen_reads:
+        proposed = touched.proposed("reads")
+        if proposed != list(EVERYTHING):
+            yield SuggestedSet(
+                recipe=recipe,
+                step=path,
+                key="read_set",
+                declared=list(step.read_set),
+                proposed=proposed,
+                runs=runs,
+            )
+
+
+def plan_steps(steps: Iterable[Step], prefix: str = "") -> Iterator[tuple[str, Step]]:
+    """Yield the leaf steps of a plan, by their path in the recipe."""
+    for step in steps:
+        path = f"{prefix}{step.id}"
+        if isinstance(step.action, GroupAction):
+            yield from plan_steps(step.action.steps, f"{path}/")
+        else:
+            yield path, step
+
+
+def fold_paths(paths: Iterable[str]) -> list[str]:
+    """Return few paths unchanged, and many paths as patterns of folders and file types.
+
+    >>> fold_paths([f"src/m{n}.py" for n in range(9)] + ["README.md"])
+    ['README.md', 'src/*.py']
+    """
+    found = sorted(set(paths))
+    if len(found) <= MAX_LISTED:
+        return found
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for path in found:
+        kinds.setdefault((posixpath.dirname(path), posixpath.splitext(path)[1]), []).append(path)
+    patterns = sorted(
+        one
+        for (folder, ending), held in kinds.items()
+        for one in (held if len(held) < 3 else [posixpath.join(folder, f"*{ending}")])
+    )
+    if len(patterns) <= MAX_LISTED:
+        return patterns
+    tops = {path.partition("/")[0] if "/" in path else "" for path in found}
+    return sorted(f"{top}/**" if top else "*" for top in tops)
+
+
+def _with_item(tree: RunTree, node: Node, paths: set[str]) -> set[str]:
+    """Replace the item's text in the paths of a map's instance with `{{item}}`."""
+    above: Node | None = node
+    while above is not None and above.kind != MAP:
+        above = above.parent
+    if above is None or not paths:
+        return paths
+    name = above.step.item_name
+    item = tree.values.at(node).get(name)
+    if not isinstance(item, str) or not item:
+        return paths
+    whole = re.compile(rf"(?<![^\W_]){re.escape(item)}(?![^\W_])")  # not a part of a longer word
+    return {whole.sub(lambda _: "{{" + name + "}}", path) for path in paths}
+
+
+def _written(tool: str, args: JSON) -> list[str]:
+    given = args if isinstance(args, dict) else {}
+    if tool in _WRITING:
+        return [_plain(str(given.get("path") or ""))]
+    return _patched(given) if tool == "apply_patch" else []
+
+
+def _patched(given: dict[str, JSON]) -> list[str]:
+    try:
+        changes = tool_names.parse(str(given.get("patch") or ""))
+    except tool_names.PatchError:
+        return []
+    return [name for change in changes for name in (change.old, change.new) if name is not None]
+
+
+def _plain(path: str) -> str:
+    return "" if path in ("", ".") else posixpath.normpath(path)
+
+
+MAX_STEPS = 1_000
+MAX_SAID_CHARS = 200
+SOON_MS = 50
+"""A step that starts within this time after its last dependency did not wait for anything else."""
+
+
+def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
+    """Explain the status of one step, with its history from the log."""
+    found = find_run(project, run)
+    node = found.step(step)
+    return ExplainedStep(
+        **structs.asdict(explain_in(found.tree, node)),
+        ran_then="; ".join(
+            part for part in (_why_then(node, _added_at(project, node)), _held_by(found.tree, node)) if part
+        ),
+        history=sorted(
+            (*_history(project, found.tree, node), *_waits_of_requests(project, node)),
+            key=lambda entry: entry.at or "",
+        ),
+        approval=approval_document(found.tree, node) if is_open(node) else UNSET,
+        **_used(found.tree, node),
+    )
+
+
+def explain_in(tree: RunTree, node: Node) -> ExplanationDocument:
+    """Return the kernel's explanation, with the run that holds the files a step waits for."""
+    found = structs.replace(explained(explain_node(tree.state, node)), status=status_of(tree, node))
+    found = structs.replace(found, message=found.message.replace(found.path, named_path(tree, node), 1))
+    if node.error is not None and node.error.message:
+        short = gist(node.error, REASON_CHARS)
+        found = structs.replace(found, message=found.message.replace(node.error.message, short))
+    if said := last_objections(tree, node):
+        found = structs.replace(found, message=f"{found.message}: {shorten_line(said[0], MAX_SAID_CHARS)}")
+    if node.reason == DEFERRED and node.status == WAITING:
+        wait = tree.state.waits[node.subject]
+        told = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
+        return structs.replace(found, message=f"{found.path} waits: {told}", blocked_by=[wait.subject])
+    holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
+    if not holder:
+        return found
+    return structs.replace(found, message=f"{found.message} ({holder})", blocked_by=[holder])
+
+
+def _used(tree: RunTree, node: Node) -> dict[str, Any]:
+    """Return the files that a step used, and the sets that all instances of its step suggest."""
+    if not works_on_files(node):
+        return {}
+    alone = StepTouch()
+    alone.look_at(tree, node)
+    seen: dict[str, StepTouch] = {}
+    touched_by(tree, node.run, seen)
+    path = recipe_path(node)
+    suggested = suggest(node.run.plan.name, [(path, node.step)], seen)
+    return {"used": alone.used(), "suggested": suggested}
+
+
+def explain_run(project: Project, run: str) -> ExplainedRun:
+    """Explain the status of a run, and of its steps that did not complete at once."""
+    tree, found = find_run(project, run)
+    status = run_status(tree.state, found)
+    reason, sentence, blockers = _reason(tree, found, status)
+    if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
+        on = how_to_go_on(tree, driven=False) or how_to_resume(tree.root.id)
+        sentence += f"; no process drives it: {on}"
+    elif reason == "open" and (on := how_to_go_on(tree, driven=project.has_owner(tree.root.id))):
+        sentence += f"; {on} goes on"
+    if again := how_to_retry(tree):
+        sentence += f"; {again} runs again what did not complete"
+    steps = [explain_in(tree, node) for node in _interesting(tree, found)]
+    return ExplainedRun(
+        path=found.path,
+        status=status,
+        reason=reason,
+        blocked_by=[node.run.tree_path(node.path) for node in blockers],
+        message=f"run {found.id} {sentence}",
+        steps=steps[:MAX_STEPS],
+    )
+
+
+def _history(project: Project, tree: RunTree, node: Node) -> Iterator[HistoryEntry]:
+    """Yield the transitions of one step from the log, in order."""
+    path = node.run.tree_path(node.path)
+    transitions = Transitions(lambda run, at: step_at(tree, run, at))
+    for envelope in project.store.log(node.run.id):
+        one = transitions.read(envelope)
+        if one is not None and one.path == path:
+            yield HistoryEntry(when(one.at), one.text)
+
+
+def _waits_of_requests(project: Project, node: Node) -> Iterator[HistoryEntry]:
+    """Yield the requests of an agent that failed, or waited for the provider."""
+    for attempt in range(1, node.attempt + 1) if is_agent(node) else ():
+        for session in sessions_of(project.store, node, attempt):
+            for envelope, entry in read_recorded(project.store, session):
+                if not isinstance(entry, FailedRequest | QueuedRequest):
+                    continue
+                is_failed = isinstance(entry, FailedRequest)
+                later = (when(entry.next_at) or "")[11:19]
+                after = f"; next attempt at {later}" if later else "; given up" if is_failed else ""
+                text = f"request {'failed' if is_failed else 'waits'}: {entry.message}{after}"
+                yield HistoryEntry(when(envelope.at), shorten_line(text, MAX_SAID_CHARS))
+
+
+def _added_at(project: Project, node: Node) -> int:
+    """Return when a step was added to an open run; 0 for a step of a recipe."""
+    if not node.run.plan.open:
+        return 0
+    for envelope in project.store.log(node.run.id):
+        event = event_of(envelope)
+        if isinstance(event.data, StepAdded) and event.data.step.id == node.path:
+            return event.at
+    return 0
+
+
+def _why_then(node: Node, added_at: int) -> str:
+    """Describe what a started step had waited for."""
+    if not node.started_at or isinstance(node, Composite):
+        return ""
+    before = [one for one in _dependencies(node) if one.ended_at]
+    if added_at and all(one.ended_at <= added_at for one in before):
+        waited = node.started_at - added_at
+        late = f", and started {duration(waited)} later (slots, conflicts)" if waited >= SOON_MS else ""
+        return f"it could start when it was asked for{late}"
+    if not before:
+        return "it depends on no other step"
+    last = max(before, key=lambda one: one.ended_at)
+    waited = node.started_at - last.ended_at
+    text = f"it could start when {last.run.tree_path(last.path)} had ended"
+    if waited < SOON_MS:
+        return text
+    return f"{text}, and started {duration(waited)} later (slots, conflicts, retries)"
+
+
+def _held_by(now: RunTree, node: Node) -> str:
+    """Describe the last reason that held a ready step back, found by folding the log again."""
+    if node.kind != LEAF or not node.started_at:
+        return ""
+    envelopes = now.store.tree(now.root.id)
+    tree = RunTree.reading(now.store, next(envelopes))
+    told = ""
+    for envelope in envelopes:
+        tree.catch_up([envelope])
+        run = tree.state.runs.get(node.run.id)
+        then = run.nodes.get(node.path) if run is not None else None
+        if then is None or then.status != READY or then.holding or tree.state.agenda:
+            if then is not None and then.started_at:
+                break
+            continue
+        why = explain_node(tree.state, then)
+        names = ", ".join(why.blocked_by[:5])
+        told = SENTENCES[why.reason].removeprefix("is ready; ").removeprefix("is held back: ")
+        told = f"until then it was held back: {told}" + (f" ({names})" if names else "")
+    return told
+
+
+def _dependencies(node: Node) -> list[Node]:
+    prefix = node.path.rpartition("/")[0]
+    edges = node.step.depends_on + node.step.after
+    names = [f"{prefix}/{name}" if prefix else name for name in edges]
+    return [node.run.nodes[name] for name in names if name in node.run.nodes]
+
+
+def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]:
+    nodes = list(run.nodes.values())
+    if status in RUN_TERMINAL:
+        failed = [node for node in nodes if node.status in ("failed", "timed_out")]
+        error = run_error(tree, run)
+        text = status.replace("_", " ") + (f": {gist(error, REASON_CHARS)}" if error is not None else "")
+        return status, text, failed
+    if status == PAUSED:
+        error = run_error(tree, run)
+        reason = "budget" if tree.state.pausing == "budget" else "paused"
+        return reason, error.message.removeprefix("the run ") if error is not None else "is paused", []
+    if status == WAITING and tree.state.deferred and not any(is_open(node) for node in nodes):
+        wait = min(tree.state.waits.values(), key=lambda one: one.until)
+        told = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
+        return wait.reason, f"waits: {told}", []
+    if status == WAITING and run.growing:
+        lost = [node for node in nodes if node.status == WAITING and node.reason == INTERRUPTED]
+        return "open", "is open: it waits for somebody to ask for something", lost
+    if status == WAITING:
+        return "approval", SENTENCES["approval"], [node for node in nodes if is_open(node)]
+    flying = [node for node in tree.state.in_flight.values() if node.run is run]
+    return "running", "runs", sorted(flying, key=lambda node: node.order)
+
+
+def _interesting(tree: RunTree, run: Run) -> Iterator[Node]:
+    """Yield the steps that did not complete at the first attempt."""
+    inside = [other for other in tree.state.runs.values() if is_below(other, run)]
+    for one in inside:
+        for node in one.nodes.values():
+            if node.status != COMPLETED or node.attempt > 1:
+                yield node

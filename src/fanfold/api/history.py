@@ -1,0 +1,475 @@
+"""Inspect, follow, list and search runs, and read their logs and transcripts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from time import monotonic, time
+from typing import Protocol, TypeVar
+
+from msgspec import Struct, structs
+
+from fanfold.api.addresses import ResolvedRun, find_run, find_speaker
+from fanfold.api.approvals import due_at, how_to_answer, open_approvals, shown
+from fanfold.api.display import RunRow
+from fanfold.api.limits import how_to_raise
+from fanfold.api.project import Project
+from fanfold.api.report import executive_report
+from fanfold.api.run_documents import (
+    InspectDocument,
+    InspectStepDocument,
+    inspect_document,
+    inspect_step_document,
+    state_document,
+)
+from fanfold.api.run_list import listed, owner_of
+from fanfold.api.step_documents import Row, run_rows
+from fanfold.api.transcripts import (
+    SessionRef,
+    Transcript,
+    TranscriptBuilder,
+    TranscriptEntry,
+    earlier,
+    last_turn,
+    speaker_of,
+    transcript_of,
+)
+from fanfold.engine.children import is_interrupted
+from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
+from fanfold.errors import AuthorError, FanfoldError, NotFoundError
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.state import PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
+from fanfold.steps.records import child_name, sessions_of
+from fanfold.steps.run_config import how_to_resume, is_chat
+from fanfold.store.protocol import RunHead, Store
+from fanfold.store.search import KINDS, NO_FILTERS, Filters, Hit, Search
+
+
+def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectDocument:
+    """Return a run with its child runs, as its log is now."""
+    return inspect_found(project, find_run(project, run), with_state=with_state)
+
+
+def inspect_found(
+    project: Project, found: ResolvedRun, *, with_state: bool = False, only: Collection[str] | None = None
+) -> InspectDocument:
+    """Return the document of a resolved run. `only` selects steps by their path in the tree."""
+    owner = owner_of(project, found.root_id)
+    head = project.store.head(found.run.id)
+    forked_from = None if head is None else head.forked_from
+    document = inspect_document(found.tree, found.run, only)
+    document = structs.replace(document, owner=owner, forked_from=forked_from)
+    if only is None:
+        document = structs.replace(
+            document, report=executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
+        )
+    return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
+
+
+def step_rows(found: ResolvedRun, *, every: bool = False) -> list[Row]:
+    """Return the steps in plan order as rows. Large fan-outs show what needs attention, unless `every`."""
+    return run_rows(found.tree, found.run, int(time() * 1_000), every=every)
+
+
+def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
+    """Return one step of a run by its path, or the latest turn of a subagent by its name."""
+    found = find_run(project, run)
+    turns = found.turns(step)
+    return inspect_step_document(found.tree, turns[-1] if turns else found.step(step))
+
+
+def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
+    """Return the command that answers the run, raises its limits or resumes it.
+
+    Empty for a finished run, and for an open run in which nothing can continue. Questions whose time-out has
+    passed are not offered: the next process that drives the run applies the time-out.
+    """
+    status = run_status(tree.state, tree.root)
+    if status in RUN_TERMINAL:
+        return ""
+    if tree.root.growing:
+        return "" if driven else _how_to_go_on_open(tree, status)
+    if status == WAITING:
+        now = wall_clock_ms()
+        asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
+        if asked:
+            return how_to_answer(tree.root.id, asked[0].path, asked[0])
+        return "" if driven else how_to_resume(tree.root.id)
+    if tree.state.pausing == "budget":
+        return how_to_raise(tree)
+    return how_to_resume(tree.root.id) if tree.state.pausing else ""
+
+
+def _how_to_go_on_open(tree: RunTree, status: str) -> str:
+    """Return the command that resumes an open run, or its subagent that lost its process."""
+    root = tree.root
+    if is_chat(root.id) or status == PAUSED:
+        return how_to_resume(root.id)
+    lost = next(
+        (path for path, node in root.nodes.items() if is_interrupted(node) or node.status == RUNNING), None
+    )
+    return "" if lost is None else f"fanfold send {shlex.quote(child_name(lost))} --resume"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Wait for events of a run or for the effect of a request, regardless of the process that drives it
+#
+# A follower gets the events of a run tree from a sequence number on, in order, without gap or duplicate. It
+# needs no lease and no action of the owner. The store wakes it after each commit of the owner.
+
+ORPHAN_S = 2.0
+"""After this time without an owner, no process that is just starting will acquire the run."""
+_T = TypeVar("_T")
+
+
+class Living(Protocol):
+    """A process that was started to drive a run."""
+
+    def lives(self) -> bool: ...
+
+
+async def follow(
+    project: Project, root: str, after: int = 0, *, starting: Living | None = None
+) -> AsyncIterator[list[Envelope]]:
+    """Yield the events after `after`, in batches, until the run has finished or has no owner.
+
+    `starting` is about to become the owner: while it lives, the run has an owner or soon will.
+    """
+    ownerless = Ownerless(project, root, starting)
+    async for fresh in follow_tree(project.store, root, after):
+        if fresh:
+            after = fresh[-1].tree_seq
+            yield fresh
+            continue
+        head = project.store.head(root)
+        if head is None or head.status in RUN_TERMINAL or ownerless.for_a_while():
+            last = list(project.store.tree(root, after))  # written since the read above
+            if last:
+                yield last
+            return
+
+
+class Ownerless:
+    """Detects that a run has lost its owner, and ignores a short change of owners."""
+
+    def __init__(self, project: Project, root: str, starting: Living | None = None) -> None:
+        self._project = project
+        self._root = root
+        self._starting = starting
+        self._since: float | None = None
+
+    def for_a_while(self) -> bool:
+        if self._project.has_owner(self._root):
+            self._since = None
+            return False
+        if self._starting is not None:
+            return self._rests() or not self._starting.lives()
+        now = monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= ORPHAN_S
+
+    def _rests(self) -> bool:
+        head = self._project.store.head(self._root)
+        return head is not None and head.status in (WAITING, PAUSED)
+
+
+async def until(project: Project, root: str, look: Callable[[], _T | None], within_s: float) -> _T | None:
+    """Call `look` after every action of the run's owner, until it returns a value; return that value.
+
+    None after the time-out.
+    """
+    deadline = monotonic() + within_s
+    with project.store.follow(root) as signal:
+        while (found := look()) is None and (left := deadline - monotonic()) > 0:
+            await signal.wait(left)
+    return found
+
+
+async def follow_tree(store: Store, root: str, after: int = 0) -> AsyncIterator[list[Envelope]]:
+    """Yield the recorded events of a tree after `after`, then those of each commit as it happens.
+
+    An empty list is yielded when a process acquired or released the tree, and every `RECHECK_S`. The caller
+    can then check with `Store.owner` whether the run still has an owner. The iterator never ends by itself.
+    Leaving the loop releases everything.
+    """
+    with store.follow(root) as signal:
+        while True:
+            fresh = list(store.tree(root, after))
+            if fresh:
+                after = fresh[-1].tree_seq
+            yield fresh
+            await signal.wait()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Read the log of a run, or of its whole tree in the order of events
+
+
+def read_log(
+    project: Project, head: RunHead, *, whole_tree: bool = False, complete: bool = True
+) -> Iterator[Envelope]:
+    """Return the recorded events; `complete` adds the fields that follow from the rest."""
+    store = project.store
+    envelopes = store.tree(head.root_run_id) if whole_tree else store.log(head.run_id)
+    return shown(store, envelopes) if complete else envelopes
+
+
+def read_step_log(project: Project, run: str, name: str) -> list[Envelope]:
+    """Return the events of one step, or of a subagent with all its turns, in the order they happened.
+
+    They come from the log of its run and from the logs of its sessions.
+    """
+    found = find_run(project, run)
+    nodes = found.turns(name) or [found.step(name)]
+    paths = {node.path for node in nodes}
+    store = project.store
+    about = [one for one in store.log(nodes[0].run.id) if step_of(one) in paths]
+    for node in nodes:
+        for attempt in range(1, node.attempt + 1):
+            for session in sessions_of(store, node, attempt):
+                about += store.log(session)
+    about.sort(key=lambda one: (one.at, not one.tree_seq))
+    return list(shown(store, about))
+
+
+def step_of(envelope: Envelope) -> str:
+    """Return the step that an event of a run's log is about; empty if there is none."""
+    step = envelope.data.get("step", "") if isinstance(envelope.data, dict) else ""
+    return str(step.get("id", "")) if isinstance(step, dict) else str(step)
+
+
+async def follow_log(
+    project: Project, head: RunHead, *, whole_tree: bool = False
+) -> AsyncIterator[list[Envelope]]:
+    """Yield the recorded events and new ones, until the run has finished or has no owner."""
+    async for written in follow(project, head.root_run_id):
+        wanted = written if whole_tree else [one for one in written if one.log == head.run_id]
+        if wanted:
+            yield list(shown(project.store, wanted))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs and events in pages
+
+
+class RunPage(Struct, frozen=True):
+    """Newest first. `next` is the cursor of what follows, None at the end."""
+
+    items: list[RunRow]
+    next: str | None
+
+
+class EventPage(Struct, frozen=True):
+    """Events of a tree in the order they happened. `next` and `previous` are the numbers to ask on from."""
+
+    items: list[Envelope]
+    next: int | None
+    """`after` for the next page; None at the current end of the log."""
+    previous: int | None
+    """`before` for the previous page; None at the first event."""
+
+
+SEARCHED = 200
+"""Number of runs that are read at a time during a search."""
+MAX_SEARCHED = 10_000
+
+
+def page_of_runs(
+    project: Project,
+    *,
+    status: str | None = None,
+    recipe: str | None = None,
+    words: str = "",
+    limit: int = 50,
+    cursor: str | None = None,
+) -> RunPage:
+    """Return a page of root runs, newest first. `words` are searched in ids, recipes and errors."""
+    if not project.has_runs:
+        return RunPage([], None)
+    if cursor is not None and project.store.head(cursor) is None:
+        raise NotFoundError("run.not_found", "this cursor is of no list here", hint="begin without one")
+    found: list[RunHead] = []
+    wanted = words.lower().split()
+    looked_at, unseen = 0, None
+    while len(found) <= limit:
+        if looked_at >= MAX_SEARCHED:
+            unseen = cursor  # enough for one request: the caller continues with this cursor
+            break
+        size = SEARCHED if wanted else limit + 1
+        heads = project.store.heads(status=status, recipe=recipe, before=cursor, limit=size)
+        found += [head for head in heads if all(word in _text(head) for word in wanted)]
+        looked_at += len(heads)
+        if len(heads) < size:
+            break
+        cursor = heads[-1].run_id
+    shown_heads = found[:limit]
+    rows = [listed(project, head) for head in shown_heads]
+    return RunPage(rows, shown_heads[-1].run_id if len(found) > limit else unseen)
+
+
+def _text(head: RunHead) -> str:
+    error = "" if head.error is None else head.error.message
+    return f"{head.run_id} {head.recipe} {head.status} {error}".lower()
+
+
+def page_of_events(
+    project: Project, run: str, *, after: int | None = None, before: int | None = None, limit: int = 200
+) -> EventPage:
+    """Return events of the tree of a run: after a number, before a number, or the last ones."""
+    root = project.resolve(run).root_run_id
+    reach = project.store.reach(root)
+    if not reach:
+        raise NotFoundError("run.not_found", f"run {run} has recorded nothing")
+    if after is None:
+        end = reach if before is None else min(before - 1, reach)
+        after = max(0, end - limit)
+        limit = max(0, end - after)
+    elif before is not None:
+        limit = max(0, min(limit, before - 1 - after))
+    after = min(after, reach)
+    events = list(shown(project.store, islice(project.store.tree(root, after), limit)))
+    last = events[-1].tree_seq if events else after
+    return EventPage(events, last if last < reach else None, after + 1 if after > 0 else None)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Search the outputs of agents, in one run or in all
+
+KIND = "kind:"
+MIN_PREFIX = 4
+"""Shorter words are not treated as a prefix of a run's id."""
+
+
+class FoundOutputs(Struct, frozen=True):
+    """Best match first."""
+
+    hits: list[Hit]
+
+
+def query(
+    project: Project,
+    words: Sequence[str],
+    filters: Filters = NO_FILTERS,
+    *,
+    run: str | None = None,
+    most: int = 5,
+    explained: bool = False,
+) -> FoundOutputs:
+    """Search outputs for any of the words, in all runs or in one run and the runs below it."""
+    if filters.status and filters.status not in TERMINAL:
+        hint = f"one of {', '.join(sorted(TERMINAL))}"
+        raise AuthorError("usage.bad_value", f"no step ends as {filters.status[:80]!r}", hint=hint)
+    filters, words = _kind_asked(filters, words)
+    if filters.kind not in (None, "any", *KINDS):
+        hint = f"one of {', '.join(KINDS)}, any"
+        raise AuthorError("usage.bad_value", f"there is no kind {filters.kind[:80]!r}", hint=hint)
+    if not project.has_runs:
+        return FoundOutputs([])
+    text = " ".join(words).encode("utf-8", "replace").decode()  # arguments from a shell may not be valid text
+    if run is not None:
+        filters = structs.replace(filters, run=project.resolve(run).run_id)
+    with _index_folder(project) as folder:
+        search = Search(project.store, folder)
+        return FoundOutputs(search.query(text, filters, k=most, explained=explained))
+
+
+def _kind_asked(filters: Filters, words: Sequence[str]) -> tuple[Filters, list[str]]:
+    """Move `kind:error` from the words to the filters. A shell may pass several words as one argument."""
+    words = " ".join(words).split(" ")
+    given = [word for word in words if word.startswith(KIND)]
+    rest = [word for word in words if not word.startswith(KIND)]
+    return (structs.replace(filters, kind=given[-1].removeprefix(KIND)) if given else filters), rest
+
+
+@contextmanager
+def _index_folder(project: Project) -> Iterator[Path]:
+    """Yield the folder of the search index: a temporary one if the project is not writable."""
+    if os.access(project.memory, os.W_OK | os.X_OK):
+        yield project.memory
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="fanfold-query-") as temporary:
+        yield Path(temporary)
+
+
+def named_run(project: Project, words: Sequence[str]) -> str | None:
+    """Return the run that the first word names, if more words follow it; None otherwise.
+
+    The word is `last`, an id, or a unique prefix of at least four characters.
+    """
+    if not project.has_runs or len(words) < 2 or (len(words[0]) < MIN_PREFIX):
+        return None
+    try:
+        return project.store.resolve(words[0])
+    except FanfoldError:
+        return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Read transcripts of sessions, while they run and afterwards
+
+
+def transcript(
+    project: Project, run: str, name: str, attempt: int | None = None, at: int | None = None
+) -> Transcript:
+    """Return the transcript of a step's latest attempt, or of `attempt`.
+
+    `name` may also be a subagent (with all its turns) or the id of a session. `at`: as it was after that
+    event of the tree.
+    """
+    found = find_run(project, run, at)
+    speaker = find_speaker(found, name, attempt)
+    if at is None:
+        return transcript_found(project, found, speaker)
+    return transcript_of(found.tree, speaker, owned=True, until=found.tree.state.now)
+
+
+def denied_tools(project: Project, run: str, step: str) -> list[str]:
+    """List the tools that were denied to the agent of a step, without duplicates."""
+    told = transcript(project, run, step).entries
+    return list(dict.fromkeys(one.tool for one in told if one.step == step and _is_denied(one)))
+
+
+def _is_denied(entry: TranscriptEntry) -> bool:
+    if entry.kind != "tool_result":
+        return False
+    said = entry.result.get("error") if isinstance(entry.result, dict) else None
+    code = said.get("code") if isinstance(said, dict) else entry.error.code if entry.error else ""
+    return code == "permission_denied"
+
+
+def transcript_found(project: Project, found: ResolvedRun, speaker: SessionRef) -> Transcript:
+    """Return the transcript of a resolved session."""
+    return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
+
+
+async def follow_transcript(
+    project: Project, found: ResolvedRun, name: str, attempt: int | None = None
+) -> AsyncIterator[list[TranscriptEntry]]:
+    """Yield the entries so far and new ones, in batches, until the step has finished or the run has no owner.
+
+    Without `attempt`, it continues with the next attempt after a failure.
+    """
+    tree = found.tree
+    speaker = find_speaker(found, name, attempt)
+    before = earlier(tree, speaker)
+    told = TranscriptBuilder(tree, speaker, turn=last_turn(before))
+    yield [*before, *told.fresh()]
+    ownerless = Ownerless(project, tree.root.id)
+    async for written in follow_tree(project.store, tree.root.id, tree.tree_seq):
+        tree.catch_up(written)
+        over = tree.root.status in RUN_TERMINAL or speaker.node.status in TERMINAL or ownerless.for_a_while()
+        fresh = list(told.fresh())
+        while attempt is None and speaker.attempt < speaker.node.attempt:
+            speaker = speaker_of(tree, speaker.node, speaker.attempt + 1)
+            told = TranscriptBuilder(tree, speaker, turn=last_turn(before))
+            fresh += told.fresh()
+        if fresh:
+            yield fresh
+        if over or (attempt is not None and attempt < speaker.node.attempt):
+            return

@@ -1,0 +1,661 @@
+"""Open items, running work and spending over all runs of a project; comparisons, recipes and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from hashlib import sha256
+from statistics import median
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from fanfold.agents.entries import (
+    Entry,
+    FailedRequest,
+    QueuedRequest,
+    Response,
+    ToolCall,
+    ToolResult,
+    paid_in,
+)
+from fanfold.api.addresses import ResolvedRun, find_run
+from fanfold.api.approvals import (
+    REASON_CHARS,
+    PendingQuestion,
+    PendingQuestions,
+    gist,
+    pending_questions,
+    status_of,
+    stopped_at,
+)
+from fanfold.api.changes import diff
+from fanfold.api.costs import Spend
+from fanfold.api.display import OwnerDocument, RunRow, StepUsage, run_row, step_usage, when
+from fanfold.api.explain import explain_in
+from fanfold.api.fork import RecipeChanges
+from fanfold.api.fork import compare as compare_recipes
+from fanfold.api.graph import Drawing, draw
+from fanfold.api.history import transcript
+from fanfold.api.ownership import abandoned
+from fanfold.api.permission import consent_of
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import CheckReport, RecipeDocument, RecipeInput, recipe_document
+from fanfold.api.recipes import CheckedRecipe, check_found
+from fanfold.api.roles import RoleList, list_roles
+from fanfold.api.run_documents import StepChanges, run_error
+from fanfold.api.run_list import listed, owner_of
+from fanfold.api.step_documents import StepPage, step_page
+from fanfold.api.transcripts import Transcript
+from fanfold.engine.run_tree import RunTree, wall_clock_ms
+from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
+from fanfold.kernel.events import NOTHING_SPENT
+from fanfold.kernel.plan import JSON
+from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUNNING, WAITING, Node
+from fanfold.language.draft import FoundRecipe
+from fanfold.language.library import ListedRecipe, is_path, said_by_file
+from fanfold.language.terminal import shorten_line
+from fanfold.sessions.log import read_recorded
+from fanfold.steps.records import is_agent, session_of
+from fanfold.store.protocol import RunHead
+
+NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "failed"]
+
+
+MAX_RUNNING = 50
+MAX_FAILED = 20
+MAX_PAUSED = 20
+COUNTED = 1_000
+PIECE = 200
+STARTING_MS = 15_000
+"""A run in a separate process has no owner until that process has started."""
+MAX_RUNS = 200
+"""Maximum of runs that are read per status. Waiting, running and paused runs may have open questions."""
+MAX_PULSES = 500
+
+
+class OpenItem(Struct, frozen=True):
+    """Something that waits for a person."""
+
+    kind: NeedKind
+    run_id: str
+    recipe: str
+    step: str | None
+    message: str
+    since: str | None
+
+
+class SpendDocument(Struct, frozen=True):
+    today: Spend
+    week: Spend
+
+
+class Home(Struct, frozen=True):
+    needs: list[OpenItem]
+    running: list[RunRow]
+    spend: SpendDocument
+    recipes: int
+    runs: int
+    """Number of runs, up to a thousand."""
+
+
+_KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
+"""Types of steps that wait for a person in their own way; any other type asks for an approval."""
+
+
+def show_home(project: Project) -> Home:
+    """Return the overview of a project as it is now."""
+    here = datetime.now().astimezone()
+    midnight = here.replace(hour=0, minute=0, second=0, microsecond=0)
+    week = list(_since(project, midnight - timedelta(days=6)))
+    today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
+    return Home(
+        needs=[*_questions(project), *_stuck(project), *_paused(project), *_failed(week)],
+        running=[listed(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
+        spend=SpendDocument(_spend(today), _spend(week)),
+        recipes=len(project.library.names()),
+        runs=len(project.heads(limit=COUNTED)),
+    )
+
+
+def _since(project: Project, moment: datetime) -> Iterator[RunHead]:
+    """Yield root runs that were created since then, newest first."""
+    earliest, before = moment.timestamp() * 1_000, None
+    while project.has_runs:
+        heads = project.store.heads(before=before, limit=PIECE)
+        for head in heads:
+            if head.created_at < earliest:
+                return
+            yield head
+        if len(heads) < PIECE:
+            return
+        before = heads[-1].run_id
+
+
+def _questions(project: Project) -> Iterator[OpenItem]:
+    """Yield open questions, without those of paused runs: there the pause comes first."""
+    try:
+        questions = _questions_in(project, WAITING, RUNNING)
+    except FanfoldError:
+        return  # `doctor` reports a log that cannot be read
+    for one in questions:
+        kind = _KINDS.get(one.type, "approval")
+        yield OpenItem(kind, one.run_id, one.recipe, one.step, one.message, one.since)
+
+
+def _stuck(project: Project) -> Iterator[OpenItem]:
+    for root in abandoned(project):
+        head = project.resolve(root)
+        if _is_stuck(head, owner_of(project, root)):
+            yield OpenItem("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
+
+
+def _is_stuck(head: RunHead, owner: OwnerDocument | None) -> bool:
+    """Whether a run that should continue has no owner. A new run may still be waiting for its process."""
+    return not owner.alive if owner is not None else head.created_at <= wall_clock_ms() - STARTING_MS
+
+
+def _paused(project: Project) -> Iterator[OpenItem]:
+    """Yield the paused runs, regardless of who or what paused them."""
+    for head in project.heads(PAUSED, limit=MAX_PAUSED):
+        try:
+            tree = project.view(head.run_id)
+        except FanfoldError:
+            continue  # `doctor` reports a log that cannot be read
+        held = run_error(tree, tree.root)
+        message = "the run is paused" if held is None else held.message
+        yield OpenItem("paused", head.run_id, head.recipe, None, message, when(tree.state.now))
+
+
+def _failed(heads: Iterable[RunHead]) -> list[OpenItem]:
+    """List the runs of the week that failed and were not forked or retried since."""
+    heads = list(heads)
+    taken_up = {head.forked_from for head in heads}
+    failed = [
+        head
+        for head in heads
+        if head.status in ("failed", "partial", "timed_out") and head.run_id not in taken_up
+    ]
+    return [
+        OpenItem(
+            "failed",
+            head.run_id,
+            head.recipe,
+            head.error.step or None if head.error is not None else None,
+            gist(head.error, REASON_CHARS) if head.error is not None else f"the run is {head.status}",
+            when(head.ended_at),
+        )
+        for head in failed[:MAX_FAILED]
+    ]
+
+
+def _spend(heads: Iterable[RunHead]) -> Spend:
+    heads = list(heads)
+    priced = [head for head in heads if head.usage.micro_usd is not None]
+    total = sum((head.usage for head in heads), NOTHING_SPENT)
+    dollars = sum(head.usage.micro_usd or 0 for head in priced) / 1_000_000
+    agents = sum(head.agents for head in heads)
+    unpriced = len(heads) - len(priced)
+    return Spend(len(heads), agents, total.input_tokens, total.output_tokens, dollars, unpriced)
+
+
+def all_questions(project: Project) -> PendingQuestions:
+    """List every open question, oldest first. An answer continues a run without an owner."""
+    return PendingQuestions(_questions_in(project, WAITING, RUNNING, PAUSED))
+
+
+def _questions_in(project: Project, *statuses: str) -> list[PendingQuestion]:
+    heads = project.heads(*statuses, limit=MAX_RUNS)
+    found = [one for head in heads for one in pending_questions(project.view(head.run_id))]
+    return sorted(found, key=lambda one: one.since or "")
+
+
+class Pulse(Struct, frozen=True):
+    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody ever did, or
+    let go of it. `is_stuck` when somebody would have to, and does not.
+
+    Signs of life are no events, so nothing that is kept until the next event may hold one.
+    """
+
+    run_id: str
+    owner: OwnerDocument | None
+    heartbeat_age_ms: int | None
+    is_stuck: bool
+
+
+class Pulses(Struct, frozen=True):
+    items: list[Pulse]
+
+
+def pulse_of(project: Project, run: str) -> Pulse:
+    """Return the pulse of the tree that a run belongs to."""
+    return _pulse(project, project.resolve(project.resolve(run).root_run_id))
+
+
+def live_pulses(project: Project) -> Pulses:
+    """List the pulses of running, waiting and pending root runs, newest first in each status."""
+    heads = project.heads(RUNNING, WAITING, PENDING, limit=MAX_PULSES)
+    return Pulses([_pulse(project, head) for head in heads])
+
+
+def _pulse(project: Project, head: RunHead) -> Pulse:
+    owner = owner_of(project, head.run_id)
+    is_stuck = head.status in (PENDING, RUNNING) and _is_stuck(head, owner)
+    return Pulse(head.run_id, owner, project.store.heartbeat_age_ms(head.run_id), is_stuck)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Compare two runs: their recipes, their inputs, and the outcome of each step
+
+
+class ComparedInput(Struct, frozen=True):
+    name: str
+    a: JSON
+    b: JSON
+    same: bool
+
+
+class ComparedSide(Struct, frozen=True):
+    """A step in one of the two."""
+
+    status: str
+    output: JSON
+    usage: StepUsage | None
+    """None for steps that spend nothing."""
+    seconds: float | None
+
+
+class ComparedStep(Struct, frozen=True):
+    """`same`: both ended alike, with the same output. A side is None where the run has no such step."""
+
+    path: str
+    a: ComparedSide | None
+    b: ComparedSide | None
+    same: bool
+
+
+class Comparison(Struct, frozen=True):
+    a: RunRow
+    b: RunRow
+    recipe: RecipeChanges
+    inputs: list[ComparedInput]
+    steps: list[ComparedStep]
+    left_off: int
+    """Number of steps that are not shown."""
+
+
+MAX_STEPS = 1_000
+
+
+def compare_runs(project: Project, a: str, b: str) -> Comparison:
+    """Compare two runs step by step, including steps that only one of them has."""
+    one, two = find_run(project, a), find_run(project, b)
+    left, right = _steps(one), _steps(two)
+    paths = list(dict.fromkeys((*left, *right)))
+    given, other = one.tree.values.inputs(one.run), two.tree.values.inputs(two.run)
+    return Comparison(
+        a=_row(project, one),
+        b=_row(project, two),
+        recipe=compare_recipes(one.run.plan, two.run.plan),
+        inputs=[
+            ComparedInput(name, given.get(name), other.get(name), given.get(name) == other.get(name))
+            for name in dict.fromkeys((*given, *other))
+        ],
+        steps=[
+            _compared(path, one.tree, left.get(path), two.tree, right.get(path)) for path in paths[:MAX_STEPS]
+        ],
+        left_off=max(0, len(paths) - MAX_STEPS),
+    )
+
+
+def _row(project: Project, found: ResolvedRun) -> RunRow:
+    tree = found.tree
+    return run_row(tree.head(found.run), owner_of(project, found.root_id), stopped_at(tree))
+
+
+def _steps(found: ResolvedRun) -> dict[str, Node]:
+    """Return the leaf steps of a run and of the runs below it, by their path relative to the run."""
+    prefix = f"{found.run.path}/" if found.run.path else ""
+    nodes = (node for run in found.tree.state.runs.values() for node in run.nodes.values())
+    by_path = {node.run.tree_path(node.path): node for node in nodes if node.kind == LEAF}
+    return {path.removeprefix(prefix): node for path, node in by_path.items() if path.startswith(prefix)}
+
+
+def _compared(path: str, a: RunTree, left: Node | None, b: RunTree, right: Node | None) -> ComparedStep:
+    one, two = _side(a, left), _side(b, right)
+    same = one is not None and two is not None and (one.status, one.output) == (two.status, two.output)
+    return ComparedStep(path, one, two, same)
+
+
+def _side(tree: RunTree, node: Node | None) -> ComparedSide | None:
+    if node is None:
+        return None
+    usage = tree.memory.usage.get((node.run.id, node.path))
+    took = (node.ended_at - node.started_at) / 1_000 if node.ended_at and node.started_at else None
+    return ComparedSide(
+        status_of(tree, node),
+        tree.blobs.get(node.output) if node.output is not None else None,
+        None if usage is None else step_usage(usage),
+        took,
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The recipes of a project for the console: list, page, check of a text, saving
+#
+# A recipe is given by name, never by path: only recipes of the library can be read over a network.
+
+
+class LastRun(Struct, frozen=True):
+    run_id: str
+    status: str
+    created_at: str | None
+
+
+class RecipeRow(Struct, frozen=True, kw_only=True):
+    """A recipe in a list. What nobody knows is None: its runs so far say, or there were none."""
+
+    name: str
+    version: int
+    description: str
+    source: str
+    """`project`, `user` or `builtin`."""
+    file: str
+    warnings: list[str]
+    inputs: list[RecipeInput] | None
+    """None if it cannot be compiled; then the warnings have the reason."""
+    runs: int
+    last_run: LastRun | None
+    median_s: float | None
+    median_usd: float | None
+
+
+class RecipeRows(Struct, frozen=True):
+    items: list[RecipeRow]
+    next: None = None
+
+
+class RecipePage(Struct, frozen=True, kw_only=True):
+    """One recipe: its text, what is wrong with it, and what it is where nothing is."""
+
+    name: str
+    source: str
+    file: str
+    text: str
+    digest: str
+    """The digest of the text. A later save must carry it."""
+    writable: bool
+    check: CheckReport
+    recipe: RecipeDocument | None
+    graph: Drawing | None
+    needs: list[str]
+    """The effects that a run needs permission for, one per line."""
+
+
+class CheckedText(CheckReport, frozen=True, kw_only=True):
+    """What is wrong with a text, and its picture where nothing is."""
+
+    graph: Drawing | None
+    needs: list[str]
+
+
+LOOKED_AT = 50
+"""Number of newest runs of a recipe that the usual time and price are computed from."""
+PROJECT = "project"
+
+
+def list_shelf(project: Project) -> RecipeRows:
+    """List every recipe with statistics about its runs."""
+    return RecipeRows([_row_recipes(project, one) for one in project.library.list()])
+
+
+def _row_recipes(project: Project, one: ListedRecipe) -> RecipeRow:
+    warnings = list(one.warnings)
+    try:
+        checked = find_named(project, f"{one.name}@{one.version}")
+        plan = checked.plan
+        warnings += [found.message for found in checked.diagnostics if found.severity == "error"]
+    except FanfoldError as error:
+        plan = None
+        warnings.append(error.message)
+    heads = project.heads(recipe=one.name, limit=LOOKED_AT)
+    done = [head for head in heads if head.status == "completed"]
+    prices = [head.usage.micro_usd / 1_000_000 for head in done if head.usage.micro_usd is not None]
+    times = [(head.ended_at - head.started_at) / 1_000 for head in done if head.ended_at and head.started_at]
+    return RecipeRow(
+        name=one.name,
+        version=one.version,
+        description=one.description,
+        source=one.origin,
+        file=one.file,
+        warnings=list(dict.fromkeys(warnings)),
+        inputs=None if plan is None else recipe_document(plan, one.file).inputs,
+        runs=len(heads),
+        last_run=LastRun(heads[0].run_id, heads[0].status, when(heads[0].created_at)) if heads else None,
+        median_s=median(times) if times else None,
+        median_usd=median(prices) if prices else None,
+    )
+
+
+def find_named(project: Project, name: str, *, scripted: bool = False) -> CheckedRecipe:
+    """Return a recipe of the library by its name, compiled. A path is not found."""
+    if is_path(name):
+        message = f'there is no recipe "{name[:80]}"'
+        raise NotFoundError("recipe.unknown_workflow", message, hint="GET /api/recipes lists them")
+    return check_found(project, name, project.library.find(name), scripted=scripted)
+
+
+def show_page(project: Project, name: str) -> RecipePage:
+    """Return one recipe with its text."""
+    checked = find_named(project, name)
+    found = checked.found
+    return RecipePage(
+        name=name,
+        source=found.origin,
+        file=found.file,
+        text=found.data.decode("utf-8", "replace"),
+        digest=sha256(found.data).hexdigest(),
+        writable=_own_name(found) is not None,
+        check=CheckReport(checked.ok, checked.diagnostics),
+        recipe=recipe_document(checked.plan, found.file) if checked.plan is not None else None,
+        graph=draw(checked.plan) if checked.plan is not None else None,
+        needs=needs_of(project, checked),
+    )
+
+
+def needs_of(project: Project, checked: CheckedRecipe) -> list[str]:
+    """Return the effects that a run of a recipe needs permission for."""
+    return [] if checked.plan is None else consent_of(project, checked.plan, project.roles.find).needs
+
+
+def try_text(project: Project, text: str, name: str = "recipe") -> CheckedText:
+    """Check a text as if it were in the project's folder of recipes; nothing is written."""
+    checked = _tried(project, text, name)
+    return CheckedText(
+        **structs.asdict(CheckReport(checked.ok, checked.diagnostics)),
+        graph=draw(checked.plan) if checked.ok and checked.plan is not None else None,
+        needs=needs_of(project, checked),
+    )
+
+
+def _tried(project: Project, text: str, name: str) -> CheckedRecipe:
+    if is_path(name) or "\0" in name:
+        raise AuthorError("recipe.bad_value", f'"{name[:80]}" cannot be the name of a recipe')
+    file = project.memory / "workflows" / f"{name}.yaml"
+    found = FoundRecipe(text.encode("utf-8", "surrogatepass"), str(file), PROJECT)
+    return check_found(project, name, found)
+
+
+def save_text(project: Project, name: str, text: str, seen: str | None) -> RecipePage:
+    """Save a text under a name in the project. `seen` is the digest of the text that it replaces.
+
+    Raises `recipe.changed` if the stored text has changed since, and `FileRefused` for a text with errors.
+    """
+    try:
+        now = find_named(project, name).found
+    except NotFoundError:
+        now = None
+    there = None if now is None else sha256(now.data).hexdigest()
+    if there != seen:
+        message = f'recipe "{name}" is not what you saw any more' if there else f'there is no recipe "{name}"'
+        raise WorldError("recipe.changed", message, hint="look at it again", details={"digest": there})
+    own = name if now is None or now.origin != PROJECT else _own_name(now)
+    if own is None:
+        raise AuthorError("recipe.not_writable", f"{now.file if now else name} is not kept by name")
+    _tried(project, text, own).runnable()
+    project.library.save(own, text)
+    return show_page(project, name)
+
+
+def _own_name(found: FoundRecipe) -> str | None:
+    """Return the name under which a recipe of the project can be saved again; None if there is none."""
+    if found.origin != PROJECT:
+        return None
+    name, version = said_by_file(found.file)
+    stem = name if version is None else f"{name}@{version}"
+    return stem if stem is not None and found.file.endswith(f"/workflows/{stem}.yaml") else None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Running agents over all runs, and the transcript of any session by its id
+
+SESSIONS_MAX_RUNS = 100
+
+
+MAX_WORDS = 120
+
+
+class LiveSession(Struct, frozen=True):
+    """An agent that works. `step` is a tree path of the whole run `run_id`."""
+
+    session_id: str
+    run_id: str
+    recipe: str
+    step: str
+    role: str
+    task: str
+    since: str | None
+    attempt: int
+
+
+class AgentsDocument(Struct, frozen=True):
+    """Who could do the work, and who is at it."""
+
+    roles: RoleList
+    sessions: list[LiveSession]
+
+
+def show_agents(project: Project, history: Project) -> AgentsDocument:
+    """Return the roles of a project as its files are now, and the agents in its runs."""
+    return AgentsDocument(list_roles(project), live_sessions(history))
+
+
+def live_sessions(project: Project) -> list[LiveSession]:
+    """List every running agent according to the logs. A run without an owner has none."""
+    found = []
+    for head in project.heads(RUNNING, WAITING, limit=SESSIONS_MAX_RUNS):
+        if not project.has_owner(head.run_id):
+            continue
+        tree = project.view(head.run_id)
+        for node in tree.state.in_flight.values():
+            if is_agent(node) and node.status == RUNNING:
+                task = tree.memory.tasks.get((node.run.id, node.path), "")
+                path = node.run.tree_path(node.path)
+                role, since = node.step.traits.role or "", when(node.started_at)
+                found.append(
+                    LiveSession(
+                        session_of(node), head.run_id, head.recipe, path, role, task, since, node.attempt
+                    )
+                )
+    return found
+
+
+def session_transcript(project: Project, session: str) -> Transcript:
+    """Return the transcript of a session, regardless of its run."""
+    first = next(project.store.log(session), None) if project.has_runs else None
+    if first is None or first.tree_seq:
+        message = f"there is no session {session}"
+        raise NotFoundError("session.not_found", message, hint="GET /api/agents lists those at work")
+    return transcript(project, first.root_run_id, session)
+
+
+class Activity(Struct, frozen=True):
+    """The current activity of an agent. `path` is a tree path of the whole run.
+
+    An agent with empty `words` is no longer working.
+    """
+
+    run_id: str
+    path: str
+    tool: str
+    words: str
+    tokens: int
+
+
+class _SessionActivity(Struct):
+    seq: int
+    activity: Activity
+
+
+class Activities:
+    """The current activities of agents: the last recorded entry of each, and its tokens so far.
+
+    Use it from one thread that polls: of each session only new entries are read.
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[str, _SessionActivity] = {}
+
+    def look(self, project: Project) -> list[Activity]:
+        """Return the activity of every running agent."""
+        live = live_sessions(project)
+        self._heard = {one.session_id: self._read(project, one) for one in live}
+        return [heard.activity for heard in self._heard.values()]
+
+    def _read(self, project: Project, session: LiveSession) -> _SessionActivity:
+        nothing = Activity(session.run_id, session.step, "", shorten_line(session.task, MAX_WORDS), 0)
+        heard = self._heard.get(session.session_id) or _SessionActivity(0, nothing)
+        for envelope, entry in read_recorded(project.store, session.session_id, heard.seq):
+            heard = _SessionActivity(envelope.seq, _after(heard.activity, entry))
+        return heard
+
+
+def _after(before: Activity, entry: Entry) -> Activity:
+    """Return the activity of an agent after an entry."""
+    paid = paid_in(entry)
+    tokens = before.tokens + (0 if paid is None else paid.tokens)
+    match entry:
+        case ToolCall() | ToolResult():
+            return structs.replace(before, tool=entry.tool, words=f"→ {entry.tool}", tokens=tokens)
+        case FailedRequest():
+            return structs.replace(
+                before, tool="", words=f"{entry.kind}: {entry.message}"[:MAX_WORDS], tokens=tokens
+            )
+        case QueuedRequest():
+            return structs.replace(before, tool="", words=entry.message, tokens=tokens)
+        case Response() if entry.tool_calls:
+            tool = entry.tool_calls[-1].tool
+            return structs.replace(before, tool=tool, words=f"→ {tool}", tokens=tokens)
+        case Response() if entry.text:
+            return structs.replace(before, tool="", words=shorten_line(entry.text, MAX_WORDS), tokens=tokens)
+    return structs.replace(before, tokens=tokens)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One step with all its details
+
+
+def show_step(project: Project, run: str, step: str, at: int | None = None) -> StepPage:
+    """Return a step of a run, as it is now or as it was after event `at`."""
+    found = find_run(project, run, at)
+    turns = found.turns(step)
+    node = turns[-1] if turns else found.step(step)
+    log = project.store.log(node.run.id)
+    return step_page(found.tree, node, log, _files(project, run, step, at), explain_in(found.tree, node))
+
+
+def _files(project: Project, run: str, step: str, at: int | None) -> list[StepChanges]:
+    try:
+        return diff(project, run, step, at).steps
+    except NotFoundError:
+        return []

@@ -1,0 +1,378 @@
+"""Own a run tree: acquire its lease and create the executors of its steps. Only the owner drives a run.
+
+The lease is always released: by `done` after the run was driven until it stops, by `let_go` after a fault,
+when memory may be ahead of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanfold.agents.backend_registry import BackendSetup
+from fanfold.api.project import Project
+from fanfold.api.report import has_mirror, write_mirror
+from fanfold.engine.driver import Host, OnCommit, OnProgress
+from fanfold.engine.run_tree import RunTree, wall_clock_ms
+from fanfold.engine.waits import DailyCaps
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.events import LimitsRaised, RunCreated, event_of
+from fanfold.kernel.state import PENDING, RUN_TERMINAL, RUNNING, WAITING
+from fanfold.kernel.waits import next_wait
+from fanfold.process_identity import this_process
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.steps import command
+from fanfold.steps.executor import StepExecutor, StepExecutors
+from fanfold.steps.function_calls import SETTING as FUNCTIONS
+from fanfold.steps.ids import functions_id
+from fanfold.steps.programs import Programs
+from fanfold.steps.published import private
+from fanfold.steps.records import sessions_of
+from fanfold.steps.run_config import RunConfig, from_json, is_kept_open, without_permission
+from fanfold.steps.step_type import Services, UserGrants
+from fanfold.steps.toolboxes import ConfinedAgents, Toolboxes
+from fanfold.store.database import private_folder
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import Lease, LeaseHeld
+from fanfold.workspace.grants import ProjectGrants
+from fanfold.workspace.seal import is_adopted, require_permitted
+
+if TYPE_CHECKING:
+    from fanfold.agents.backend import SessionRequest
+    from fanfold.agents.permissions import Ask
+    from fanfold.steps.functions import FunctionProcesses
+    from fanfold.steps.records import Merge, SandboxUse
+    from fanfold.steps.step_workspace import DirectChanges
+
+
+class OwnedRun:
+    """A run tree that this process owns."""
+
+    def __init__(self, project: Project, tree: RunTree, performers: StepExecutors, lease: Lease) -> None:
+        self.project = project
+        self.tree = tree
+        self._performers = performers
+        self._lease = lease
+
+    def host(
+        self,
+        *,
+        leave_when_waiting: bool = True,
+        on_commit: OnCommit | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Host:
+        """Return the host that drives the tree."""
+        return Host(
+            self.tree,
+            self._performers,
+            leave_when_waiting=leave_when_waiting,
+            on_commit=on_commit,
+            on_progress=on_progress,
+            caps=DailyCaps.of(self.project.config),
+        )
+
+    def done(self) -> Path | None:
+        """Release the lease and write the report files."""
+        self.let_go()
+        return write_files(self.project, self.tree)
+
+    def let_go(self) -> None:
+        """Release the lease without writing files."""
+        self.project.store.release(self._lease)
+
+
+def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) -> Path | None:
+    """Write the report files of a run; None if that is not possible."""
+    try:
+        if if_missing and has_mirror(tree, project.runs_folder):
+            return None
+        return write_mirror(tree, project.runs_folder)
+    except OSError:
+        return None  # the log is complete; the files are written again on request
+
+
+def own(project: Project, root: str, ask: Ask | None = None, *, goes_on: bool = True) -> OwnedRun:
+    """Acquire the lease of a run tree. `ask` asks a person about actions of agents.
+
+    Raises `LeaseHeld` while its owner lives. Raises `RunAdopted` for an unfinished adopted run that the user
+    has not permitted. `goes_on=False` skips that check: no step continues, because the run is cancelled,
+    paused, or only records the outcome of its changes.
+    """
+    from fanfold.workspace.seal import require_permitted
+
+    lease = project.store.acquire(root)
+    try:
+        frozen = _as_permitted(project, root, frozen_at_first(project, root))
+        programs = Programs(project.isolation, unsafe=frozen.unsafe)
+        supervisor = supervise(project, frozen, programs, ask)
+        journal = Journal(project.store, root, lease)
+        performer = performer_of(project, frozen, programs, supervisor, journal)
+        tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
+        if tree.root.status not in RUN_TERMINAL:
+            if goes_on:
+                require_permitted(project.folder, root)
+            _clear_up(project, tree)
+    except BaseException:
+        project.store.release(lease)
+        raise
+    return OwnedRun(project, tree, performers_of(project, performer, journal, ask), lease)
+
+
+def take_over(project: Project, root: str, ask: Ask | None = None) -> OwnedRun:
+    """Own a run to continue it here. If another process drives it, the error has a hint for the user."""
+    check_enabled(project, root)
+    try:
+        return own(project, root, ask)
+    except LeaseHeld as held:
+        pid = held.details.get("pid")
+        held.hint = f"fanfold watch {root} follows it; fanfold pause {root} stops process {pid} safely"
+        myself = this_process()
+        if (pid, held.details.get("started")) == (myself.pid, myself.started):  # pids repeat in containers
+            held.hint = "that is this very process: use the handle that it has, or pause the run first"
+        raise
+
+
+def supervise(project: Project, frozen: RunConfig, programs: Programs, ask: Ask | None) -> Supervisor:
+    """Return the supervisor that starts the sessions of one run, or of one child of an open run."""
+    allowed = project.config.names(command.SETTING)
+
+    def direct_changes(request: SessionRequest) -> DirectChanges:
+        from fanfold.steps.step_workspace import DirectChanges
+
+        return DirectChanges(request, project.isolation, project.store, note)
+
+    def note(run: str, fact: Merge | SandboxUse) -> None:
+        from fanfold.engine.requests import FactRequest, to_row
+
+        project.store.request(to_row(run, run, FactRequest(fact), wall_clock_ms()))
+
+    toolboxes = Toolboxes(
+        project.store,
+        programs,
+        frozen.permission,
+        ask,
+        allowed,
+        project.root_tools(frozen, ask),
+        direct_changes,
+        ProjectGrants(project.config.home, project.folder),
+    )
+    setup = BackendSetup(
+        machine=project.backends.machine,
+        toolbox=toolboxes.of,
+        programs=ConfinedAgents(programs, toolboxes.environment_for),
+        find_role=frozen.roles.get,
+        instructions=frozen.instructions,
+        model=frozen.model,
+        default_model=frozen.default_model,
+        script=frozen.script,
+        script_file=frozen.script_file,
+    )
+    return Supervisor(
+        project.backends.open(setup),
+        places=project.session_places,
+    )
+
+
+def performer_of(
+    project: Project, frozen: RunConfig, programs: Programs, supervisor: Supervisor, journal: Journal
+) -> StepExecutor:
+    """Return the executor of the steps of one run."""
+    variables = project.config.names(command.SETTING)
+
+    def make_functions() -> FunctionProcesses:
+        from fanfold.steps.functions import FunctionProcesses
+
+        allowed = project.config.names(FUNCTIONS)
+        session = functions_id(journal.root)
+        return FunctionProcesses(str(project.folder), frozen.sources, session, variables, allowed)
+
+    services = Services(
+        project.store,
+        supervisor,
+        frozen,
+        make_functions,
+        programs,
+        journal,
+        project.isolation,
+        UserGrants(project.config.switch("deliver.allow"), variables),
+    )
+    return StepExecutor(services, str(project.folder))
+
+
+def performers_of(project: Project, own: StepExecutor, journal: Journal, ask: Ask | None) -> StepExecutors:
+    """Return the executors of a run tree: the run's own, and one for each configuration of added children."""
+
+    def make(facts: str) -> StepExecutor:
+        frozen = from_json(msgspec.json.decode(project.store.blob(facts)))
+        frozen = _as_permitted(project, journal.root, frozen)
+        programs = Programs(project.isolation, unsafe=frozen.unsafe)
+        supervisor = supervise(project, frozen, programs, ask)
+        return performer_of(project, frozen, programs, supervisor, journal)
+
+    return StepExecutors(own, make)
+
+
+def _as_permitted(project: Project, root: str, frozen: RunConfig) -> RunConfig:
+    """Return the configuration without permissions if the run was adopted: its log permits nothing here."""
+    from fanfold.workspace.seal import is_foreign
+
+    return without_permission(frozen) if is_foreign(project.folder, root) else frozen
+
+
+def frozen_at_first(project: Project, root: str) -> RunConfig:
+    """Return the configuration in the first event of a run, before its tree is folded.
+
+    The executor of its steps is created from it.
+    """
+    first = next(project.store.tree(root), None)
+    data = event_of(first).data if first is not None else None
+    if not isinstance(data, RunCreated) or data.frozen is None:
+        return RunConfig()
+    return from_json(msgspec.json.decode(project.store.blob(data.frozen)))
+
+
+def _clear_up(project: Project, tree: RunTree) -> None:
+    """End processes that a dead owner left running, and finish or revert its merges."""
+    from fanfold.sessions.processes import sweep_stragglers
+
+    live = tree.state.in_flight.values()
+    sessions = [one for node in live for one in sessions_of(project.store, node, node.attempt)]
+    sweep_stragglers([functions_id(tree.root.id), *sessions])
+    project.isolation.recover()
+
+
+def check_enabled(project: Project, root: str = "") -> None:
+    """Refuse to start or continue a workflow if workflows are disabled; allow chats and subagents."""
+    if not project.config.switch("workflows.enabled") and not is_kept_open(root):
+        origin = project.config.origins["workflows.enabled"]
+        raise AuthorError(
+            "workflows.off",
+            f"workflows are switched off ({origin})",
+            hint="set FANFOLD_WORKFLOWS=on",
+            exit_status=4,
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Continue a run in a separate background process that outlives the process that started it
+
+LOG = "detached.log"
+LOOK_S = 60.0
+"""How often a server checks waiting runs that have no owner: their process may have died."""
+
+_started: set[int] = set()
+"""Processes that this process started and has not waited for yet."""
+
+
+class Background:
+    """A process that was started to continue a run."""
+
+    def __init__(self, root: str, pid: int, log: Path) -> None:
+        self.root = root
+        self.pid = pid
+        self._log = log
+
+    def lives(self) -> bool:
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] != self.pid
+        except ChildProcessError:
+            return False
+
+    def ended_at_once(self) -> WorldError:
+        """Return the error for a process that ended before it became the owner of the run."""
+        return WorldError(
+            "run.not_taken_over",
+            f"what was asked is kept, but the process that was to go on with run {self.root} ended at once",
+            hint=f"{self._log} says why; fanfold resume {self.root} goes on",
+        )
+
+
+def hand_over(owned: OwnedRun) -> Background:
+    """Release a run that this process owns, and continue it in a background process."""
+    owned.let_go()
+    return go_on_detached(owned.project, owned.tree.root.id)
+
+
+def resume_detached(
+    project: Project, root: str, raised: LimitsRaised | None = None, *, keep_waits: bool = False
+) -> Background:
+    """Continue a run in a background process; refused while another process drives it."""
+    check_enabled(project, root)
+    if project.has_owner(root):
+        take_over(project, root).let_go()  # raises the error with its hint
+    return go_on_detached(project, root, raised, keep_waits=keep_waits)
+
+
+def go_on_detached(
+    project: Project, root: str, raised: LimitsRaised | None = None, *, keep_waits: bool = True
+) -> Background:
+    """Start a process that resumes a run, in its own session.
+
+    Its output goes to a file next to the report of the run, because it has no terminal.
+    """
+    require_permitted(project.folder, root)
+    _bury()
+    log = private_folder(project.runs_folder / root) / LOG
+    with open(log, "ab", opener=private) as opened:
+        process = subprocess.Popen(
+            [*project.resume_command(root, raised), *(["--wait"] if keep_waits else [])],
+            cwd=project.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # This process does not wait for it. Once this process ends, init adopts the child.
+    process.returncode = 0
+    _started.add(process.pid)
+    return Background(root, process.pid, log)
+
+
+def _bury() -> None:
+    """Reap processes that have ended: a long-lived process must not collect zombies."""
+    for pid in list(_started):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            ended = True
+        if ended:
+            _started.discard(pid)
+
+
+def abandoned(project: Project) -> list[str]:
+    """List the pending and running runs that have no owner.
+
+    Runs that wait for people or are paused are not listed. Adopted runs are listed only after the user
+    permitted them.
+    """
+    heads = project.heads(PENDING, RUNNING)
+    roots = [head.run_id for head in heads if not project.has_owner(head.run_id)]
+    return [root for root in roots if not is_adopted(project.folder, root)]
+
+
+def take_up_abandoned(project: Project) -> list[Background]:
+    """Continue each abandoned run in the background."""
+    return [go_on_detached(project, root) for root in abandoned(project)]
+
+
+def take_up_due(project: Project) -> float:
+    """Continue in the background each run without an owner whose wait for a provider has ended.
+
+    Return after how many seconds to check again.
+    """
+    next_s = LOOK_S
+    for head in project.heads(WAITING):
+        if project.has_owner(head.run_id) or is_adopted(project.folder, head.run_id):
+            continue
+        state = project.view(head.run_id).state
+        due = next_wait(state) if state.deferred else None
+        left_s = LOOK_S if due is None else (due - wall_clock_ms()) / 1_000
+        if left_s <= 0:
+            go_on_detached(project, head.run_id)
+        else:
+            next_s = min(next_s, left_s)
+    return next_s

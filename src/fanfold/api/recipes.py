@@ -1,0 +1,266 @@
+"""Find, compile, check and save recipes, for every command that takes a recipe."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct
+
+from fanfold.api.project import Project
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.language import yaml_text
+from fanfold.language.diagnostics import Diagnostic, FileRefused, Position, Range, Source
+from fanfold.language.draft import FoundRecipe
+from fanfold.language.library import require_name, said_by_file
+from fanfold.project_files import read_beneath
+
+if TYPE_CHECKING:
+    from fanfold.api.recipe_documents import RecipeDocument
+    from fanfold.kernel.plan import Plan
+
+
+MISSING = "missing"
+"""The origin of a recipe that does not exist."""
+_NAME_LINE = r"(?m)^name:.*$"
+Picture: TypeAlias = Literal["mermaid", "svg"]
+
+
+class CheckedRecipe:
+    """A compiled recipe. `plan` is None if it has errors; `ref` is empty if it has no file."""
+
+    def __init__(
+        self,
+        ref: str,
+        found: FoundRecipe,
+        plan: Plan | None,
+        diagnostics: Sequence[Diagnostic],
+        sources: Mapping[str, Source],
+    ) -> None:
+        self.ref = ref
+        self.found = found
+        self.plan = plan
+        self.diagnostics = tuple(diagnostics)
+        self.sources = sources
+
+    @property
+    def ok(self) -> bool:
+        return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
+
+    def rendered(self, colour: bool) -> str:
+        """Return the diagnostics in compiler style."""
+        from fanfold.language.diagnostics import render_text
+
+        return render_text(self.diagnostics, self.sources, colour)
+
+    def runnable(self) -> Plan:
+        """Return the plan; raises `FileRefused` if there are errors."""
+        if self.plan is None or not self.ok:
+            hint = f"fanfold check {shlex.quote(self.ref)}" if self.ref else ""
+            raise FileRefused(self.diagnostics, self.sources, hint)
+        return self.plan
+
+
+def check_recipe(project: Project, ref: str, *, scripted: bool = False) -> CheckedRecipe:
+    """Find a recipe by name or file, and compile it. `scripted`: for a run with a script."""
+    return check_found(project, ref, project.find_recipe(ref), scripted=scripted)
+
+
+def check_found(project: Project, ref: str, found: FoundRecipe, *, scripted: bool = False) -> CheckedRecipe:
+    """Compile a recipe that was found under a reference."""
+    compiled = project.compile(found, scripted=scripted)
+    diagnostics = [*_shadows(found), *compiled.report.diagnostics]
+    if compiled.plan is not None:
+        diagnostics += _misnamed(found, compiled.plan)
+    return CheckedRecipe(ref, found, compiled.plan, diagnostics, compiled.sources)
+
+
+def check_recipes(project: Project, refs: Sequence[str]) -> list[CheckedRecipe]:
+    """Find and compile several recipes.
+
+    A missing recipe among several is a diagnostic and does not affect the others. A single missing recipe
+    raises `NotFoundError`.
+    """
+    checked: list[CheckedRecipe] = []
+    for ref in refs:
+        try:
+            checked.append(check_recipe(project, ref))
+        except NotFoundError as error:
+            if len(refs) == 1:
+                raise
+            start = Range(Position(1, 1), Position(1, 1))
+            problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
+            checked.append(CheckedRecipe(ref, FoundRecipe(b"", ref, MISSING), None, [problem], {}))
+    return checked
+
+
+def recipes_meant(project: Project, refs: Sequence[str]) -> list[str]:
+    """Expand references: a folder means the recipes in it, and no reference means the whole project.
+
+    The recipes of a project are those in its library, and files in its top folder that look like recipes.
+    """
+    meant: list[str] = []
+    for ref in refs or (os.path.relpath(project.folder),):
+        if ref.endswith((".yaml", ".yml")) or not os.path.isdir(ref):
+            meant.append(ref)
+            continue
+        found = recipe_files(ref)
+        here = os.path.realpath(ref) == os.fspath(project.folder)
+        if here:
+            kept = [one for one in project.library.list() if one.origin == "project"]
+            found = [f"{one.name}@{one.version}" for one in kept] + found
+        if not found:
+            message = f"there is no recipe in {os.path.abspath(ref)}"
+            hint = "fanfold init makes a first one" if here else "fanfold check checks those of the project"
+            raise NotFoundError("recipe.unknown_workflow", message, hint=hint)
+        meant += found
+    return meant
+
+
+def recipe_files(folder: str | os.PathLike[str]) -> list[str]:
+    """List the files of a folder that look like recipes, by name."""
+    files = [
+        os.path.join(folder, one) for one in sorted(os.listdir(folder)) if one.endswith((".yaml", ".yml"))
+    ]
+    return [path for path in files if _looks_like_recipe(path)]
+
+
+def _looks_like_recipe(file: str) -> bool:
+    """Whether a YAML file has a name, and steps or phases: other YAML files may be in the same folder."""
+    try:  # stay inside the folder: a link may lead anywhere, and a pipe would block
+        lines = read_beneath(Path(os.path.dirname(file)), Path(file), yaml_text.MAX_BYTES).splitlines()
+    except OSError:
+        return False
+    named = any(line.startswith(b"name:") for line in lines)
+    return named and any(line.startswith((b"steps:", b"phases:")) for line in lines)
+
+
+class RoleWarnings(Struct, frozen=True):
+    """Warnings about role files, for the recipes that use some of the roles."""
+
+    used: list[Diagnostic]
+    """Warnings about used roles. They are shown in full, because steps rely on these roles."""
+    others: int = 0
+    """Number of files of other roles that have warnings."""
+
+    def line(self) -> str:
+        """Return one line about the other roles, with the command that lists them; empty if none."""
+        if not self.others:
+            return ""
+        files, have = ("file", "has") if self.others == 1 else ("files", "have")
+        return f"{self.others} other role {files} {have} warnings: fanfold agents lists them"
+
+
+def role_warnings(project: Project, plans: Iterable[Plan | None]) -> RoleWarnings:
+    """Return warnings about the roles that plans use, and the number of other role files with warnings."""
+    found = [notice for notice in project.roles.notices if notice.severity == "warning"]
+    if not found:
+        return RoleWarnings([])
+    from fanfold.steps.run_config import freeze_roles, with_stages
+
+    find = project.roles.find
+    used = {
+        name: role
+        for plan in plans
+        if plan is not None
+        for name, role in with_stages(freeze_roles(plan, find), find).items()
+    }
+    names = {name.partition("@")[0] for name in used} | {role.name for role in used.values()}
+    sources = {role.source for role in used.values()}
+    about = [one for one in found if one.role in names or one.file in sources]
+    told = [
+        Diagnostic(one.code, "warning", one.message, one.file, Range(at, at), one.help)
+        for one in about
+        for at in (Position(one.line, one.column),)
+    ]
+    return RoleWarnings(told, len({one.file for one in found} - {one.file for one in about}))
+
+
+def _shadows(recipe: FoundRecipe) -> Iterator[Diagnostic]:
+    """Warn if one recipe name exists in two places, although neither file is wrong."""
+    if recipe.shadowed:
+        start = Range(Position(1, 1), Position(1, 1))
+        message = f"{recipe.file} shadows {', '.join(recipe.shadowed)}"
+        yield Diagnostic("recipe.shadowed", "warning", message, recipe.file, start)
+
+
+def _misnamed(recipe: FoundRecipe, plan: Plan) -> Iterator[Diagnostic]:
+    """Warn about a file whose name or version differs from its content, because references would mislead.
+
+    A file that is only used by its path may have any name.
+    """
+    from fanfold.language.library import said_by_file
+
+    name, version = said_by_file(recipe.file)
+    kept = recipe.origin != "path" or f"{os.sep}.fanfold{os.sep}workflows{os.sep}" in os.path.abspath(
+        recipe.file
+    )
+    found = []
+    if name is not None and kept and name != plan.name:
+        found.append(("name", f'the file is called "{name}", but says its name is "{plan.name}"'))
+    if version is not None and version != plan.version:
+        found.append(("version", f"the file is called version {version}, but says {plan.version}"))
+    for key, message in found:
+        lines = recipe.data.decode().splitlines()
+        line = next((i for i, text in enumerate(lines, 1) if text.startswith(f"{key}:")), 1)
+        place = Range(Position(line, 1), Position(line, len(key) + 1))
+        yield Diagnostic("recipe.bad_value", "warning", message, recipe.file, place, "rename one of them")
+
+
+def save_recipe(project: Project, name: str, text: str, *, replace: bool = False) -> Path:
+    """Save a recipe as `name` (or `name@2`) in this project. The name in the text is changed to match.
+
+    Raises `FileRefused` for a recipe with errors, and `recipe.exists` instead of replacing another one.
+    """
+    require_savable(project, name, replace=replace)  # before the name becomes a path
+    text = renamed(text, name)
+    file = project.memory / "workflows" / f"{name}.yaml"
+    check_found(project, name, FoundRecipe(text.encode("utf-8", "replace"), str(file))).runnable()
+    return project.library.save(name, text)
+
+
+def require_savable(project: Project, name: str, *, replace: bool = False) -> None:
+    """Raise if no recipe can be saved under this name. Call it before a recipe is made that would be lost."""
+    require_name(name)
+    if not replace and _is_there(project, name):
+        hint = "choose another name, or NAME@2 for a second version; --replace writes over it"
+        raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
+
+
+def renamed(text: str, name: str) -> str:
+    """Return the text of a recipe with another name (`name` or `name@2`)."""
+    plain, _ = said_by_file(f"{name}.yaml")
+    if plain is None:
+        return text
+    named, found = re.subn(_NAME_LINE, f"name: {plain}", text, count=1)
+    return named if found else f"name: {plain}\n{text}"
+
+
+def _is_there(project: Project, name: str) -> bool:
+    """Whether the project itself has the recipe; built-in and user recipes are only shadowed."""
+    try:
+        return project.library.find(name).origin == "project"
+    except NotFoundError:
+        return False
+
+
+def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> RecipeDocument:
+    """Return one recipe by name or file, optionally with its graph; raises `FileRefused`."""
+    from fanfold.api.recipe_documents import recipe_document
+
+    checked = check_recipe(project, ref)
+    plan = checked.runnable()
+    graph = None
+    if picture == "mermaid":
+        from fanfold.api.graph import mermaid
+
+        graph = mermaid(plan)
+    elif picture == "svg":
+        from fanfold.api.graph import svg
+
+        graph = svg(plan)
+    return recipe_document(plan, checked.found.file, graph)

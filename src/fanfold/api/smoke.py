@@ -1,0 +1,475 @@
+"""Self-tests that verify in about a minute that this installation works on this machine.
+
+The scripted self-test needs no network. It uses scripted agents and a real store in a temporary project, and
+every check reads the log. The scenarios with a real provider are below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct, structs
+
+from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
+from fanfold.api.approvals import ErrorBody, error_body, shown
+from fanfold.api.doctor import SmokeCheck, SmokeReport
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.run_documents import RunDocument, exit_status, run_document
+from fanfold.api.start import create
+from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
+from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
+from fanfold.kernel.events import Envelope
+from fanfold.language.compile import compile_recipe
+from fanfold.project_files import write_beneath
+from fanfold.sessions.log import read_entries
+from fanfold.steps.records import FileChange
+
+READERS = """
+name: smoke-readers
+steps:
+  - {id: one, agent: explorer, prompt: "Say one."}
+  - {id: two, agent: explorer, prompt: "Say two."}
+  - {id: three, agent: explorer, prompt: "Say three."}
+"""
+WRITERS = """
+name: smoke-writers
+steps:
+  - {id: first, agent: worker, write_set: ["notes/*.md"], prompt: "Write notes/a.md."}
+  - {id: second, agent: worker, write_set: ["notes/a.md"], prompt: "Improve notes/a.md."}
+"""
+SUMMARIES = """
+name: smoke-summaries
+steps:
+  - {id: gather, agent: explorer, prompt: "Name a colour."}
+  - {id: use, agent: explorer, depends_on: [gather], prompt: "Say what you were given."}
+"""
+INVALID = """
+name: smoke-invalid
+steps:
+  - {id: a, agent: explorer, depends_on: [missing], prompt: "x"}
+"""
+SCRIPT = """
+default: {output: "{{step}} is done", delay_ms: 30}
+steps: {gather: {output: ultramarine, delay_ms: 1}}
+"""
+ONE_BY_ONE = ["first started", "first finished", "second started", "second finished"]
+"""The order of two agents if the second waits for the first."""
+
+
+class SmokeRun(Struct, frozen=True):
+    """The recorded data of one self-test run."""
+
+    status: str
+    events: Sequence[Envelope]
+    sessions: dict[str, list[Entry]]
+    """The entries of the last session of each agent step."""
+    outputs: dict[str, Any] = {}
+    """The output of each step."""
+
+    def prompt(self, step: str) -> str:
+        """Return the prompt of a step, as its session recorded it."""
+        entries = self.sessions.get(step, [])
+        return next((entry.text for entry in entries if isinstance(entry, UserInput)), "")
+
+
+def parallel_readers(ran: SmokeRun) -> SmokeCheck:
+    """Check that all readers ran at the same time."""
+    most = live_at_once(ran)
+    return SmokeCheck("parallel_readers", most == 3 and ran.status == "completed", {"live_at_once": most})
+
+
+def live_at_once(ran: SmokeRun) -> int:
+    """Return the maximum number of agents that ran at the same time."""
+    live: dict[str, None] = {}
+    most = 0
+    for data in agent_events(ran):
+        if data["status"] == "started":
+            live[data["step"]] = None
+        elif data["status"] in ("finished", "failed", "timed_out", "cancelled"):
+            live.pop(data["step"], None)
+        most = max(most, len(live))
+    return most
+
+
+def serialized_writers(ran: SmokeRun) -> SmokeCheck:
+    """Check that the second writer started after the first had ended."""
+    order = order_of(ran)
+    return SmokeCheck("serialized_writers", order == ONE_BY_ONE, {"order": order})
+
+
+def dependency_summaries(ran: SmokeRun) -> SmokeCheck:
+    """Check that the dependent step got the output of its dependency, although its prompt did not name it."""
+    prompt = ran.prompt("use")
+    return SmokeCheck("dependency_summaries", "ultramarine" in prompt, {"prompt": prompt})
+
+
+def lifecycle(ran: SmokeRun) -> SmokeCheck:
+    """Check that the lifecycle of every session is in the log with all of its fields."""
+    fields = (
+        "parent_id",
+        "subagent_id",
+        "session_id",
+        "role",
+        "task",
+        "depth",
+        "status",
+        "workspace",
+        "summary",
+    )
+    lives: dict[str, list[str]] = {}
+    complete = True
+    for data in agent_events(ran):
+        complete = complete and all(name in data for name in fields)
+        lives.setdefault(data["step"], []).append(data["status"])
+    ok = complete and bool(lives) and all(life == ["started", "finished"] for life in lives.values())
+    return SmokeCheck("lifecycle", ok, {"lives": lives, "every_field": complete})
+
+
+def order_of(ran: SmokeRun) -> list[str]:
+    """Return when agents started and finished, in the order of the log."""
+    told = [data for data in agent_events(ran) if data["status"] in ("started", "finished")]
+    return [f"{data['step']} {data['status']}" for data in told]
+
+
+def agent_events(ran: SmokeRun) -> list[dict[str, Any]]:
+    """Return the lifecycle events of the agents, in the order of the log."""
+    return [envelope.data for envelope in ran.events if envelope.type == "subagent_event"]
+
+
+PLAN: tuple[tuple[str, str, Callable[[SmokeRun], SmokeCheck]], ...] = (
+    ("parallel_readers", READERS, parallel_readers),
+    ("serialized_writers", WRITERS, serialized_writers),
+    ("dependency_summaries", SUMMARIES, dependency_summaries),
+    ("lifecycle", SUMMARIES, lifecycle),
+)
+"""The checks of the scripted self-test, in order; `validation` comes first and runs nothing."""
+
+
+VALIDATION = "validation"
+CLAIMS = (VALIDATION, *(name for name, _, _ in PLAN))
+
+
+def would_run(names: Sequence[str]) -> SmokeReport:
+    """List the checks of a self-test; nothing is started."""
+    return _report([SmokeCheck(name, True, "would run; nothing was started") for name in names])
+
+
+def run_scripted(open_project: Callable[[Path], Project]) -> SmokeReport:
+    """Run all checks with scripted agents in a temporary project."""
+    with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
+        project = open_project(Path(folder))
+        try:
+            compiled = compile_recipe(INVALID.encode(), "smoke.yaml", project.around)
+            codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
+            refused = compiled.plan is None and codes == ["recipe.unknown_step"]
+            options = Options(permission="auto", script=SCRIPT, script_file="smoke")
+            ran = [check(run_smoke(project, recipe, options)[0]) for _, recipe, check in PLAN]
+        finally:
+            project.close()
+    return _report([SmokeCheck(VALIDATION, refused, codes), *ran])
+
+
+def _report(checks: list[SmokeCheck]) -> SmokeReport:
+    return SmokeReport(all(check.ok for check in checks), checks)
+
+
+def run_smoke(project: Project, recipe: str, options: Options) -> tuple[SmokeRun, RunTree]:
+    """Run one of the self-test recipes until it finishes, or waits."""
+    plan = compile_recipe(recipe.encode(), "smoke.yaml", project.around).plan
+    assert plan is not None, "the recipes of smoke are checked by the tests"
+    owned = create(project, plan, {}, options)
+    asyncio.run(owned.host().start())
+    owned.done()
+    tree = owned.tree
+    events = list(shown(project.store, project.store.tree(tree.root.id)))
+    sessions = {
+        envelope.data["step"]: list(read_entries(project.store, envelope.data["session_id"]))
+        for envelope in events
+        if envelope.type == "subagent_event" and envelope.data["status"] == "started"
+    }
+    outputs = {
+        path: tree.blobs.get(node.output) for path, node in tree.root.nodes.items() if node.output is not None
+    }
+    return SmokeRun(run_status(tree.state, tree.root), events, sessions, outputs), tree
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The self-test with a real provider: three small scenarios, each verified from its log
+#
+# A completed run proves little: an agent may have replied anything. So every scenario defines what the log
+# must show, and fails without it. The content of replies is not checked. The checks are that the model
+# replied, the order, the inputs, and the results.
+
+FOLDER = "fanfold-smoke"
+"""Placeholder in the recipes for the folder of the writers, which is new for each run."""
+NOTE = f"{FOLDER}/note.txt"
+ANSWER = f"{FOLDER}/answer.txt"
+NO_TOOLS = "this model is offered none"
+MAX_SHOWN_CHARS = 200
+
+MICRO_PARALLEL = """
+name: smoke-micro-parallel
+limits: {timeout: 3m, outage: 0}
+steps:
+  - {id: left, agent: explorer, max_turns: 4, prompt: "Answer with the single word: left"}
+  - {id: right, agent: explorer, max_turns: 4, prompt: "Answer with the single word: right"}
+output: {left: steps.left.output, right: steps.right.output}
+"""
+DEPENDENCY = """
+name: smoke-dependency
+limits: {timeout: 3m, outage: 0}
+steps:
+  - {id: first, agent: explorer, max_turns: 4, prompt: "Name one colour, in one word."}
+  - {id: second, agent: explorer, max_turns: 4, depends_on: [first], prompt: "Repeat it, in one word."}
+"""
+# Only their write sets keep the writers apart. The command writes an agent's reply, so that a controlled
+# write is shown even with a model that cannot use tools.
+WRITER_CONTROLLED = f"""
+name: smoke-writer-controlled
+limits: {{timeout: 3m, outage: 0}}
+steps:
+  - id: first
+    agent: worker
+    max_turns: 8
+    write_set: ["{FOLDER}/*.txt"]
+    prompt: "Write the file {NOTE} with the single line: one. It is new. Then say done."
+  - id: second
+    agent: worker
+    max_turns: 8
+    write_set: ["{NOTE}"]
+    prompt: "Write the file {NOTE} anew, with two lines: one, two. Then say done."
+  - id: keep
+    depends_on: [first, second]
+    write_set: ["{ANSWER}"]
+    env: {{SAID: "{{{{steps.second.output}}}}"}}
+    run: [sh, -c, 'mkdir -p {FOLDER} && printf "%s\\n" "$SAID" > {ANSWER}']
+"""
+
+
+class ScenarioEvidence(Struct, frozen=True):
+    """The evidence in a scenario's log, and the missing evidence."""
+
+    evidence: dict[str, Any]
+    missing: list[str]
+
+
+class ScenarioRun(Struct, frozen=True):
+    """The data of a real run: its log, the writers' files, and whether its agents had tools."""
+
+    ran: SmokeRun
+    changes: Sequence[FileChange]
+    """The changes as listed in the run's result."""
+    files: dict[str, str]
+    """The files in the writers' folder of the project, by path as in the recipe."""
+    offers_tools: bool
+
+
+def micro_parallel(left: ScenarioRun) -> ScenarioEvidence:
+    """Check that both readers ran at the same time, and that both replied."""
+    ran = left.ran
+    most = live_at_once(ran)
+    missing = [] if most == 2 else ["the readers were not live at one moment"]
+    missing += [f"{step} gave no answer" for step in ("left", "right") if not _said(ran, step)]
+    answers = {step: _said(ran, step)[:MAX_SHOWN_CHARS] for step in ("left", "right")}
+    return ScenarioEvidence({"live_at_once": most, "answers": answers}, missing)
+
+
+def dependency(left: ScenarioRun) -> ScenarioEvidence:
+    """Check that the second agent started after the first had ended, and got its reply."""
+    ran = left.ran
+    order, said, prompt = order_of(ran), _said(ran, "first"), ran.prompt("second")
+    # A failed first attempt is started again: that is no violation of the order.
+    one_by_one = [moment for moment, _ in groupby(order)] == ONE_BY_ONE
+    missing = [] if one_by_one else ["the second agent did not begin after the first had ended"]
+    if not said:
+        missing.append("first gave no answer")
+    elif said[:MAX_SHOWN_CHARS] not in prompt:  # a long reply is shortened before it is passed on
+        missing.append("the second agent was not told what the first had said")
+    if not _said(ran, "second"):
+        missing.append("second gave no answer")
+    return ScenarioEvidence(
+        {"order": order, "first_said": said[:MAX_SHOWN_CHARS], "second_was_asked": prompt}, missing
+    )
+
+
+def writer_controlled(left: ScenarioRun) -> ScenarioEvidence:
+    """Check that writers with overlapping sets ran one by one in isolation, and their files were merged."""
+    ran = left.ran
+    order = order_of(ran)
+    places = {data["step"]: data["workspace"] for data in agent_events(ran) if data["status"] == "started"}
+    merged = {(row.step, row.path) for row in left.changes if row.state == "merged"}
+    evidence: dict[str, Any] = {
+        "order": order,
+        "workspaces": places,
+        "merged": [f"{step}: {path}" for step, path in sorted(merged)],
+        "files": {path: text[:MAX_SHOWN_CHARS] for path, text in left.files.items()},
+    }
+    one_by_one = live_at_once(ran) == 1 and {"first finished", "second finished"} <= set(order)
+    missing = [] if one_by_one else ["the writers did not work one after the other"]
+    if places != {"first": "isolated", "second": "isolated"}:
+        missing.append("the writers did not work isolated")
+    said = _said(ran, "second")
+    if ("keep", ANSWER) not in merged or not said or left.files.get(ANSWER, "").strip() != said:
+        missing.append(f"the command did not write the agent's answer to {ANSWER}")
+    if not left.offers_tools:
+        missing.append("no agent wrote anything: the model is offered no tools")
+        return ScenarioEvidence({**evidence, "tools": NO_TOOLS}, missing)
+    calls = {step: _tool_calls(ran, step) for step in ("first", "second")}
+    for step, tools in calls.items():
+        if not tools:
+            missing.append(f"{step} called no tool that writes")
+        elif (step, NOTE) not in merged:
+            missing.append(f"nothing that {step} wrote to {NOTE} was merged")
+    if not left.files.get(NOTE, "").strip():
+        missing.append(f"{NOTE} is not in the project")
+    return ScenarioEvidence({**evidence, "tools": calls}, missing)
+
+
+def _said(ran: SmokeRun, step: str) -> str:
+    output = ran.outputs.get(step)
+    return output.strip() if isinstance(output, str) else ""
+
+
+def _tool_calls(ran: SmokeRun, step: str) -> list[str]:
+    """Return the file-changing tools that an agent called successfully.
+
+    Only calls that may change something are recorded before they start.
+    """
+    entries = ran.sessions.get(step, [])
+    results = (entry for entry in entries if isinstance(entry, ToolResult))
+    fine = {entry.id for entry in results if entry.result is not UNSET and entry.result is not None}
+    return [entry.tool for entry in entries if isinstance(entry, ToolCall) and entry.id in fine]
+
+
+SCENARIOS: dict[str, tuple[str, Callable[[ScenarioRun], ScenarioEvidence]]] = {
+    "micro_parallel": (MICRO_PARALLEL, micro_parallel),
+    "dependency": (DEPENDENCY, dependency),
+    "writer_controlled": (WRITER_CONTROLLED, writer_controlled),
+}
+"""By name: the recipe, and the check of its log."""
+
+# -----------------------------------------------------------------------------------------------------------
+# Run the scenarios with a real provider, store the evidence, and advise after a failure
+
+MAX_FILE_CHARS = 100_000
+ADVICE = {
+    "timeout": "the model is slow: try again, or a faster model with FANFOLD_MODEL",
+    "transport": "the provider cannot be reached: check the network, and its address if you set one",
+    "rate_limit": "the provider asks to slow down: wait a minute",
+    "quota": "the account has no credit left",
+    "permission": "the provider refused the key: fanfold models shows which are set",
+    "invalid_output": "the model did not keep to the output's shape: try a stronger model",
+    "tool": "a program could not do its part: fanfold doctor shows what is missing here",
+}
+UNPROVEN = "smoke.unproven"
+WEAK = "try again, or a stronger model with FANFOLD_MODEL; the file of evidence shows the run"
+
+
+class ScenarioFailure(NamedTuple):
+    """Why a scenario failed, and the exit status of the command."""
+
+    error: ErrorBody
+    exit_status: int = EXIT_FAILED
+    stops: bool = True
+    """Whether later scenarios would fail for the same reason."""
+
+
+def run_scenarios(
+    open_project: Callable[[], Project], folder: Path, names: Sequence[str]
+) -> tuple[SmokeReport, int]:
+    """Run scenarios with the configured provider until one fails; return the report and the exit status."""
+    checks: list[SmokeCheck] = []
+    trouble: ScenarioFailure | None = None
+    for name in names:
+        if trouble is not None and trouble.stops:
+            checks.append(SmokeCheck(name, False, f"not started: {trouble.error.code} came before"))
+            continue
+        check, met = run_scenario(open_project, folder, name)
+        checks.append(check)
+        trouble = trouble or met
+    ok = all(check.ok for check in checks)
+    if trouble is None:
+        return SmokeReport(ok, checks), EXIT_OK
+    return SmokeReport(ok, checks, trouble.error), trouble.exit_status
+
+
+def run_scenario(
+    open_project: Callable[[], Project], folder: Path, name: str
+) -> tuple[SmokeCheck, ScenarioFailure | None]:
+    """Run one scenario in a project."""
+    recipe, shows = SCENARIOS[name]
+    own = f"{FOLDER}-{wall_clock_ms()}"
+    try:
+        project = open_project()
+        try:
+            given = Options(permission="auto")
+            ran, tree = run_smoke(project, recipe.replace(FOLDER, own), given)
+            left = _left(ran, tree, folder, own)
+            document, status = run_document(tree), exit_status(tree)
+        finally:
+            project.close()
+            shutil.rmtree(folder / own, ignore_errors=True)  # the user's project must stay clean
+    except FanfoldError as error:
+        about = structs.replace(error_body(error), details={**error.details, "scenario": name})
+        refused = SmokeCheck(name, False, {"error": about, "what_to_do": error.hint})
+        return refused, ScenarioFailure(about, error.exit_status)
+    shown = shows(left)
+    ok = ran.status == "completed" and not shown.missing
+    evidence: dict[str, Any] = {"run_id": document.run_id, "status": ran.status, **shown.evidence}
+    if shown.missing:
+        evidence["missing"] = shown.missing
+    trouble = None if ok else _trouble(name, document, shown.missing, status)
+    if trouble is not None:
+        evidence |= {"error": trouble.error, "what_to_do": trouble.error.hint}
+    file = _keep(folder, name, {"scenario": name, "ok": ok, "evidence": evidence, "result": document})
+    return SmokeCheck(name, ok, {**evidence, "evidence": str(file)}), trouble
+
+
+def _left(ran: SmokeRun, tree: RunTree, folder: Path, own: str) -> ScenarioRun:
+    """Collect the data that is checked, with the folder named as in the recipe."""
+    from fanfold.agents.local.weights import PROVIDER, SMOLLM2
+    from fanfold.language.leaf_steps import AgentBody
+    from fanfold.language.step_grammar import find_body
+
+    frozen = tree.frozen()
+    bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
+    models = {frozen.model_of(said) or frozen.default_model for said in bodies if said is not None}
+    rows = tree.memory.changes.get(tree.root.id, [])
+    changes = [structs.replace(row, path=row.path.replace(own, FOLDER)) for row in rows]
+    files = {
+        f"{FOLDER}/{file.name}": file.read_text(errors="replace")[:MAX_FILE_CHARS]
+        for file in sorted((folder / own).glob("*.txt"))
+        if file.is_file() and not file.is_symlink()
+    }
+    return ScenarioRun(ran, changes, files, f"{PROVIDER}:{SMOLLM2}" not in models)
+
+
+def _trouble(name: str, document: RunDocument, missing: list[str], status: int) -> ScenarioFailure:
+    """Return the first cause: a step's error, else the run's own error, else the missing evidence."""
+    details = {"scenario": name, "run_id": document.run_id, "status": document.status}
+    met = [step.error for step in document.steps.values() if step.error is not None]
+    met += [] if document.error is None else [document.error]
+    met.sort(key=lambda error: error.kind == "cancelled")  # the cause comes before cancelled steps
+    if not met:
+        message = f"{name}: {'; '.join(missing) or 'the run did not complete'}"
+        return ScenarioFailure(
+            ErrorBody(UNPROVEN, message, WEAK, details), status or EXIT_FAILED, stops=False
+        )
+    error = met[0]
+    hint = error.hint or ADVICE.get(error.kind, WEAK)
+    details["class"] = error.kind
+    return ScenarioFailure(ErrorBody(error.code, error.message, hint, details), status or EXIT_FAILED)
+
+
+def _keep(folder: Path, name: str, document: dict[str, Any]) -> Path:
+    path = f".fanfold/smoke/{name}-{wall_clock_ms()}.json"
+    write_beneath(folder, path, msgspec.json.format(msgspec.json.encode(document), indent=1))
+    return folder / path

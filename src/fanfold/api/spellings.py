@@ -1,0 +1,224 @@
+"""One action as a CLI command, an HTTP request, Python code and an MCP tool call.
+
+Each text works as printed and includes the values of the user's form. Missing values are words in capitals.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Literal, TypeAlias
+from urllib.parse import quote
+
+from msgspec import Struct, structs
+
+from fanfold.api.limits import micro_usd
+from fanfold.kernel.plan import JSON
+from fanfold.language.json_text import as_text
+
+
+class Spellings(Struct, frozen=True):
+    """None where a surface has no word for it."""
+
+    cli: str
+    http: str | None
+    python: str | None
+    mcp: str | None
+
+
+SpelledAction: TypeAlias = Literal[
+    "run", "pause", "cancel", "resume", "retry", "fork", "undo", "approve", "reject", "answer", "apply",
+    "inspect", "explain", "transcript", "diff", "watch", "export", "whatif",
+]  # fmt: skip
+_OF_STEPS = frozenset({"approve", "reject", "answer", "apply", "transcript"})
+_SLOTS = 8
+"""An example number for `whatif`, which the reader can change."""
+_FLAGS = (
+    "model",
+    "agent_backend",
+    "max_concurrency",
+    "max_agents",
+    "budget_usd",
+    "budget_tokens",
+    "permission",
+)
+_TOOL_WORDS = frozenset({"budget_usd", "budget_tokens"})
+"""The flags that a model may set for a run that it starts."""
+
+
+class StartWords(Struct, frozen=True, kw_only=True):
+    """The values of a start form. `options` have their names in the HTTP API."""
+
+    recipe: str
+    inputs: dict[str, JSON] = {}
+    options: dict[str, JSON] = {}
+    script: dict[str, JSON] | None = None
+    yes: bool = False
+
+
+class RunWords(Struct, frozen=True, kw_only=True):
+    """The values of a form about an existing run.
+
+    `seen` is the digest of the question that the person sees, `text` their answer.
+    """
+
+    run: str = "RUN"
+    step: str | None = None
+    choice: str | None = None
+    comment: str | None = None
+    text: str | None = None
+    seen: str | None = None
+    yes: bool = False
+
+
+def spell_start(said: StartWords) -> Spellings:
+    """Return how to start a run from other surfaces."""
+    body: dict[str, JSON] = {"recipe": said.recipe}
+    for name in ("inputs", "options", "script", "yes"):
+        if value := getattr(said, name):
+            body[name] = value
+    return Spellings(
+        _start_command(said), _curl("POST", "/api/runs", body), _start_python(said), _start_tool(said)
+    )
+
+
+def spell(action: SpelledAction, said: RunWords) -> Spellings:
+    """Return how to perform an action on a run from other surfaces."""
+    if action in _OF_STEPS and said.step is None:
+        said = structs.replace(said, step="STEP")
+    return Spellings(_cli(action, said), _http(action, said), _python(action, said), _mcp(action, said))
+
+
+def _start_command(said: StartWords) -> str:
+    words, before = ["fanfold", "run", said.recipe], ""
+    for name, value in said.inputs.items():
+        words += ["-i", f"{name}={as_text(value)}"]
+    for name in _FLAGS:
+        if name in said.options:
+            words += ["--" + name.replace("_", "-"), as_text(said.options[name])]
+    if said.script is not None:
+        before = f"printf '%s\\n' {shlex.quote(json.dumps(said.script))} > script.json\n"
+        words += ["--script", "script.json"]
+    return before + shlex.join([*words, *(["--yes"] if said.yes else [])])
+
+
+def _start_python(said: StartWords) -> str:
+    options = dict(said.options)
+    if "agent_backend" in options:
+        options["backend"] = options.pop("agent_backend")
+    if "budget_usd" in options:
+        options["budget_micro_usd"] = micro_usd(options.pop("budget_usd"))
+    if said.script is not None:
+        options["script"] = json.dumps(said.script)
+    if said.yes:
+        options["permission"] = "auto"  # no person is asked here, so agents may do all, as with --yes
+    given = [repr(said.recipe)]
+    if said.inputs:
+        given.append(f"inputs={said.inputs!r}")
+    if options:
+        named = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        given.append(f"options=fanfold.Options({named})")
+    return _program(f"result = ff.run({', '.join(given)})")
+
+
+def _start_tool(said: StartWords) -> str | None:
+    if said.script is not None or not _TOOL_WORDS.issuperset(said.options):
+        return None
+    arguments = {"name": said.recipe, **({"inputs": said.inputs} if said.inputs else {}), **said.options}
+    return _call("run_workflow", arguments)
+
+
+def _cli(action: str, said: RunWords) -> str:
+    words = ["fanfold", action, said.run]
+    if said.step is not None:
+        words += ["--from", said.step] if action == "fork" else [said.step]
+    if action == "approve" and said.choice:
+        words += ["--choice", said.choice]
+    if action in ("approve", "reject") and said.comment:
+        words += ["--comment", said.comment]
+    if action == "whatif":
+        words += ["--max-concurrency", str(_SLOTS)]
+    if action == "answer":
+        text = said.text or "TEXT"
+        words += ["--", text] if text.startswith("-") else [text]
+    return shlex.join([*words, *(["--yes"] if said.yes else [])])
+
+
+def _http(action: str, said: RunWords) -> str:
+    base = f"/api/runs/{quote(said.run, safe='')}"
+    place = "" if said.step is None else f"/{quote(said.step, safe='')}"
+    yes: dict[str, JSON] = {"yes": True} if said.yes else {}
+    if action in ("approve", "reject"):
+        body: dict[str, JSON] = {"decision": action, "seen": said.seen or "SEEN, as GET /api/approvals says"}
+        if action == "approve" and said.choice:
+            body["choice"] = said.choice
+        if said.comment:
+            body["comment"] = said.comment
+        return _curl("POST", f"{base}/approvals{place}", body)
+    if action == "answer":
+        return _curl("POST", f"{base}/answers{place}", {"text": said.text or "TEXT"})
+    if action == "apply":
+        return _curl("POST", f"{base}/steps{place}/apply", {})
+    if action == "fork":
+        return _curl("POST", f"{base}/fork", {"from": said.step or "STEP", **yes})
+    if action == "undo":
+        return _curl("POST", f"{base}/undo", {} if said.step is None else {"step": said.step})
+    if action in ("pause", "cancel", "resume", "retry"):
+        return _curl("POST", f"{base}/{action}", yes)
+    paths = {
+        "inspect": f"{base}/steps{place}" if place else base,
+        "explain": f"{base}/steps{place}/explain" if place else f"{base}/explain",
+        "transcript": f"{base}/steps{place}/transcript",
+        "diff": f"{base}/diff" + (f"?step={place[1:]}" if place else ""),
+        "watch": f"{base}/stream",
+        "export": f"{base}/export",
+        "whatif": f"/api/whatif/{quote(said.run, safe='')}?max_concurrency={_SLOTS}",
+    }
+    return _curl("GET", paths[action])
+
+
+def _curl(method: str, path: str, body: dict[str, JSON] | None = None) -> str:
+    # The reader sets $TOKEN and $URL, as `fanfold serve` prints them; the shell expands them.
+    words = ["curl", '-H "Authorization: Bearer $TOKEN"']
+    if body is not None:
+        words += ["-X", method, "-H 'Content-Type: application/json'", "-d", shlex.quote(json.dumps(body))]
+    return " ".join(words) + f' "${{URL%/}}{path}"'
+
+
+def _python(action: str, said: RunWords) -> str | None:
+    named = {"choice": said.choice if action == "approve" else None, "comment": said.comment}
+    more = "".join(f", {name}={value!r}" for name, value in named.items() if value)
+    at = repr(said.run) + ("" if said.step is None else f", {said.step!r}")
+    yes = ", yes=True" if said.yes else ""
+    calls = {
+        "pause": f"ff.pause({said.run!r})",
+        "cancel": f"ff.cancel({said.run!r})",
+        "resume": f"result = ff.resume({said.run!r}).result()",
+        "retry": f"result = ff.retry({said.run!r}{yes}).result()",
+        "fork": f"result = ff.fork({at}{yes}).result()",
+        "undo": f"ff.undo({at})",
+        "approve": f"ff.approve({at}{more})",
+        "reject": f"ff.reject({at}{more})",
+        "answer": f"ff.answer({at}, {said.text or 'TEXT'!r})",
+        "apply": f"ff.apply({at})",
+        "inspect": f"print(ff.inspect{'_step' if said.step else ''}({at}))",
+        "explain": f"print(ff.explain({at}))",
+        "transcript": f"print(ff.transcript({at}))",
+        "diff": f"print(ff.diff({at}))",
+    }
+    return _program(calls[action]) if action in calls else None
+
+
+def _program(line: str) -> str:
+    """Return a program that works in a script and in a notebook."""
+    return f'import fanfold\n\nwith fanfold.open_sync(".") as ff:\n    {line}\n'
+
+
+def _mcp(action: str, said: RunWords) -> str | None:
+    if action == "inspect":
+        return _call("workflow_status", {"run": said.run, **({"step": said.step} if said.step else {})})
+    return None
+
+
+def _call(tool: str, arguments: dict[str, JSON]) -> str:
+    return json.dumps({"tool": tool, "arguments": arguments})

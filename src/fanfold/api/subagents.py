@@ -1,0 +1,631 @@
+"""Subagents: one agent with one bounded task each. They are steps of an open run; a project has one, `hand`.
+
+Rules
+* The permissions of a subagent are fixed when it is spawned, by the rules for runs of recipes, and recorded
+  with it. Later input does not extend them. A subagent that another one spawns never has more permissions
+  than its parent.
+* Every request goes to the owner of the run, so many processes can send requests at once. If the run has no
+  owner, a background process is started. It exits when there is nothing to do.
+* Waiting never ends a subagent. A closed subagent stays closed. A detached one accepts no input, because its
+  last actions are unknown. Any other finished subagent accepts input, which is its next turn.
+* Reading needs no owner: the log records the outcome of a subagent.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from msgspec import Struct, ValidationError, convert, structs
+
+from fanfold.agents.permissions import Posture, narrower
+from fanfold.agents.role import Role
+from fanfold.api.addresses import find_run, find_speaker
+from fanfold.api.display import FailureDocument, StepUsage, failure_document, step_usage
+from fanfold.api.fork import AtTurn, take_up
+from fanfold.api.history import until
+from fanfold.api.permission import Options, Prompter, consent_of, is_settled, permit
+from fanfold.api.project import Project
+from fanfold.api.roles import find_role
+from fanfold.api.run_handle import ask_owner
+from fanfold.api.start import create_open, freeze
+from fanfold.engine.children import (
+    TASK_CHARS,
+    AddRequest,
+    ChildRequest,
+    CloseRequest,
+    InputRequest,
+    ResumeRequest,
+    SubagentRefused,
+    check_addable,
+    check_spoken_to,
+    detached,
+    is_interrupted,
+    no_subagent,
+    turns_of,
+    waiting_proposal,
+)
+from fanfold.engine.run_tree import RunTree
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import NOTHING_SPENT, Failure
+from fanfold.kernel.paths import GlobError, check_glob
+from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
+from fanfold.kernel.state import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    RUN_TERMINAL,
+    RUNNING,
+    SKIPPED,
+    TERMINAL,
+    TIMED_OUT,
+    WAITING,
+    Node,
+)
+from fanfold.language.json_text import schema_problem, strict
+from fanfold.language.leaf_steps import AgentBody
+from fanfold.language.step_grammar import read_body
+from fanfold.language.tables import ID, ID_ALLOWED
+from fanfold.language.template import literal
+from fanfold.language.terminal import shorten
+from fanfold.steps.records import (
+    DETACHED,
+    ChangedPath,
+    ConflictPath,
+    ViolatedPath,
+    child_name,
+    depth_of,
+    home_of,
+    is_agent,
+    is_lead,
+    session_of,
+)
+from fanfold.steps.run_config import HAND, to_json
+from fanfold.store.protocol import LeaseHeld
+from fanfold.workspace.seal import is_foreign
+
+# -----------------------------------------------------------------------------------------------------------
+# The task of a subagent and its step, checked before a request is sent to a run
+
+SPAWN_TIMEOUT_MS = 120_000
+Merge: TypeAlias = Literal["auto", "propose", "discard"]
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """The task of a subagent, and its workspace options."""
+
+    role: str
+    task: str
+    name: str = ""
+    """If empty, it is named after its role."""
+    timeout_ms: int = SPAWN_TIMEOUT_MS
+    write_set: tuple[str, ...] = ()
+    merge: Merge | None = None
+    on_conflict: Literal["fail", "resolve"] = "fail"
+    shared: bool = False
+    """Whether a writer works in the project itself, not in a snapshot."""
+    output_schema: JSON = None
+    parent: str = ""
+    """The subagent that spawns this one, if any. This one ends with it."""
+
+
+def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
+    """Return the step of a task. `parent` is the tree of the subagent that spawns it."""
+    _check_types(task)
+    above = turns_of(parent, task.parent)[-1] if parent is not None else None
+    read_only = role.read_only or (above is not None and above.step.posture == "read_only")
+    require_words(task.task, "there is no task")
+    if task.name:
+        require_name(task.name)
+    _check_writing(task, read_only)
+    _check_schema(task.output_schema)
+    try:
+        strict(structs.asdict(task), "the task")
+    except ValueError as error:
+        raise AuthorError("usage.bad_value", str(error)) from None
+    name, _, version = task.role.partition("@")
+    body = AgentBody(agent=name, agent_version=version or None, prompt=literal(task.task))
+    return Step(
+        id=task.name or _step_name(name),
+        action=body.action(),
+        description=shorten(task.task, TASK_CHARS),
+        parent=above.path if above is not None else "",
+        posture="read_only" if read_only else "writer",
+        write_set=() if read_only else task.write_set or EVERYTHING,
+        workspace_mode="shared" if read_only or (task.shared and not role.isolated) else "isolated",
+        merge=task.merge or "auto",
+        on_conflict=task.on_conflict,
+        output_schema=task.output_schema,
+        timeout_ms=task.timeout_ms,
+    )
+
+
+def _check_types(task: Task) -> None:
+    """Refuse values of the wrong type before any work starts: programs may pass any value."""
+    try:
+        convert(structs.asdict(task), Task)
+    except ValidationError as error:
+        raise AuthorError("usage.bad_value", f"this is no task: {error}") from None
+    if task.timeout_ms < 1:
+        raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
+
+
+def _step_name(role: str) -> str:
+    """Return a role's name as a valid step name: `review.security` is `review-security`."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", role).lstrip("-_") or "agent"
+
+
+def _check_writing(task: Task, read_only: bool) -> None:
+    if read_only and (task.write_set or task.merge or task.shared):
+        what = "write_set" if task.write_set else "merge" if task.merge else "shared"
+        message = f"{what} is for roles that write; {task.role} only reads"
+        raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
+    apart = task.merge or ("on_conflict" if task.on_conflict != "fail" else "")
+    if (task.shared or read_only) and apart:
+        message = "merge and on_conflict are for snapshots; one that shares the project has none"
+        raise AuthorError("usage.conflict", message, hint="leave one of them out")
+    for pattern in task.write_set:
+        try:
+            check_glob(pattern)
+        except GlobError as error:
+            message = f"write_set {pattern} is not a pattern of paths: {error.message}"
+            raise AuthorError(
+                "usage.bad_value", message, hint='for example "src/**" or "docs/*.md"'
+            ) from None
+
+
+def require_words(text: str, otherwise: str) -> None:
+    """Refuse an empty task or message."""
+    if not text.strip():
+        raise AuthorError("usage.bad_value", otherwise, hint="say in a few sentences what is to be done")
+
+
+def require_name(name: str) -> None:
+    """Refuse a name that is not a valid step name: turns, paths and folders use it."""
+    if not ID.fullmatch(name):
+        message = f"{shorten(name, 80)!r} cannot be the name of a subagent"
+        raise AuthorError("usage.bad_value", message, hint=ID_ALLOWED)
+
+
+def _check_schema(schema: JSON) -> None:
+    problem = None if schema is None else schema_problem(schema)
+    if problem is not None:
+        raise AuthorError("usage.bad_value", f"output_schema is not a JSON Schema: {problem.message}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The children of an open run, as every surface shows them
+#
+# Rules
+# * The facts come from the log alone. The owner only determines whether a child is still being worked on. A
+#   child that is unfinished in the log of a run without an owner is `detached`: not lost, not finished.
+#   `detached` is computed on reading and never recorded.
+# * A child consists of all its turns. Its status and summary are those of the last turn; its usage is that of
+#   all turns.
+
+QUEUED, CLOSED = "queued", "closed"
+OVER = frozenset({COMPLETED, FAILED, TIMED_OUT, CANCELLED, SKIPPED, CLOSED})
+LIVE = frozenset({QUEUED, RUNNING})
+MAX_ENDED = 10
+
+
+class Subagent(Struct, frozen=True, kw_only=True):
+    """One child of an open run."""
+
+    id: str
+    run_id: str
+    """The open run that contains it as a step."""
+    role: str
+    task: str
+    status: str
+    summary: str
+    error: FailureDocument | None
+    usage: StepUsage | None
+    depth: int
+    turns: int
+    session_id: str
+    permission: str
+    merge: str
+    workspace: str | None
+    """The folder it works in, or the kept folder of a failed subagent."""
+    changes: list[ChangedPath] | None
+    """The changes of its last turn; None if it shares the project, where they are unknown."""
+    proposal: str | None
+    violations: Sequence[ViolatedPath]
+    """At most 20."""
+    conflicts: Sequence[ConflictPath]
+    """At most 20."""
+
+    @property
+    def left_something(self) -> bool:
+        """Whether it has kept files or a proposal that a person can continue, close or apply."""
+        kept = self.status != COMPLETED and self.workspace is not None and self.changes is not None
+        return self.status != CLOSED and (kept or self.proposal is not None)
+
+
+def find_subagents(tree: RunTree, project: Path, *, owned: bool) -> list[Subagent]:
+    """List the children in the order they were added. `owned`: whether the run has a live owner."""
+    return [_subagent(tree, project, name, turns, owned) for name, turns in _turns_by_child(tree).items()]
+
+
+def find_ended_turns(tree: RunTree, project: Path) -> list[Subagent]:
+    """List the children as of the end of each finished turn: a child with several turns has several rows."""
+    found: list[Subagent] = []
+    for name, turns in _turns_by_child(tree).items():
+        over = list(takewhile(lambda turn: turn.status in TERMINAL, turns))
+        found += (
+            _subagent(tree, project, name, over[:count], owned=True) for count in range(1, len(over) + 1)
+        )
+    return found
+
+
+def _turns_by_child(tree: RunTree) -> dict[str, list[Node]]:
+    children: dict[str, list[Node]] = {}
+    for node in tree.root.scope.children:
+        if is_agent(node) and not is_lead(node):
+            children.setdefault(child_name(node.path), []).append(node)
+    return children
+
+
+def find_subagent(tree: RunTree, project: Path, name: str, *, owned: bool) -> Subagent:
+    """Return one child; raises `subagent.not_found` for an unknown name."""
+    turns = [node for node in tree.turns(name) if is_agent(node)]
+    if not turns:
+        raise no_subagent(name, {child_name(node.path) for node in tree.root.scope.children})
+    return _subagent(tree, project, name, turns, owned)
+
+
+def is_live(tree: RunTree, name: str, *, owned: bool) -> bool:
+    """Whether a child is queued or running."""
+    return _status(_latest(tree.turns(name)), owned) in LIVE
+
+
+def live_children(tree: RunTree, *, owned: bool) -> list[str]:
+    """List the names of queued and running children, in the order they were added."""
+    nodes = (node for node in tree.root.scope.children if node.status not in TERMINAL)
+    names = dict.fromkeys(child_name(node.path) for node in nodes if is_agent(node) and not is_lead(node))
+    return [name for name in names if is_live(tree, name, owned=owned)]
+
+
+def ended_children(tree: RunTree) -> list[str]:
+    """List the names of the last finished children that are not closed, in the order they were added."""
+    nodes = (node for node in tree.root.scope.children if node.status in TERMINAL and not node.closed)
+    names = dict.fromkeys(child_name(node.path) for node in nodes if is_agent(node) and not is_lead(node))
+    return list(names)[-MAX_ENDED:]
+
+
+def by_status(children: Iterable[Subagent]) -> dict[str, list[Subagent]]:
+    """Group children by status, each group in the given order."""
+    buckets: dict[str, list[Subagent]] = {}
+    for child in children:
+        buckets.setdefault(child.status, []).append(child)
+    return buckets
+
+
+def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], owned: bool) -> Subagent:
+    last = _latest(turns)
+    spent = [
+        usage for turn in turns if (usage := tree.memory.usage.get((turn.run.id, turn.path))) is not None
+    ]
+    address = (last.run.id, last.path)
+    error = last.error if last.status in TERMINAL else None
+    isolated = last.step.workspace_mode == "isolated"
+    return Subagent(
+        id=name,
+        run_id=tree.root.id,
+        role=last.step.traits.role or "",
+        task=turns[0].step.description,
+        status=_status(last, owned),
+        summary=_summary(tree, last, error),
+        error=failure_document(error, last),
+        usage=step_usage(sum(spent, NOTHING_SPENT)) if spent else None,
+        depth=depth_of(last),
+        turns=sum(turn.attempt > 0 for turn in turns),
+        session_id=session_of(last),
+        permission=tree.frozen(turns[0]).permission,
+        merge=last.step.merge,
+        workspace=_folder(project, last) if isolated else str(project),
+        changes=_changes(tree, last) if isolated or last.step.posture == "read_only" else None,
+        proposal=waiting_proposal(tree, last),
+        violations=tree.memory.violations.get(address, ()),
+        conflicts=tree.memory.conflicts.get(address, ()),
+    )
+
+
+def _latest(turns: Sequence[Node]) -> Node:
+    """Return the current turn of a child. Input that is queued after it does not count."""
+    return next((turn for turn in turns if turn.status not in TERMINAL), turns[-1])
+
+
+def _status(node: Node, owned: bool) -> str:
+    if node.closed:
+        return CLOSED
+    if node.status in TERMINAL:
+        return node.status
+    if not owned or is_interrupted(node):
+        return DETACHED
+    return RUNNING if node.status in (RUNNING, WAITING) else QUEUED
+
+
+def _summary(tree: RunTree, node: Node, error: Failure | None) -> str:
+    if error is not None:
+        return error.message or error.code
+    return tree.values.summary(node) if node.status == COMPLETED else ""
+
+
+def _changes(tree: RunTree, node: Node) -> list[ChangedPath]:
+    rows = tree.memory.changes_of(node.run.id, node.path)
+    return [ChangedPath(row.path, row.kind) for row in rows]
+
+
+def _folder(project: Path, node: Node) -> str | None:
+    if node.closed or node.status == COMPLETED:
+        return None  # deleted, or about to be
+    folder = project / ".fanfold" / "subagents" / home_of(node, max(1, node.attempt)) / "workspace"
+    return str(folder) if folder.is_dir() else None
+
+
+WAIT_S = 30.0
+
+
+def foresee(project: Project, task: Task, *, run: str = "") -> Step:
+    """Return the step that spawning this task would add; raises if the task is refused."""
+    role = find_role(project.roles, task.role)
+    run = run or current_run(project)
+    step = make_step(task, role, _parent(project, task.parent, run))
+    if task.name and project.store.head(run) is not None:
+        check_addable(project.view(run), step)
+    return step
+
+
+async def spawn(
+    project: Project,
+    task: Task,
+    options: Options,
+    *,
+    yes: bool = False,
+    attendant: Prompter | None = None,
+    key: str = "",
+    run: str = "",
+) -> Subagent:
+    """Start or queue a subagent. A second call with the same `key` starts nothing.
+
+    Here and below, `run` is an open run; by default, the open run of the project.
+    """
+    run = run or current_run(project)
+    parent = _parent(project, task.parent, run)
+    step = foresee(project, task, run=run)
+    plan = Plan(name=step.id, steps=(step,))
+    if parent is not None:
+        above = cast(Posture, parent.frozen(turns_of(parent, task.parent)[0]).permission)
+        permission = narrower(cast(Posture, options.permission), above)
+        options = structs.replace(options, permission=permission)
+    if not is_settled(options.permission, yes=yes):
+        permit(
+            consent_of(project, plan, project.roles.find, options), options.permission, attendant=attendant
+        )
+    if yes and options.permission == "ask":
+        options = structs.replace(options, permission="auto")
+    frozen, _ = freeze(project, plan, options)
+    if project.store.head(run) is None:
+        await _make(project, run)
+    key = key or secrets.token_hex(8)
+    wanted = step if task.name else structs.replace(step, id="")
+    tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
+    return _child(project, tree, child_name(tree.memory.keys[key]))
+
+
+async def wait(
+    project: Project, names: Sequence[str] = (), timeout_s: float = WAIT_S, *, run: str = ""
+) -> dict[str, list[Subagent]]:
+    """Wait until the subagents finished or the time is over; return them by status.
+
+    Without names: all running subagents or, if none is running, those that finished last. A `timeout_s` of 0
+    does not wait. Waiting ends no subagent.
+    """
+    run = run or current_run(project)
+    if project.store.head(run) is None and not names:
+        return {}
+    if project.store.head(run) is None:
+        raise no_subagent(names[0])
+    tree = project.view(run)
+    for name in names:
+        turns_of(tree, name)  # an unknown name is refused before waiting
+    wanted = list(names) or live_children(tree, owned=project.has_owner(run)) or ended_children(tree)
+
+    def look() -> bool | None:
+        catch_up(project, tree)
+        owned = project.has_owner(run)
+        return None if any(is_live(tree, name, owned=owned) for name in wanted) else True
+
+    await until(project, run, look, timeout_s)
+    owned = project.has_owner(run)
+    found = [find_subagent(tree, project.folder, name, owned=owned) for name in wanted]
+    return by_status(found)
+
+
+def foresee_input(
+    project: Project, name: str, text: str | None, *, resume: bool = False, run: str = ""
+) -> Subagent:
+    """Return the subagent that would receive this input; raises if the input is refused."""
+    if text is not None:
+        require_words(text, "there is nothing to say")
+    run, tree = _find_run(project, name, run)
+    child = _child(project, tree, name)
+    if child.status == DETACHED and not resume:
+        raise detached(name)
+    if child.status != DETACHED and text is not None:
+        check_spoken_to(tree, name)
+    return child
+
+
+async def send_input(
+    project: Project, name: str, text: str | None, *, resume: bool = False, key: str = "", run: str = ""
+) -> Subagent:
+    """Send a message to a subagent: its next turn, queued after the running one.
+
+    With `resume`, a subagent that lost its process is resumed first, and the text may be omitted.
+    """
+    child = foresee_input(project, name, text, resume=resume, run=run)
+    run, _ = _find_run(project, name, run)
+    if resume and (child.status == DETACHED or text is None):
+        child = await resume_agent(project, name, run=run)
+    if text is None:
+        return child
+    key = key or secrets.token_hex(8)
+    tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
+    return _child(project, tree, name)
+
+
+async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = False) -> Subagent:
+    """Start a new subagent that continues the conversation of another one after a turn.
+
+    It has the permissions of the other one, and needs the same approval.
+    """
+    run, _ = _find_run(project, child_name(name))
+    found = find_run(project, run)
+    speaker = find_speaker(found, name, None)
+    taken = take_up(found.tree, speaker, at.turn, at.say)
+    number, new_name = 2, f"{child_name(speaker.node.path)}-2"
+    while found.tree.turns(new_name):
+        number += 1
+        new_name = f"{child_name(speaker.node.path)}-{number}"
+    said = read_body(AgentBody, speaker.node.step)
+    step = structs.replace(
+        speaker.node.step,
+        id=new_name,
+        action=structs.replace(said, prompt=literal(taken.say), continue_from=None).action(),
+        description=shorten(taken.say, TASK_CHARS),
+        after=(),
+    )
+    plan, frozen = Plan(name=new_name, steps=(step,)), speaker.frozen
+    options = Options(backend=frozen.backend, script=frozen.script)
+    if not is_settled(frozen.permission, yes=yes):
+        permit(consent_of(project, plan, frozen.roles.get, options), frozen.permission)
+    frozen = structs.replace(frozen, taken_up={new_name: taken})
+    added = AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8))
+    return _child(project, await _ask(project, run, added), new_name)
+
+
+async def resume_agent(project: Project, name: str, *, run: str = "") -> Subagent:
+    """Resume a subagent that lost its process, after its last recorded entry."""
+    run, tree = _find_run(project, name, run)
+    child = _child(project, tree, name)
+    if child.status != DETACHED:
+        message = f"{name} is {child.status}; only a detached subagent is resumed"
+        raise SubagentRefused("subagent.not_detached", message, hint="say something to it")
+    tree = await _ask(project, run, ResumeRequest(name))
+    return _child(project, tree, name)
+
+
+async def close(project: Project, name: str, *, run: str = "") -> Subagent:
+    """Cancel a queued or running subagent and wait until nothing of it is running; close any other."""
+    run, _ = _find_run(project, name, run)
+    tree = await _ask(project, run, CloseRequest(name))
+
+    def look() -> Subagent | None:
+        catch_up(project, tree)
+        child = _child(project, tree, name)
+        return None if child.status in LIVE else child
+
+    found = await until(project, run, look, WAIT_S)
+    return found or _child(project, tree, name)
+
+
+def list_subagents(project: Project, *, run: str = "") -> list[Subagent]:
+    """List all subagents of the open run, oldest first, regardless of the process that drives them."""
+    run = run or current_run(project)
+    return [] if project.store.head(run) is None else _all(project, project.view(run))
+
+
+def catch_up(project: Project, tree: RunTree) -> None:
+    tree.read_from(project.store)  # a shared tree may refer to the store of a project that was closed
+    tree.catch_up(list(project.store.tree(tree.root.id, tree.tree_seq)))
+
+
+def _all(project: Project, tree: RunTree) -> list[Subagent]:
+    return find_subagents(tree, project.folder, owned=project.has_owner(tree.root.id))
+
+
+def _child(project: Project, tree: RunTree, name: str) -> Subagent:
+    return find_subagent(tree, project.folder, name, owned=project.has_owner(tree.root.id))
+
+
+# The open run
+
+
+def current_run(project: Project) -> str:
+    """Return the id of the project's open run: the first unfinished one, or the next free id.
+
+    Adopted runs do not count: another user permitted their children.
+    """
+    number, run = 1, HAND
+    while (head := project.store.head(run)) is not None and (
+        head.status in RUN_TERMINAL or is_foreign(project.folder, run)
+    ):
+        number += 1
+        run = f"{HAND}-{number}"
+    return run
+
+
+async def _make(project: Project, run: str) -> None:
+    """Create the run. If several processes try, one creates it and the others wait."""
+
+    def look() -> bool | None:
+        if project.store.head(run) is not None:
+            return True
+        return None if project.has_owner(run) else False
+
+    while project.store.head(run) is None:
+        try:
+            create_open(project, run)
+        except LeaseHeld:
+            await until(project, run, look, WAIT_S)
+
+
+def _find_run(project: Project, name: str, run: str = "") -> tuple[str, RunTree]:
+    run = run or current_run(project)
+    if project.store.head(run) is None:
+        raise no_subagent(name)
+    tree = project.view(run)
+    turns_of(tree, name)
+    return run, tree
+
+
+def find(project: Project, name: str, *, run: str = "") -> Subagent:
+    """Return one subagent as it is now; raises `subagent.not_found`."""
+    if not project.has_runs:
+        raise no_subagent(name)
+    run, tree = _find_run(project, name, run)
+    return _child(project, tree, name)
+
+
+async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
+    """Have the owner act on a request and return the tree; raises if the request was refused."""
+    number, _ = await ask_owner(project, project.resolve(run), request)
+    tree = project.view(run)
+    refused = tree.memory.refusals.get(number)
+    if refused is not None:
+        raise SubagentRefused(refused.code, refused.message, hint=refused.hint)
+    if tree.root.status in RUN_TERMINAL:
+        raise SubagentRefused("subagent.refused", f"run {run} was ended meanwhile", hint="ask again")
+    return tree
+
+
+def _parent(project: Project, name: str, run: str) -> RunTree | None:
+    """Return the tree of the agent that spawns a subagent; refused if the nesting is too deep."""
+    tree = _find_run(project, name, run)[1] if name else None
+    most = project.config.integer("sessions.max_depth")
+    depth = 1 if tree is None else depth_of(turns_of(tree, name)[-1]) + 1
+    if depth > most:
+        raise SubagentRefused(
+            "subagent.limit_exceeded",
+            f"subagents may nest {most} deep; this would be level {depth}",
+            hint="do the work in this session, or raise FANFOLD_MAX_DEPTH",
+            details={"depth": depth, "max_depth": most},
+        )
+    return tree

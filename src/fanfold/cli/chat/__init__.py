@@ -1,1 +1,0 @@
-"""`fanfold chat`: a conversation at the terminal. It speaks and asks; the chat itself is an operation."""

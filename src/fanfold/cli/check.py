@@ -1,0 +1,120 @@
+"""`fanfold check`: compile recipes and say everything that is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from msgspec import UNSET
+
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import CheckReport, SuggestedSet
+from fanfold.api.recipes import (
+    MISSING,
+    CheckedRecipe,
+    RoleWarnings,
+    check_recipes,
+    recipes_meant,
+    role_warnings,
+)
+from fanfold.cli.command import Invocation, command, option
+from fanfold.cli.output import paint, plain, say, say_json, tell, to_json
+from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
+from fanfold.language.diagnostics import render_text
+
+
+@command("check", summary="Check recipes and explain every problem, with its place and a hint")
+@click.argument("recipes", nargs=-1, metavar="[RECIPE…]")
+@option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github"]),
+    help="How to report; github makes annotations in pull requests. --json is --format json.",
+)
+@option("--fix", is_flag=True, help="Repair in place what is mechanical, then check again.")
+@option("--suggest", is_flag=True, help="Propose read- and write-sets, by what the latest runs really used.")
+def check_command(
+    call: Invocation, recipes: tuple[str, ...], form: str | None, fix: bool, suggest: bool
+) -> int:
+    """Compile recipes without running anything.
+
+    RECIPE is a file, the name of a recipe (fanfold list), or a folder of recipes; without one, every recipe
+    of the project is checked. All problems are reported together. The exit
+    status is 2 when any recipe has an error, 6 when one is not there; warnings alone leave it 0.
+    """
+    with call.open_project() as project:
+        checked = [(one, 0) for one in check_recipes(project, recipes_meant(project, recipes))]
+        if fix:
+            from fanfold.api import recipe_files
+
+            checked = [recipe_files.fix(project, one) for one, _ in checked]
+        about_roles = role_warnings(project, [one.plan for one, _ in checked])
+        suggested = _suggested(project, [one for one, _ in checked]) if suggest else None
+    found = [one for one, _ in checked]
+    chosen = "json" if call.as_json and form is None else form or "text"
+    if chosen == "json":
+        diagnostics = [*about_roles.used, *(diagnostic for one in found for diagnostic in one.diagnostics)]
+        say_json(
+            CheckReport(all(one.ok for one in found), diagnostics, UNSET if suggested is None else suggested)
+        )
+    elif chosen == "github":
+        from fanfold.language.diagnostics import render_github
+
+        say(render_github(about_roles.used))
+        say("".join(render_github(one.diagnostics) for one in found))
+    else:
+        _say_text(about_roles, checked, call.colour)
+        if suggested is not None:
+            _say_suggestions(suggested)
+    if all(one.ok for one in found):
+        return EXIT_OK
+    missing = all(one.ok or one.found.origin == MISSING for one in found)
+    return EXIT_NOT_FOUND if missing else EXIT_USAGE
+
+
+def _suggested(project: Project, checked: list[CheckedRecipe]) -> list[SuggestedSet]:
+    from fanfold.api.recipe_files import suggest_sets
+
+    return [found for one in checked if one.plan is not None for found in suggest_sets(project, one.plan)]
+
+
+def _say_suggestions(suggested: list[SuggestedSet]) -> None:
+    for one in suggested:
+        runs = f"{one.runs} run{'' if one.runs == 1 else 's'}"
+        what = one.note or f"{one.key}: {to_json(one.proposed)}"
+        declared = ", ".join(one.declared) or "nothing"
+        say(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  (declared: {declared}; by {runs})')}\n")
+    if not suggested:
+        say("suggest  nothing: no run tells more than the recipe says\n")
+
+
+def _say_text(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
+    both = colour and sys.stderr.isatty()
+    if about_roles.used:
+        tell(render_text(about_roles.used, {}, both) + "\n")
+    if line := about_roles.line():
+        tell(f"note: {line}\n")
+    for one, fixed in checked:
+        if one.diagnostics:
+            tell(one.rendered(both) + "\n")
+        say(f"{_verdict(one, fixed, colour)}\n")
+
+
+def _verdict(one: CheckedRecipe, fixed: int, colour: bool) -> str:
+    errors = sum(diagnostic.severity == "error" for diagnostic in one.diagnostics)
+    warnings = len(one.diagnostics) - errors
+    counts = [_count(errors, "error")] * bool(errors) + [_count(warnings, "warning")] * bool(warnings)
+    if fixed:
+        counts.append(f"{fixed} fixed")
+    word = paint("error", "red", colour) if errors else paint("ok", "green", colour)
+    plan = one.plan
+    name = f"{plan.name}@{plan.version}" if plan is not None else one.found.file
+    where = ""
+    if plan is not None:
+        where = " (built in)" if one.found.origin == "builtin" else f" ({one.found.file})"
+    tail = f": {', '.join(counts)}" if counts else ""
+    return f"{word}  {plain(name + where)}{tail}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,202 @@
+"""`fanfold completion`: lets a shell complete commands, options, recipes, inputs, runs, steps and roles.
+
+The script asks `fanfold completion --words` for what fits. What is offered comes from the declarations of the
+commands, so that a new option is completed without a word here. Only names are looked up, nothing is changed,
+and whatever goes wrong offers nothing: a shell that waits for a key press is no place for an error.
+
+Names are those of files and recipes that came with a checkout, so no shell evaluates one: each is read as a
+line, and put there in quotes. Of several, bash puts what they have in common onto the command line as it is:
+one in which a shell would find something to do is not among them. A file whose name looks like an option is
+offered with its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from fanfold.cli.command import Invocation, command, option
+from fanfold.cli.output import say
+from fanfold.errors import FanfoldError
+
+if TYPE_CHECKING:
+    from fanfold.api.project import Project
+
+_SCRIPTS = {
+    "bash": """\
+_fanfold() {
+    local word
+    COMPREPLY=()
+    while IFS= read -r word; do
+        COMPREPLY+=("$word")
+    done < <(fanfold completion bash --words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} != 1 ]] || COMPREPLY=("$(printf %q "${COMPREPLY[0]}")")
+    [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
+}
+complete -o default -F _fanfold fanfold
+""",
+    # As a file of $fpath it is the body of the function that it defines, so it has to call that too.
+    "zsh": """\
+#compdef fanfold
+_fanfold() {
+    local -a found
+    found=("${(@f)$(fanfold completion zsh --words -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ -z "${found[1]}" ]]; then
+        _files
+    elif [[ "${found[1]}" == *= ]]; then
+        compadd -S '' -a found
+    else
+        compadd -a found
+    fi
+}
+if [[ "${funcstack[1]}" == _fanfold ]]; then
+    _fanfold "$@"
+else
+    compdef _fanfold fanfold
+fi
+""",
+    "fish": """\
+function __fanfold
+    set -l found (fanfold completion fish --words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c fanfold -f -a '(__fanfold)'
+""",
+}
+_UNQUOTED = frozenset({"bash"})
+"""Shells that put what several names have in common onto the line as it is; the others quote it."""
+_SETUP = {
+    "bash": ("~/.local/share/bash-completion/completions", "fanfold", ""),
+    "zsh": ("~/.zfunc", "_fanfold", "  # a folder of $fpath"),
+    "fish": ("~/.config/fish/completions", "fanfold.fish", ""),
+}
+_NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
+"""Arguments that are called otherwise than what they name."""
+_ANSWERS = frozenset({"approve", "reject", "answer"})
+"""Commands for what waits for somebody, and nothing else."""
+_PLAIN = r"[\w@%+=:,./\[\]#-]+"
+"""What a shell takes as it is; brackets and # are in the paths of steps, and no command."""
+_ACTIVE = ("-", "#", "=")
+"""What means something else at the start of a word: an option, a comment, to zsh a command's place."""
+_MAX_RUNS = 50
+_MAX_STEPS = 500
+
+
+def _setup() -> list[str]:
+    """A line for each shell, to be copied whole."""
+    return [
+        f"mkdir -p {folder} && fanfold completion {shell} > {folder}/{file}{note}"
+        for shell, (folder, file, note) in _SETUP.items()
+    ]
+
+
+@command(
+    "completion",
+    summary="Print the completion script of a shell",
+    epilog="\b\nSet up with one of these:\n" + "\n".join(_setup()),
+    says_where=False,
+)
+@click.argument("shell", type=click.Choice(list(_SCRIPTS)))
+@option("--words", is_flag=True, hidden=True)
+@click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="")
+def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:
+    """Print a script for the shell to read: commands, options, recipes, inputs, runs, steps, roles."""
+    if not words:
+        say(_SCRIPTS[shell])
+        return 0
+    with suppress(FanfoldError, OSError, ValueError):
+        *before, last = typed or ("",)
+        fitting = [word for word in _offered(call, before, last) if word.startswith(last)]
+        fitting = [word for word in fitting if word.isprintable()]
+        if shell in _UNQUOTED and len(fitting) > 1:  # one alone is quoted by the script
+            fitting = [word for word in fitting if re.fullmatch(_PLAIN, word)]
+        say("".join(f"{word}\n" for word in fitting))
+    return 0
+
+
+def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
+    from fanfold.cli.main import COMMANDS
+
+    if not before:
+        return COMMANDS
+    name = before[0]
+    if name not in COMMANDS:
+        return ()
+    declared: click.Command = getattr(import_module(COMMANDS[name]), f"{name}_command")
+    if last.startswith("-"):
+        options = [one for one in declared.params if isinstance(one, click.Option) and not one.hidden]
+        return [spelling for one in options for spelling in (*one.opts, *one.secondary_opts)]
+    valued = {
+        spelling: one
+        for one in declared.params
+        if isinstance(one, click.Option) and not one.is_flag
+        for spelling in one.opts
+    }
+    wanted: click.Parameter | None = valued.get(before[-1]) if len(before) > 1 else None
+    given = [
+        word
+        for i, word in enumerate(before)
+        if i and not word.startswith("-") and before[i - 1] not in valued
+    ]
+    if wanted is None:
+        arguments = [one for one in declared.params if isinstance(one, click.Argument)]
+        wanted = next((one for i, one in enumerate(arguments) if i == len(given) or one.nargs < 0), None)
+    if wanted is None:
+        return ()
+    if isinstance(wanted.type, click.Choice):
+        return [str(choice) for choice in wanted.type.choices]
+    what = _NAMED_BY.get(f"{name} {wanted.name}") or wanted.name or ""
+    return _names(call, f"open {what}" if name in _ANSWERS and what in ("run", "step") else what, given)
+
+
+def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
+    """What an argument or an option of this name may be in the project."""
+
+    kind = what.removeprefix("open ")
+    if kind not in ("recipe", "recipes", "pairs", "role", "run", "step", "from_step"):
+        return ()
+    with call.open_project(to_read=True) as project:
+        if what in ("recipe", "recipes"):
+            return [one.name for one in project.library.list()] + _files(project)
+        if what == "pairs":
+            from fanfold.api.recipes import check_recipe
+
+            return [f"{one.name}=" for one in check_recipe(project, given[0]).runnable().inputs]
+        if what == "role":
+            return project.roles.names()
+        if kind == "run":
+            from fanfold.api.run_list import list_runs
+            from fanfold.kernel.state import RUN_TERMINAL
+
+            heads = list_runs(project, limit=_MAX_RUNS)
+            return [
+                "last",
+                *(head.run_id for head in heads if kind == what or head.status not in RUN_TERMINAL),
+            ]
+        from fanfold.api.addresses import find_run
+        from fanfold.api.approvals import is_open
+
+        tree = find_run(project, given[0]).tree
+        return [
+            run.tree_path(path)
+            for run in tree.state.runs.values()
+            for path, node in run.nodes.items()
+            if kind == what or is_open(node)
+        ][:_MAX_STEPS]
+
+
+def _files(project: Project) -> list[str]:
+    from fanfold.api.recipes import recipe_files
+
+    found = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
+    return [f"./{file}" if file.startswith(_ACTIVE) else file for file in found]

@@ -1,0 +1,339 @@
+"""Asking something of a run, wherever it is driven: `pause`, `cancel`, `approve`, `reject`, `answer`."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from fanfold.api import run_handle
+from fanfold.api.approvals import AnswerResult
+from fanfold.api.changes import APPLIED, KEPT, LEFT_OUT, MERGED, PROPOSED, apply, diff, undo
+from fanfold.api.display import run_row
+from fanfold.api.run_documents import ApplyResult, RunChanges, StepChanges, Undone
+from fanfold.cli.command import Invocation, command, option, read_text_file, read_value
+from fanfold.cli.output import first_lines, paint, plain, say, tell
+from fanfold.errors import AuthorError
+from fanfold.kernel.state import PAUSED, WAITING
+from fanfold.language.terminal import one_line
+from fanfold.project_files import read_named, write_named
+from fanfold.steps.run_config import how_to_resume
+from fanfold.store.protocol import RunHead
+
+
+@command("pause", summary="Pause a run; everything is kept")
+@click.argument("run")
+def pause_command(call: Invocation, run: str) -> None:
+    """Pause RUN and wait until it has paused. `fanfold resume` goes on."""
+    with call.open_project() as project:
+        head = asyncio.run(run_handle.pause(project, run))
+    _say_head(call, head)
+    if head.status in (PAUSED, WAITING) and not call.as_json:
+        say(f"resume it: {how_to_resume(head.run_id)}\n")
+
+
+@command("cancel", summary="Cancel a run and everything below it")
+@click.argument("run")
+def cancel_command(call: Invocation, run: str) -> None:
+    """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
+    with call.open_project() as project:
+        _say_head(call, asyncio.run(run_handle.cancel(project, run)))
+
+
+def _say_head(call: Invocation, head: RunHead) -> None:
+    call.give(run_row(head), lambda: f"run {head.run_id} is {head.status}\n")
+
+
+@command("approve", summary="Answer an approval with yes, or with one of its choices")
+@click.argument("run")
+@click.argument("step", required=False)
+@option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
+@option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
+@option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
+def approve_command(
+    call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
+) -> None:
+    """Approve STEP of RUN. A run that no process drives goes on in the background.
+
+    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
+    out when only one approval waits.
+    """
+    _answer(call, run, step, choice or "approve", comment, edit)
+
+
+@command("reject", summary="Answer an approval with no")
+@click.argument("run")
+@click.argument("step", required=False)
+@option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
+@option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
+@option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
+def reject_command(
+    call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
+) -> None:
+    """Reject STEP of RUN. A run that no process drives goes on in the background."""
+    _answer(call, run, step, choice or "reject", comment, edit)
+
+
+@command("answer", summary="Answer the question of an ask step")
+@click.argument("run")
+@click.argument("step")
+@click.argument("text", required=False)
+@option("--file", "file", metavar="F", help="Take the answer from a file instead.")
+def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> None:
+    """Answer STEP of RUN with TEXT: in words, with one of its choices, or with JSON where the step has a
+    schema. A run that no process drives goes on in the background.
+    """
+    if (text is None) == (file is None):
+        message = "give the answer as TEXT or with --file"
+        raise AuthorError(
+            "usage.bad_answer", message, hint=f"put it behind this: fanfold answer {run} {shlex.quote(step)}"
+        )
+    with call.open_project() as project:
+        given = text if text is not None else _read_answer(project.folder, Path(str(file)))
+        done = asyncio.run(run_handle.reply(project, run, step, given))
+        root = project.resolve(done.run_id).root_run_id
+    _say_answered(call, done, root)
+
+
+def _read_answer(project: Path, file: Path) -> str:
+    try:
+        return read_text_file(project, file, "--file").decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise AuthorError("usage.bad_file", f"--file {file} cannot be used: {error}") from None
+
+
+def _answer(
+    call: Invocation, run: str, step: str | None, decision: str, comment: str | None, edit: str | None
+) -> None:
+    with call.open_project() as project:
+        edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
+        done = asyncio.run(run_handle.answer(project, run, step, decision, comment, edited))
+        root = project.resolve(done.run_id).root_run_id
+    _say_answered(call, done, root)
+
+
+def _say_answered(call: Invocation, done: AnswerResult, root: str) -> None:
+    on = f"run {root} goes on in the background; follow it: fanfold watch {root}\n" if done.detached else ""
+    call.give(done, lambda: f"{plain(done.step)}: {plain(done.decision)}\n{on}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold export` and `import`: a run as one file, and back.
+
+
+@command("export", summary="Write a run into one file that opens anywhere")
+@click.argument("run")
+@option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
+def export_command(call: Invocation, run: str, file: str | None) -> None:
+    """Write RUN, with the runs below it, into one HTML file that needs no network and no Fanfold.
+
+    It shows the graph, the answer and every step, and carries everything that was recorded, so that
+    `fanfold import` can take it in and fork it. Secrets of this environment are left out.
+    """
+    from fanfold import __version__
+    from fanfold.api.archives import ExportResult, export_run
+
+    with call.open_project(to_read=True) as project:
+        head = project.resolve(run)
+        page = export_run(project, head.root_run_id, __version__)
+        top = project.folder
+    if file == "-":
+        sys.stdout.write(page)
+        return
+    target = Path(file or f"{head.recipe}-{head.root_run_id}.html")
+    try:
+        write_named(top, target, page.encode())
+    except OSError as error:
+        raise AuthorError("usage.bad_file", f"{target} cannot be written: {error.strerror}") from None
+    done = ExportResult(head.root_run_id, str(target), len(page.encode()))
+    call.give(done, lambda: f"{plain(done.file)}\n")
+
+
+@command("import", summary="Take a run from a file that export wrote")
+@click.argument("file")
+def import_command(call: Invocation, file: str) -> None:
+    """Take the run in FILE into this project, to be looked at and forked.
+
+    What the file says is checked as if this Fanfold had recorded it; anything else is refused whole. Nothing
+    of it runs. What goes on from it, a fork or the run itself, asks first, whatever it was permitted before.
+    """
+    from fanfold.api.archives import MAX_BYTES, import_run
+
+    with call.open_project() as project:
+        try:
+            page = read_named(project.folder, Path(file), MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a file name"
+            raise AuthorError("usage.bad_file", f"{file} cannot be read: {reason}") from None
+        done = import_run(project, page)
+    call.give(done, lambda: f"{plain(done.run_id)}\n")
+    if not call.as_json:
+        tell(f"{plain(done.recipe)}, {done.status}; look at it: fanfold inspect {shlex.quote(done.run_id)}\n")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold diff` and `fanfold apply`: what steps changed, and putting a proposal into the project.
+#
+# A patch that goes into a file or a program is written as it is; on a terminal nothing in it can act.
+
+MAX_FILES = 40
+_COLOURS = (
+    ("diff --git ", "bold"),
+    ("--- ", "bold"),
+    ("+++ ", "bold"),
+    ("@@", "cyan"),
+    ("+", "green"),
+    ("-", "red"),
+)
+
+
+@command("diff", summary="Show what steps merged or proposed, or changed before they failed")
+@click.argument("run")
+@click.argument("step", required=False)
+def diff_command(call: Invocation, run: str, step: str | None) -> None:
+    """Show what the steps of RUN changed, or only STEP: a patch of what was merged, of each proposal that
+    waits, and of what a failed step left in its workspace. Subagents are steps of the run `hand`.
+
+    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output is a
+    patch for `git apply`, or `git apply -R` of what is merged. With --json: {"run_id", "steps": [{"path",
+    "item", "state", "changes": [{"path", "kind"}], "patch", "proposal", "workspace", "why", "left_out",
+    "left_out_count"}]}, where state is proposed, applied, merged, undone, discarded, kept, gone for a
+    proposal that nobody has any more, or left_out for a step of which nothing came home because the project
+    ignores its files.
+    """
+    with call.open_project() as project:
+        found = diff(project, run, step)
+    call.give(found, lambda: _say_changes(found, call.colour))
+
+
+@command("apply", summary="Merge what a step proposed into the project")
+@click.argument("run")
+@click.argument("step", required=False)
+@option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
+    """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
+
+    Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
+    was applied before is not applied again, which is no error. The run's log says who applied what, also
+    when the run has ended. With --json: {"run_id", "step", "proposal", "dry_run", "already", "changes":
+    [{"path", "kind"}]}; conflicts are in the details of the error.
+    """
+    if step is None:
+        hint = f"fanfold diff {run} lists what waits"
+        raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
+    with call.open_project() as project:
+        done = asyncio.run(apply(project, run, step, dry_run=dry_run))
+    call.give(done, lambda: _applied(done))
+
+
+def _say_changes(found: RunChanges, colour: bool) -> None:
+    for one in found.steps:
+        _show(one, found.run_id, colour)
+    if not found.steps:
+        say(f"no step of run {found.run_id} changed anything that is merged, proposed or kept\n")
+
+
+def _applied(done: ApplyResult) -> Iterator[str]:
+    path = one_line(done.step)
+    if done.already:
+        yield f"{path} was applied before\n"
+    elif not done.changes:
+        yield f"{path}: the project holds all of it already\n"
+    else:
+        yield f"{'would apply' if done.dry_run else 'applied'} {path}: {_files(len(done.changes))}\n"
+        lines = (f"  {change.kind} {one_line(change.path)}\n" for change in done.changes)
+        yield from first_lines(lines, MAX_FILES, "  … {} more\n")
+
+
+def _show(step: StepChanges, run: str, colour: bool) -> None:
+    say(paint(f"# {one_line(_head(step, run))}", "bold", colour) + "\n")
+    if step.left_out and step.state != LEFT_OUT:
+        say(f"# {one_line(_left_out(step))}\n")
+    if step.patch is None:
+        lines = (f"#   {change.kind} {one_line(change.path)}\n" for change in step.changes)
+        say("".join(first_lines(lines, MAX_FILES, "#   … {} more\n")))
+        return
+    bare = [change.path for change in step.changes if not _is_drawn(change.path, step.patch)]
+    if bare:
+        more = f" … {len(bare) - MAX_FILES} more" if len(bare) > MAX_FILES else ""
+        say(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")
+    if not sys.stdout.isatty():
+        say(step.patch)
+        return
+    for line in step.patch.splitlines():
+        shade = next((shade for start, shade in _COLOURS if line.startswith(start)), "")
+        text = plain(line)
+        say((paint(text, shade, colour) if shade else text) + "\n")
+
+
+def _is_drawn(path: str, patch: str) -> bool:
+    """Whether a patch has this path; git quotes names that are not plain."""
+    shown = path if path.isascii() and path.isprintable() and not set(path) & {'"', "\\"} else None
+    return shown is None or f" b/{shown}\n" in patch or f"a/{shown} b/" in patch
+
+
+def _head(step: StepChanges, run: str) -> str:
+    files = _files(len(step.changes))
+    name = f"{step.path} {step.item}" if step.item else step.path
+    if step.state == PROPOSED:
+        whose = run if run == step.path else f"{run} {shlex.quote(step.path)}"
+        return f"{name}: {files} proposed; apply them: fanfold apply {whose}"
+    if step.state == KEPT:
+        why = f" after {step.why}" if step.why else ""
+        return f"{name}: {files} kept{why} in {step.workspace}"
+    if step.state == LEFT_OUT:
+        return f"{name}: {_left_out(step)}"
+    if step.state in (MERGED, APPLIED) and step.patch is not None:
+        return f"{name}: {files} {step.state}; take them back: fanfold undo {run} {shlex.quote(step.path)}"
+    return f"{name}: {files} {step.state}"
+
+
+def _left_out(step: StepChanges) -> str:
+    more = "" if step.left_out_count == len(step.left_out) else " …"
+    return (
+        f"{_files(step.left_out_count)} left behind, which the project ignores and write_set does not name:"
+        f" {', '.join(step.left_out)}{more}"
+    )
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold undo`: take back what steps merged into the project.
+
+_WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
+
+
+@command("undo", summary="Take back what a run or a step merged into the project")
+@click.argument("run")
+@click.argument("step", required=False)
+@option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
+    """Put the project's files back as they were before RUN, or only STEP of it, was merged.
+
+    All of it or nothing: where anybody changed one of the files since, nothing is touched and the files are
+    named (exit status 1); a later step or run that changed them is taken back first. RUN must have ended. The
+    log says who took what back, and `fanfold retry` runs such steps again. What a step wrote in the project
+    itself (`workspace_mode: shared`) was never merged. With --json: {"run_id", "dry_run", "steps": [{"path",
+    "changes", "already"}], "changes": [{"path", "kind"}]}, where added means that a file comes back.
+    """
+    with call.open_project() as project:
+        done = asyncio.run(undo(project, run, step, dry_run=dry_run))
+    call.give(done, lambda: _text(done))
+
+
+def _text(done: Undone) -> Iterator[str]:
+    fresh = [one.path for one in done.steps if not one.already]
+    if not fresh:
+        yield f"{one_line(', '.join(one.path for one in done.steps))}: taken back before\n"
+        return
+    files = f"{len(done.changes)} file{'' if len(done.changes) == 1 else 's'}"
+    yield f"{'would take back' if done.dry_run else 'took back'} {one_line(', '.join(fresh))}: {files}\n"
+    lines = (f"  {_WORDS[change.kind]} {one_line(change.path)}\n" for change in done.changes)
+    yield from first_lines(lines, MAX_FILES, "  … {} more\n")

@@ -1,0 +1,453 @@
+"""`fanfold inspect`: how a run or one of its steps stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import click
+from msgspec import structs
+
+from fanfold.api.addresses import find_run
+from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer, item_around_at
+from fanfold.api.display import FailureDocument, StepUsage
+from fanfold.api.explain import MAX_STEPS, explain_run, explain_step
+from fanfold.api.history import (
+    follow,
+    follow_log,
+    how_to_go_on,
+    inspect,
+    inspect_found,
+    inspect_step,
+    named_run,
+    query,
+    read_log,
+    read_step_log,
+    step_rows,
+)
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import SuggestedSet
+from fanfold.api.run_documents import InspectDocument, InspectStepDocument, how_to_retry, indented
+from fanfold.api.step_documents import ExplainedRun, ExplainedStep, ExplanationDocument, Row, UsedSets
+from fanfold.api.transitions import Transitions, step_at
+from fanfold.cli.command import Invocation, command, option, read_moment
+from fanfold.cli.output import COLOURS, clock, first_lines, hand_over, paint, plain, say, say_json, to_json
+from fanfold.cli.run_list import took_text, usage_text
+from fanfold.cli.step_text import change_lines
+from fanfold.engine.run_tree import RunTree
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.explain import SENTENCES
+from fanfold.kernel.plan import Step
+from fanfold.kernel.state import FAILED, RUN_TERMINAL, TIMED_OUT
+from fanfold.language.terminal import one_line
+from fanfold.store.protocol import RunHead
+from fanfold.store.search import Filters, Hit
+
+MAX_OUTPUT_LINES = 20
+MAX_HELD = 12
+
+
+@command("inspect", summary="Show a run: its steps, child runs, result and cost")
+@click.argument("run")
+@click.argument("step", required=False)
+@option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
+@option("--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back.")
+@option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
+def inspect_command(
+    call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
+) -> None:
+    """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
+    with call.open_project(to_read=True) as project:
+        if output:
+            given = inspect(project, run) if step is None else inspect_step(project, run, step)
+            text = "" if given.output is None else f"{indented(given.output)}\n"
+            call.give(given.output, lambda: hand_over(text))
+            return
+        if step is not None:
+            one = inspect_step(project, run, step)
+            call.give(one, lambda: _step_text(one, call.colour))
+            return
+        found = find_run(project, run)
+        if call.as_json:
+            say_json(inspect_found(project, found, with_state=state))
+        else:
+            rows = step_rows(found, every=steps)
+            shown = {row.path for row in rows if steps or row.asks}
+            document = inspect_found(project, found, with_state=state, only=shown)
+            say("".join(_text(document, rows, steps, call.colour)))
+            if changed := "".join(change_lines(found.tree, found.run)):
+                say(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
+            if again := how_to_retry(found.tree):
+                say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
+            elif on := how_to_go_on(found.tree, driven=bool(document.owner and document.owner.alive)):
+                say(f"\n{paint(f'go on with it: {on}', 'dim', call.colour)}\n")
+
+
+def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> Iterator[str]:
+    from fanfold.cli.step_text import step_lines
+
+    yield f"{paint(f'{run.recipe}@{run.version}', 'bold', colour)}  run {run.run_id}  "
+    yield paint(run.status, COLOURS.get(run.status, "blue"), colour)
+    if run.status not in RUN_TERMINAL and not (run.owner and run.owner.alive):
+        yield paint("  no process drives it", "yellow", colour)
+    yield "\n"
+    for name, value in _heading(run):
+        yield f"  {paint(name.ljust(9), 'dim', colour)} {value}\n"
+    yield f"\n{paint('Steps', 'bold', colour)}\n"
+    yield from step_lines(run, rows, every=steps, colour=colour)
+    if run.state:
+        yield f"\n{paint('State', 'bold', colour)}\n"
+        known = structs.asdict(run.state)
+        yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
+    if run.output is not None:
+        yield f"\n{paint('Output', 'bold', colour)}\n"
+        lines = plain(indented(run.output)).splitlines() or [paint("(empty)", "dim", colour)]
+        yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
+        if len(lines) > MAX_OUTPUT_LINES and not steps:
+            yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
+
+
+def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
+    status = paint(step.status, COLOURS.get(step.status, "blue"), colour)
+    item = f" {plain(step.item)}" if step.item else ""
+    yield f"{paint(plain(step.path), 'bold', colour)}{item}  {step.role or step.type}  {status}"
+    yield f" ({step.reason})\n" if step.reason else "\n"
+    facts = [
+        ("asked", one_line(step.task, 200)),
+        ("attempts", str(step.attempts) if step.attempts > 1 else ""),
+        ("started", step.started_at or ""),
+        ("ended", step.ended_at or ""),
+        ("reads", plain(", ".join(step.read_set))),
+        ("may write", plain(", ".join(step.write_set))),
+        ("used", _spent(step.usage)),
+        ("holds", _listed(step.holds)),
+        ("because", "" if step.error is None else _because(step.error)),
+        ("warning", "" if step.warning is None else _because(step.warning)),
+    ]
+    yield from (f"  {paint(name.ljust(9), 'dim', colour)} {value}\n" for name, value in facts if value)
+    for row in step.changes:
+        yield f"  {paint(row.state.ljust(9), 'dim', colour)} {plain(row.path)} ({row.kind})\n"
+    if step.approval is not None:
+        from fanfold.cli.step_text import question_lines
+
+        yield f"\n{paint('Asks', 'bold', colour)}\n"
+        yield from question_lines(step.approval, colour)
+        words = how_to_answer(step.run_id, step.path, step.approval)
+        yield f"\n{paint(f'answer it: {plain(words)}', 'dim', colour)}\n"
+    if step.output is not None:
+        yield f"\n{paint('Output', 'bold', colour)}\n"
+        yield from (f"  {line}\n" for line in plain(indented(step.output)).splitlines())
+    if step.session_id is not None:
+        said = f"what its agent said: fanfold transcript {step.run_id} {plain(shlex.quote(step.path))}"
+        yield f"\n{paint(said, 'dim', colour)}\n"
+
+
+def _because(error: FailureDocument) -> str:
+    """The whole of it: what a program said line by line, as it stood."""
+    first, *rest = plain(f"{error.message} [{error.code}]").splitlines() or [error.code]
+    return "\n".join([first, *(f"{' ' * 12}{line}" for line in rest)])
+
+
+def _listed(paths: list[str]) -> str:
+    more = f" and {len(paths) - MAX_HELD} more" if len(paths) > MAX_HELD else ""
+    return plain(", ".join(paths[:MAX_HELD])) + more
+
+
+def _spent(usage: StepUsage | None) -> str:
+    if usage is None:
+        return ""
+    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}"
+
+
+def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
+    yield "created", run.created_at or ""
+    if took := took_text(run):
+        yield "took", took
+    if run.parent_run_id is not None:
+        yield "called by", f"{run.execution_path} of run {run.parent_run_id}"
+    if run.forked_from is not None:
+        yield "forked", f"from run {run.forked_from}"
+    for name, value in run.inputs.items():
+        yield "input", f"{name} = {one_line(indented(value), 80)}"
+    if used := usage_text(run.usage):
+        yield "used", used
+    for wait in run.waits:
+        next_at = (wait.until or "")[:19].replace("T", " ")
+        yield (
+            "waits",
+            f"for {wait.subject} ({wait.reason}), next attempt {next_at} UTC: {one_line(wait.message, 120)}",
+        )
+    if run.error is not None:
+        yield "because", f"{gist(run.error, REASON_CHARS)} [{run.error.code}]"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold explain`: why a run or a step is where it is, and why it ran when it did.
+
+MAX_SHOWN = 40
+MAX_PATHS = 8
+MIN_ALIKE = 3
+_NUMBER = r"(?<=\[)\d+(?=\])|(?<=#)\d+"
+"""Of an item or a round, in a path."""
+
+
+@command("explain", summary="Why a run or step waits, was skipped, retried, or ran then")
+@click.argument("run")
+@click.argument("step", required=False)
+def explain_command(call: Invocation, run: str, step: str | None) -> None:
+    """Explain RUN, or one STEP of it; STEP is a path as `fanfold inspect` shows it."""
+    with call.open_project(to_read=True) as project:
+        found = explain_run(project, run) if step is None else explain_step(project, run, step)
+    call.give(found, lambda: _text_explain(found, call.colour))
+
+
+def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator[str]:
+    status = paint(found.status, COLOURS.get(found.status, "blue"), colour)
+    yield f"{status}  {one_line(found.message)}\n"
+    if isinstance(found, ExplainedRun):
+        steps = (f"  {one_line(line)}\n" for line in _alike_together(found.steps))
+        yield from first_lines(steps, MAX_SHOWN, "  … {} more\n")
+        if len(found.steps) == MAX_STEPS:
+            yield f"  of the first {MAX_STEPS:,} steps that did not simply complete\n"
+    else:
+        yield from _step(found, colour)
+
+
+def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
+    """A line for each step; one for all instances of a step that are where they are for the same reason.
+
+    What failed is told one by one: each may be another thing to mend.
+    """
+    groups: dict[tuple[str, str], list[ExplanationDocument]] = {}
+    for one in steps:
+        why = re.sub(_NUMBER, "…", _why(one))
+        path = one.path if one.status in (FAILED, TIMED_OUT) else re.sub(_NUMBER, "…", one.path)
+        groups.setdefault((path, why), []).append(one)
+    for (_, why), alike in groups.items():
+        if len(alike) >= MIN_ALIKE:
+            yield f"{alike[0].path} … {alike[-1].path} ({len(alike)} steps): each {why}"
+        else:
+            yield from (one.message for one in alike)
+
+
+def _why(one: ExplanationDocument) -> str:
+    """Its message without who it is about, which a step called `runs` is as well."""
+    begins = one.message.find(f" {SENTENCES.get(one.reason, '')}", len(one.path))
+    return one.message[begins + 1 :]
+
+
+def _step(found: ExplainedStep, colour: bool) -> Iterator[str]:
+    if found.ran_then:
+        yield f"  {found.ran_then}\n"
+    asked = f"{found.approval.question}\n{found.approval.show}" if found.approval else ""
+    for line in asked.splitlines():
+        yield f"  {paint('│', 'dim', colour)} {plain(line)}\n"
+    if found.used:
+        yield from _used(found.used, found.suggested or [], colour)
+    for one in found.history:
+        yield f"  {paint(clock(one.at or 0), 'dim', colour)} {one.text}\n"
+
+
+def _used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> Iterator[str]:
+    rows = (("read", used.reads, used.unseen_reads), ("changed", used.writes, used.unseen_writes))
+    for word, paths, unseen in rows:
+        if paths:
+            more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
+            known = plain(", ".join(paths[:MAX_PATHS])) + more
+            yield f"  {paint(word, 'dim', colour)} {known}{f'; perhaps more: {unseen}' if unseen else ''}\n"
+    for one in suggested:
+        what = one.note or f"{one.key}: {to_json(one.proposed)}"
+        yield f"  {paint('suggest', 'dim', colour)} {plain(what)}\n"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold logs` and `fanfold watch`: what was recorded, and what is being recorded right now.
+
+MAX_DETAIL_CHARS = 120
+LINES_AT_ONCE = 500
+
+
+@command("logs", summary="Print a run's log, or follow it with -f")
+@click.argument("run")
+@click.argument("step", required=False)
+@option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
+@option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
+def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> None:
+    """Print what was recorded about RUN, one line per event; with --json the events themselves.
+
+    With STEP, a path or the name of a subagent: what its run and its own sessions recorded about it.
+    """
+    if step is not None and (following or tree):
+        option = "--follow" if following else "--tree"
+        hint = f"fanfold transcript {run} {shlex.quote(step)} --follow" if following else "leave --tree out"
+        raise AuthorError("usage.conflict", f"{option} is for the log of a run", hint=hint)
+    with call.open_project(to_read=True) as project:
+        head = project.resolve(run)
+        show = _show_json if call.as_json else _EventText(project, head, tree, call.colour).show
+        if step is not None:
+            show(read_step_log(project, run, step))
+        elif following:
+            import asyncio  # only who follows needs an event loop
+
+            asyncio.run(_follow(project, head, tree, show))
+        else:
+            show(read_log(project, head, whole_tree=tree, complete=call.as_json))
+
+
+async def _follow(
+    project: Project, head: RunHead, tree: bool, show: Callable[[Iterable[Envelope]], None]
+) -> None:
+    async for envelopes in follow_log(project, head, whole_tree=tree):
+        show(envelopes)
+        sys.stdout.flush()
+
+
+def _show_json(envelopes: Iterable[Envelope]) -> None:
+    for envelope in envelopes:
+        say_json(envelope)
+
+
+class _EventText:
+    """Events as text: when, which, where, what."""
+
+    def __init__(self, project: Project, head: RunHead, tree: bool, colour: bool) -> None:
+        self._colour = colour
+        self._tree = tree
+        self._project = project
+        self._view = project.view(head.root_run_id)
+        self._transitions = Transitions(
+            self._find_step, lambda run, path: item_around_at(self._view, run, path)
+        )
+
+    def show(self, envelopes: Iterable[Envelope]) -> None:
+        lines: list[str] = []
+        for envelope in envelopes:
+            said = self._transitions.read(envelope)
+            if said is None:
+                name, text, shade = _raw(envelope)
+            else:
+                name, text, shade = said.path or "run", said.text, COLOURS.get(said.word, "bold")
+                name = f"{name} {said.item}" if said.item else name
+            when = paint(clock(envelope.at), "dim", self._colour)
+            place = envelope.tree_seq if self._tree else envelope.seq
+            number = paint(f"{place:>5}", "dim", self._colour)
+            painted = text if shade == "bold" else paint(text, shade, self._colour)
+            lines.append(f"{when} {number}  {paint(name, 'cyan', self._colour)} {painted}\n")
+            if len(lines) == LINES_AT_ONCE:
+                say("".join(lines))
+                lines.clear()
+        say("".join(lines))
+
+    def _find_step(self, run: str, path: str) -> Step | None:
+        found = step_at(self._view, run, path)
+        if found is None:
+            self._view.catch_up(self._project.store.tree(self._view.root.id, self._view.tree_seq))
+            found = step_at(self._view, run, path)
+        return found
+
+
+def _raw(envelope: Envelope) -> tuple[str, str, str]:
+    """An event that is no transition of a step: its words as they are, shortened."""
+    data = envelope.data if isinstance(envelope.data, dict) else {}
+    step = str(data.get("step", ""))
+    name = "/".join(part for part in (envelope.path, step) if part) or "run"
+    words = [str(data.get(key)) for key in ("kind", "status", "what", "reason") if data.get(key)]
+    if "value" in data:
+        words.append(f"= {data['value']}")
+    if not words:
+        words = [envelope.type]
+    return name, one_line(" ".join(words), MAX_DETAIL_CHARS), "dim"
+
+
+@command("watch", summary="Watch a run live, whichever process drives it")
+@click.argument("run")
+def watch_command(call: Invocation, run: str) -> int:
+    """Watch RUN until it has ended, or until no process drives it any more.
+
+    Shows what `fanfold run` shows, prints the result, and ends with the same exit status. Interrupting it
+    does not touch the run.
+    """
+    from fanfold.cli.run import say_outcome
+
+    with call.open_project(to_read=True) as project:
+        root = project.resolve(run).root_run_id
+        tree = project.view(root)
+        import asyncio  # only who follows needs an event loop
+
+        asyncio.run(_watch(call, project, tree))
+        return say_outcome(call, tree)
+
+
+async def _watch(call: Invocation, project: Project, tree: RunTree) -> None:
+    from fanfold.cli.progress import open_progress
+
+    progress = open_progress(call.no_color)
+    try:
+        async for written in follow(project, tree.root.id):
+            tree.catch_up(written)
+            progress.update(written, tree)
+    finally:
+        progress.close()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold query`: find what agents wrote, in one run or in all of them.
+
+
+@command("query", summary="Search outputs, errors, prompts and transcripts")
+@click.argument("words", nargs=-1, required=True, metavar="[RUN] WORDS...")
+@option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="At most this many.")
+@option("--run", metavar="RUN", help="Only of this run and the runs below it.")
+@option("--recipe", metavar="NAME", help="Only of runs of this recipe.")
+@option("--phase", metavar="ID", help="Only of this phase.")
+@option("--step", metavar="PATH", help="Only of this step, its items, and the steps inside it.")
+@option("--role", metavar="NAME", help="Only of agents of this role.")
+@option("--status", metavar="S", help="Only of steps that ended so: completed, failed …")
+@option("--kind", metavar="KIND", help="output, error, prompt, transcript or any; default: output and error.")
+@option("--since", metavar="WHEN", help="Only of steps that ended since: an age (12h, 30d) or a date.")
+@option("--explain", "explained", is_flag=True, help="Show what makes up each score.")
+def query_command(
+    call: Invocation,
+    words: tuple[str, ...],
+    most: int,
+    run: str | None,
+    since: str | None,
+    explained: bool,
+    **only: str | None,
+) -> None:
+    """Search outputs for any of WORDS; only those of RUN and the runs below it when the first word is one.
+
+    A "phrase in quotes" is found where its words stand together, and dendr* finds every word that begins so.
+    RUN is `last`, an id, or at least four characters that begin exactly one. Of equal hits the newest comes
+    first.
+    """
+    filters = Filters(**only, since=None if since is None else read_moment("--since", since))
+    with call.open_project(to_read=True) as project:
+        named = named_run(project, words) if run is None else None
+        asked = words if named is None else words[1:]
+        found = query(project, asked, filters, run=run or named, most=most, explained=explained)
+        nothing = "no output matches\n" if project.has_runs else "nothing has run here yet\n"
+    call.give(found, lambda: (line for hit in found.hits for line in _text_query(hit, call.colour)))
+    if not (found.hits or call.as_json):
+        say(nothing)
+
+
+def _text_query(hit: Hit, colour: bool) -> Iterator[str]:
+    about = "  ".join(part for part in (hit.role, "" if hit.kind == "output" else hit.kind) if part)
+    role = paint(f"  {about}", "dim", colour) if about else ""
+    yield f"{paint(hit.run_id, 'dim', colour)} {paint(hit.path, 'cyan', colour)}{role}\n"
+    yield f"  {plain(hit.excerpt)}\n"
+    if not isinstance(hit.parts, list):
+        return
+    yield f"  score {hit.score:.3f}\n"
+    for part in hit.parts:
+        factors = f"rarity {part.rarity:.3f}, frequency {part.frequency:.3f}"
+        yield f"    {part.score:.3f}  {plain(part.wish)}  ({factors})\n"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Commands that look at runs: what happened, what happens now, and why.

@@ -1,1 +1,0 @@
-"""Commands that look at runs: what happened, what happens now, and why."""

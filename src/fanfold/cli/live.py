@@ -1,0 +1,366 @@
+"""The live tree on a terminal, drawn with rich on stderr. With `frames`, the only module that imports rich.
+
+Drawing happens on the event loop, between decisions and never in a thread: the tree it reads is the
+scheduler's own. Its share of the time is bounded; a larger tree is drawn less often, and none while the
+terminal has not taken the last drawing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter, time
+from typing import IO, Any, cast
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from fanfold.agents.entries import (
+    AskingFor,
+    Calling,
+    Compacting,
+    Fallback,
+    News,
+    Preparing,
+    Queued,
+    Retrying,
+    StageNews,
+    TextDelta,
+    UsageUpdate,
+)
+from fanfold.api.approvals import MARKS
+from fanfold.api.display import duration
+from fanfold.api.run_documents import wait_text
+from fanfold.api.step_documents import Row, counts, run_rows, tallest
+from fanfold.cli.output import COLOURS, is_behind, tell
+from fanfold.engine.run_tree import RunTree, run_status
+from fanfold.kernel.events import Envelope, StepEvent, SubagentEvent
+from fanfold.kernel.state import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
+from fanfold.language.terminal import cells, cut_end, cut_name, cut_start, one_line
+
+# -----------------------------------------------------------------------------------------------------------
+# One frame of the live view: a heading and the rows that fit, as lines of styled text.
+#
+# Rules
+# * No line is wider than the terminal and no frame is taller: a line that wraps cannot be drawn over, and
+# what
+#   was there before stays on the screen.
+# * Where there is little room, what matters least goes first: who does a step, then how long names are. What
+#   runs, waits or failed is on the screen before anything that is over or to come.
+# * Below `NARROW` cells a note that does not fit beside the name stands on a line of its own, under it. What
+# an
+#   agent does right now always does: it changes, and lines should not come and go.
+
+NARROW = 64
+WIDE = 100
+GAP = 2
+MIN_NOTE = 12
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+STYLES = {**COLOURS, RUNNING: "blue", PENDING: "dim", READY: "dim"}
+
+Doing = Callable[[str, int], str]
+"""What the step at a path does right now, within so many cells."""
+
+
+class Frames:
+    """Draws a tree for a terminal of any size."""
+
+    def __init__(self, *, unicode: bool, doing: Doing) -> None:
+        self._unicode = unicode
+        self._doing = doing
+        self._moves = False
+        self._levels = 0
+        """How deep rows may stand: a fourth of the terminal is for their indentation at most."""
+        self._drawn = 0
+
+    def draw(self, tree: RunTree, width: int, height: int | None) -> list[Text]:
+        """The next frame; without a height everything there is."""
+        self._drawn += 1
+        self._moves = self._unicode and height is not None
+        self._levels = width // 8
+        now = int(time() * 1_000)
+        heading = self._heading(tree, now, width)
+        if height is None:
+            return [heading, *self._lines(run_rows(tree, tree.root, now), width)]
+        room = max(1, height - 1)
+        lines = self._lines(tallest(tree, now, room), width)
+        if len(lines) > room:  # notes took lines of their own
+            most = max(1, room - (len(lines) - room) - 1)
+            lines = self._lines(tallest(tree, now, most), width)[:room]
+        return [heading, *lines]
+
+    def _lines(self, found: Sequence[Row], width: int) -> list[Text]:
+        if width < NARROW:
+            return [line for row in found for line in self._narrow(row, width)]
+        name = max((2 * row.depth + 2 + cells(row.name) for row in found), default=0)
+        who = max((cells(row.who) for row in found), default=0) if width >= WIDE else 0
+        took = max((len(row.took) for row in found), default=0)
+        rest = took + GAP + (who + GAP if who else 0) + MIN_NOTE + GAP
+        name = min(name, max(width // 2, width - rest - width // 3))
+        return [self._wide(row, width, name, who, took) for row in found]
+
+    def _wide(self, row: Row, width: int, name: int, who: int, took: int) -> Text:
+        text = _padded(self._name(row, name), name + GAP)
+        if who:
+            text.append(_fill(row.who, who + GAP), "dim")
+        if took:
+            text.append(row.took.rjust(took) + " " * GAP)
+        text.append_text(self._note(row, width - cells(text.plain)))
+        text.rstrip()
+        return text
+
+    def _narrow(self, row: Row, width: int) -> list[Text]:
+        took = f" {row.took}" if row.took else ""
+        text = self._name(row, width - len(took))
+        indent = 2 * row.depth + 4
+        note = self._note(row, max(0, width - indent))
+        changes = row.leaf and row.status == RUNNING
+        beside = not changes and cells(text.plain) + GAP + cells(note.plain) + len(took) <= width
+        if note.plain and beside:
+            text.append(" " * GAP).append_text(note)
+        line = _padded(text, width - len(took)).append(took) if took else text
+        return [line, Text(" " * indent).append_text(note)] if note.plain and not beside else [line]
+
+    def _name(self, row: Row, room: int) -> Text:
+        if not row.status:
+            return Text(cut_end(row.name, room), "dim")
+        pair = MARKS.get(row.status, ("·", "."))
+        mark = pair[0] if self._unicode else pair[1]
+        if row.status == RUNNING and self._moves:
+            mark = SPINNER[self._drawn % len(SPINNER)]
+        indent = "  " * min(row.depth, self._levels)
+        text = Text(indent)
+        text.append(f"{mark} ", STYLES.get(row.status, ""))
+        name = _cut(row, max(1, room - len(indent) - 2))
+        return text.append(name, "dim" if row.status in (PENDING, READY, SKIPPED) else "")
+
+    def _note(self, row: Row, room: int) -> Text:
+        note = cut_end(row.note, max(0, room)) if room > 1 else ""
+        text = Text().append(note, STYLES.get(row.status, "dim"))
+        if row.status != RUNNING or not row.leaf:
+            return text
+        left = room - cells(note) - 3 if note else room
+        if doing := self._doing(row.path, left):
+            text.append(" · " if note else "").append(doing)
+        return text
+
+    def _heading(self, tree: RunTree, now: int, width: int) -> Text:
+        """The parts that fit, the more important first to be sure of a place."""
+        status = run_status(tree.state, tree.root)
+        found = counts(tree)
+        started = tree.memory.run_started.get(tree.root.id)
+        ended = tree.memory.run_ended.get(tree.root.id) if status in RUN_TERMINAL else None
+        spent, _ = tree.spent(tree.root)
+        plan = tree.root.plan
+        done = sum(found[word] for word in TERMINAL)
+        parts = [  # (how important, text, style), as they stand
+            (1, cut_end(one_line(f"{plan.name}@{plan.version}"), max(12, width // 3)), "bold"),
+            (6, f"run {tree.root.id}", "dim"),
+            (0, status, STYLES.get(status, "bold")),
+            (3, duration((ended or now) - started) if started else "", ""),
+            (2, f"{done}/{sum(found.values())} steps", "dim"),
+            (4, f"{found[RUNNING]} running" if found[RUNNING] else "", "blue"),
+            (1, f"{found['failed']} failed" if found["failed"] else "", "red"),
+            (5, f"{spent.tokens:,} tokens" if spent.tokens else "", "dim"),
+        ]
+        kept = sorted(part for part in parts if part[1])
+        while len(kept) > 1 and sum(cells(said) + GAP for _, said, _ in kept) - GAP > width:
+            kept.pop()
+        text = Text()
+        for part in parts:
+            if part in kept:
+                text.append(" " * GAP if text.plain else "").append(part[1], part[2])
+        return text
+
+
+def _cut(row: Row, room: int) -> str:
+    """The name of a row: its address whole, if there is any room, and of its item what tells it apart."""
+    address = row.name.removesuffix(row.item)
+    left = room - cells(address)
+    return address + cut_name(row.item, left) if row.item and left > 1 else cut_end(row.name, room)
+
+
+def _padded(text: Text, width: int) -> Text:
+    return text.append(" " * max(0, width - cells(text.plain)))
+
+
+def _fill(text: str, width: int) -> str:
+    return text + " " * max(0, width - cells(text))
+
+
+PERIOD_S = 0.1
+SHARE = 20
+"""Drawing waits at least this many times as long as the last drawing took."""
+MAX_FINAL_LINES = 300
+KEPT_CHARS = 400
+"""Of the last words of a session."""
+
+
+class _LiveOutput:
+    """Stderr for rich: what is drawn is told like all else, and a terminal that is gone ends nothing."""
+
+    def write(self, text: str) -> int:
+        tell(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+class LiveTree:
+    """Redraws a run's tree in place until closed."""
+
+    def __init__(self, *, no_color: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(
+            file=cast(IO[str], _LiveOutput()), no_color=no_color or None, highlight=False
+        )
+        self._live: Live | None = None
+        self._tree: RunTree | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspended = False
+        self._doing = LiveDoing()
+        unicode = self.console.encoding.lower().startswith("utf")
+        self._frames = Frames(unicode=unicode, doing=self._doing.now)
+
+    def hear(self, run: str, step: str, news: News) -> None:
+        found = self._tree.state.runs.get(run) if self._tree is not None else None
+        if found is not None:
+            self._doing.hear(found.tree_path(step), news)
+
+    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
+        self._tree = tree
+        for envelope in written:
+            if isinstance(envelope.data, StepEvent | SubagentEvent):
+                node = tree.state.runs[envelope.run_id].nodes.get(envelope.data.step)
+                if node is not None and node.status in TERMINAL:
+                    self._doing.forget(node.run.tree_path(node.path))
+        if self._live is None and not self._suspended:
+            self._begin()
+
+    def suspend(self) -> None:
+        self._suspended = True
+        self._end()
+
+    def resume(self) -> None:
+        self._suspended = False
+
+    def close(self) -> None:
+        self._end()
+        self._suspended = True
+
+    def picture(self, tree: RunTree, height: int | None) -> Group:
+        """One frame; without a height everything there is, within reason."""
+        lines = self._frames.draw(tree, self.console.width, height)
+        for wait in tree.state.waits.values():
+            told = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
+            lines.append(Text(one_line(f"waits: {told}", self.console.width - 1), "yellow"))
+        if len(lines) > MAX_FINAL_LINES:
+            more = Text(f"… {len(lines) - MAX_FINAL_LINES} more lines", "dim")
+            lines = [*lines[:MAX_FINAL_LINES], more]
+        return Group(*lines)
+
+    def _begin(self) -> None:
+        self._live = Live(
+            console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live.start()
+        self._tick()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._live is not None and self._tree is not None:
+            self._live.vertical_overflow = "visible"
+            self._live.update(self.picture(self._tree, None), refresh=True)
+            self._live.stop()
+        self._live = None
+
+    def _tick(self) -> None:
+        assert self._live is not None
+        assert self._tree is not None
+        began = perf_counter()
+        if not is_behind(sys.stderr):
+            self._live.update(self.picture(self._tree, max(4, self.console.height - 2)), refresh=True)
+        spent = perf_counter() - began
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(PERIOD_S, spent * SHARE), self._tick)
+
+
+class LiveDoing:
+    """The last word of every running session, by the tree path of its step."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+        self._does: dict[str, str] = {}
+        self._spent: dict[str, int] = {}
+
+    def hear(self, path: str, news: News) -> None:
+        """A session lets us know what it does."""
+        match news:
+            case TextDelta(delta=""):
+                pass  # a sign of life, and nothing to show
+            case TextDelta(delta=delta):
+                self._said[path] = (self._said.get(path, "") + delta)[-KEPT_CHARS:]
+                self._does.pop(path, None)
+            case UsageUpdate(tokens=tokens):
+                self._spent[path] = tokens
+            case Preparing(what=""):
+                self._does.pop(path, None)
+            case _:
+                self._does[path] = words_for(news)
+                self._said.pop(path, None)
+
+    def forget(self, path: str) -> None:
+        """The session is over."""
+        self._said.pop(path, None)
+        self._does.pop(path, None)
+        self._spent.pop(path, None)
+
+    def now(self, path: str, room: int) -> str:
+        """A few words within so many cells, or none: what it does or says, and what it has spent."""
+        spent = _short(self._spent[path]) if path in self._spent else ""
+        left = room - cells(spent) - 3 if spent else room
+        if left < 8:
+            return spent if cells(spent) <= room else ""
+        if path in self._does:
+            words = one_line(self._does[path], left)
+        else:
+            words = cut_start(one_line(self._said.get(path, "")), left)
+        return f"{words} · {spent}" if words and spent else words or spent
+
+
+def words_for(news: News) -> str:
+    """What a session does, said by a third."""
+    match news:
+        case AskingFor(tool=tool):
+            return f"→ {tool}"
+        case Calling(tool=tool, about=about):
+            return f"→ {tool} {about}" if about else f"→ {tool}"
+        case Preparing(what=what):
+            return what
+        case Retrying(kind=kind, wait_s=wait_s, count=count):
+            failed = f" ({count} failed)" if count else ""
+            return f"{kind}, tries again in {wait_s:.0f} s{failed}"
+        case Queued():
+            return news.words
+        case Fallback(model=model):
+            return f"{model} does not answer, asks another"
+        case Compacting():
+            return "sums up what was said so far"
+        case StageNews(stage=stage, of=of, name=name):
+            return f"stage {stage} of {of}" + (f": {name}" if name else "")
+        case UsageUpdate(tokens=tokens):
+            return _short(tokens)
+        case TextDelta(delta=delta):
+            return delta
+
+
+def _short(tokens: int) -> str:
+    """
+    >>> _short(940), _short(12_345)
+    ('940 tokens', '12.3k tokens')
+    """
+    return f"{tokens} tokens" if tokens < 1_000 else f"{tokens / 1_000:.1f}k tokens"

@@ -1,0 +1,139 @@
+"""Progress of a run on stderr: one plain line per transition, or a live tree on a terminal.
+
+Progress is for people and never the result: whatever goes wrong with it must not stop the run, a reader that
+closed the pipe is simply not told any more, and one that does not read is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Sequence
+from time import time
+from typing import Protocol, TextIO
+
+from fanfold.agents.entries import News, Preparing
+from fanfold.api.approvals import item_around_at
+from fanfold.api.transitions import Transition, Transitions, step_at
+from fanfold.cli.output import COLOURS, clock, paint, tell, wants_colour
+from fanfold.engine.run_tree import RunTree
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.plan import Step
+from fanfold.kernel.state import DEFERRED
+
+_ITEM = r"\[\d+\]"
+PATIENCE_S = 1.0
+"""What takes longer than this is told."""
+
+
+class Progress(Protocol):
+    """Something that shows how a run goes on."""
+
+    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
+        """These events were just recorded; the tree is as they left it."""
+
+    def hear(self, run: str, step: str, news: News) -> None:
+        """A session says what it does right now; nothing of it is recorded."""
+
+    def suspend(self) -> None:
+        """Get out of the way: somebody is asked something."""
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Nothing more will happen."""
+
+
+class Lines:
+    """One line per transition."""
+
+    def __init__(self, stream: TextIO, colour: bool) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._tree: RunTree | None = None
+        self._waiting: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        self._live: set[str] = set()
+        """Items in which something happened."""
+        self._transitions = Transitions(
+            self._find_step, lambda run, path: item_around_at(self._tree, run, path)
+        )
+
+    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
+        self._tree = tree
+        found = (self._transitions.read(envelope) for envelope in written)
+        lines = [
+            line(one, tree.root.id, self._colour)
+            for one in found
+            if one is not None and self._is_telling(one)
+        ]
+        if lines:
+            self._write("".join(lines))
+
+    def _is_telling(self, one: Transition) -> bool:
+        """Whether something happened: not where an item only stands in line, nor in what is only reused."""
+        if one.word == DEFERRED:
+            return False  # the run says once what all of them wait for
+        if one.bare and one.path.endswith("]"):
+            if one.word == "started":
+                return False
+            return one.word != "completed" or one.path in self._live
+        items = [at.end() for at in re.finditer(_ITEM, one.path)]
+        if one.reused and items:
+            return False
+        self._live.update(one.path[:end] for end in items)
+        return True
+
+    def hear(self, run: str, step: str, news: News) -> None:
+        """Lines are for what happened, and stay; but whoever waits is told what takes long."""
+        if not isinstance(news, Preparing):
+            return
+        waiting = self._waiting.pop((run, step), None)
+        if waiting is not None:
+            waiting.cancel()
+        if news.what:
+            later = asyncio.get_running_loop().call_later(PATIENCE_S, self._tell_wait, run, step, news.what)
+            self._waiting[run, step] = later
+
+    def _tell_wait(self, run: str, step: str, what: str) -> None:
+        self._waiting.pop((run, step), None)
+        found = self._tree.state.runs.get(run) if self._tree is not None else None
+        if found is not None and self._tree is not None:
+            told = Transition(int(time() * 1_000), found.tree_path(step), "started", f"{what} …")
+            self._write(line(told, self._tree.root.id, self._colour))
+
+    def suspend(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def close(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+
+    def _write(self, text: str) -> None:
+        tell(text, self._stream)
+
+    def _find_step(self, run: str, path: str) -> Step | None:
+        return None if self._tree is None else step_at(self._tree, run, path)
+
+
+def line(one: Transition, root: str, colour: bool) -> str:
+    """A transition as one line of text."""
+    name = one.path or f"run {root}"
+    text = paint(one.text, COLOURS.get(one.word, "dim"), colour and one.word != "started")
+    item = f" {paint(one.item, 'dim', colour)}" if one.item else ""
+    return f"{paint(clock(one.at), 'dim', colour)} {paint(name, 'cyan', colour)}{item} {text}\n"
+
+
+def open_progress(no_color: bool) -> Progress:
+    """A live tree where somebody looks on, plain lines elsewhere."""
+    stream = sys.stderr
+    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        from fanfold.cli.live import LiveTree
+
+        return LiveTree(no_color=no_color)
+    return Lines(stream, wants_colour(stream, no_color))

@@ -1,0 +1,403 @@
+"""`fanfold list` and `fanfold show`: which recipes there are, and what one of them does."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct, structs
+
+from fanfold.api.capture import CaptureResult, capture
+from fanfold.api.project import Project
+from fanfold.api.recipe_documents import (
+    SCHEMA_FILE,
+    SETTINGS_FILE,
+    DraftedSpec,
+    RecipeDocument,
+    RecipeInput,
+    RecipeStep,
+)
+from fanfold.api.recipe_files import MODELINE, convert_file, recipe_schema, set_up_editors
+from fanfold.api.recipes import Picture, show_recipe
+from fanfold.cli.command import Invocation, command, option, read_options
+from fanfold.cli.output import hand_over, paint, plain, say, say_json, tell, to_json
+from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError, NotFoundError
+from fanfold.language.convert.formats import SYSTEMS
+from fanfold.language.library import ListedRecipe
+from fanfold.language.terminal import one_line, visible
+from fanfold.project_files import write_named
+
+if TYPE_CHECKING:
+    from fanfold.api.permission import Options
+
+# -----------------------------------------------------------------------------------------------------------
+# A recipe for people: what it takes, and its steps with who does them and what they wait for.
+
+MAX_VALUE_CHARS = 60
+MAX_LABEL_CHARS = 28
+
+
+def recipe_text(recipe: RecipeDocument, *, colour: bool) -> str:
+    """Name, inputs and steps."""
+    return "".join(_lines(recipe, colour))
+
+
+def _lines(recipe: RecipeDocument, colour: bool) -> Iterator[str]:
+    yield paint(f"{recipe.name}@{recipe.version}", "bold", colour) + "\n"
+    if recipe.description:
+        yield f"{plain(recipe.description)}\n"
+    if recipe.inputs:
+        yield f"\n{paint('Inputs', 'bold', colour)}\n"
+        names = max(len(one.name) for one in recipe.inputs)
+        kinds = max(len(_needed(one)) for one in recipe.inputs)
+        for one in recipe.inputs:
+            row = f"  {paint(one.name.ljust(names), 'cyan', colour)}  {_needed(one).ljust(kinds)}  "
+            yield f"{row}{plain(one.description)}".rstrip() + "\n"
+    yield f"\n{paint('Steps', 'bold', colour)}\n"
+    rows = list(_step_rows(recipe.steps, ""))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1, 2)]
+    for name, who, marks, after in rows:
+        named = paint(name.ljust(widths[0]), "cyan", colour)
+        line = f"  {named}  {who.ljust(widths[1])}  {marks.ljust(widths[2])}  {paint(after, 'dim', colour)}"
+        yield line.rstrip() + "\n"
+    yield from _commands(recipe.steps, "", colour)
+
+
+def _commands(steps: list[RecipeStep], path: str, colour: bool) -> Iterator[str]:
+    """Commands that say what they are for, as gates that the project's files decide do: whole, whatever the
+    width of the table."""
+    for step in steps:
+        if step.type == "command" and step.description:
+            what = f"{plain(path + step.id)}, {one_line(step.description)}"
+            yield f"\n{paint(what, 'dim', colour)}:\n  {one_line(step.label)}\n"
+        yield from _commands(step.steps, f"{path}{step.id}/", colour)
+
+
+def _needed(one: RecipeInput) -> str:
+    kind = one.type or "any"
+    if one.required:
+        return f"{kind}, required"
+    return kind if one.default is None else f"{kind} = {one_line(to_json(one.default), MAX_VALUE_CHARS)}"
+
+
+def _step_rows(steps: list[RecipeStep], indent: str) -> Iterator[tuple[str, str, str, str]]:
+    for step in steps:
+        does = step.type if step.role is None else "writes" if step.posture == "writer" else "reads"
+        who = one_line(step.label, MAX_LABEL_CHARS) if step.type != "group" else ""
+        marks = ", ".join(step.marks if step.type == "group" and step.marks else (does, *step.marks))
+        after = f"after {', '.join(step.depends_on)}" if step.depends_on else ""
+        yield f"{indent}{step.id}", who, marks, after
+        yield from _step_rows(step.steps, indent + "  ")
+
+
+MIN_WORDS = 16
+_ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
+
+
+@command("list", summary="List the recipes known here")
+def list_command(call: Invocation) -> None:
+    """List recipes by name: the project's, yours, and those built in."""
+    with call.open_project() as project:
+        entries = project.library.list()
+    call.give(entries, lambda: _table(entries, call.colour))
+    for entry in entries if not call.as_json else ():
+        for warning in entry.warnings:
+            tell(f"warning: {plain(warning)}\n")
+
+
+def _table(entries: list[ListedRecipe], colour: bool) -> Iterator[str]:
+    width = max((len(f"{entry.name}@{entry.version}") for entry in entries), default=0)
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for origin, heading in _ORIGINS.items():
+        here = [entry for entry in entries if entry.origin == origin]
+        if here:
+            yield f"{paint(heading, 'bold', colour)}\n"
+        for entry in here:
+            name = f"{entry.name}@{entry.version}".ljust(width)
+            about = plain(entry.description)
+            if wide is not None:  # as with roles: what it is for gives way
+                about = visible(" ".join(about.split()), width=max(wide - width - 4, MIN_WORDS))
+            yield f"  {paint(name, 'cyan', colour)}  {about}\n"
+
+
+def _of_run(project: Project, run: str) -> str | None:
+    """The recipe of a run; None where no run has this id."""
+    from fanfold.api.capture import recipe_of_run
+
+    try:
+        project.resolve(run)
+    except NotFoundError:
+        return None
+    return recipe_of_run(project, run)
+
+
+@command("show", summary="Show a recipe's inputs and graph, as text, Mermaid or SVG")
+@click.argument("recipe", metavar="NAME[@V]|RUN")
+@option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
+@option("--svg", is_flag=True, help="The graph as an SVG picture.")
+def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> None:
+    """Show what a recipe takes and does; NAME may also be a file. Of a RUN, print the text of its recipe."""
+    if mermaid and svg:
+        raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
+    picture: Picture | None = "mermaid" if mermaid else "svg" if svg else None
+    with call.open_project() as project:
+        try:
+            found = show_recipe(project, recipe, picture)
+        except NotFoundError:
+            text = _of_run(project, recipe) if picture is None else None
+            if text is None:
+                raise
+            call.give({"run": recipe, "recipe": text}, lambda: hand_over(text))
+            return
+    if picture is not None:
+        call.give(found, lambda: hand_over(found.graph or ""))
+    else:
+        call.give(found, lambda: recipe_text(found, colour=call.colour))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold capture`: what was delegated, as the recipe that would do the same again.
+
+
+@command("capture", summary="Turn a run into a recipe")
+@click.argument("run")
+@click.argument("children", nargs=-1, metavar="[SUBAGENT…]")
+@option("--name", metavar="N", help="Save it among the project's recipes under this name.")
+@option("--replace", is_flag=True, help="Save it even if there is a recipe of that name.")
+@option(
+    "--request", metavar="TEXT", default="", help="What was asked for: its words become inputs of the recipe."
+)
+def capture_command(
+    call: Invocation, run: str, children: tuple[str, ...], name: str | None, replace: bool, request: str
+) -> int:
+    """Show RUN as a recipe, with what was recognised and what is guessed; --name saves it.
+
+    A run of a workflow gives its own recipe, a planned one too. RUN may also be an open run, such as a chat
+    or hand (fanfold ps), of which SUBAGENT selects children.
+    Outputs that stand in later prompts become references, prompts of one shape a step for each item of a
+    list, words of the request inputs.
+    """
+    with call.open_project(to_read=name is None) as project:
+        found = capture(
+            project,
+            run,
+            children=children,
+            name=name or "",
+            request=request,
+            save=name is not None,
+            replace=replace,
+        )
+    wrong = any(one.severity == "error" for one in found.diagnostics)
+    call.give(found, lambda: hand_over(found.recipe))
+    if not call.as_json:
+        tell(notes_text(found, call.colour))
+    return EXIT_USAGE if wrong else EXIT_OK
+
+
+def notes_text(found: CaptureResult, colour: bool) -> str:
+    """What was recognised, what is guessed, what was left out, and where it was saved."""
+    left_out = [f"{one.name}: {one.why}" for one in found.left_out]
+    problems = [f"{one.severity}[{one.code}]: {one.message}" for one in found.diagnostics]
+    lines = []
+    for heading, notes in (
+        ("Recognised", found.recognised),
+        ("Guessed, look at it", found.guessed),
+        ("Left out", left_out),
+        ("Problems", problems),
+    ):
+        if notes:
+            lines += [paint(heading, "bold", colour), *(f"  {plain(note)}" for note in notes)]
+    if found.file is not None:
+        lines += [f"saved as {plain(found.file)}", f"fanfold run {found.name} runs it"]
+    else:
+        lines.append(f"fanfold capture {found.run_id} --name {found.name} saves it")
+    return "".join(f"{line}\n" for line in lines)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold convert`: a recipe from another system's workflow.
+
+
+@command("convert", summary="Make a recipe of another system's workflow, and say what it lacks")
+@click.argument("file")
+@option("--from", "system", type=click.Choice(SYSTEMS), help="Whose workflow it is; else told by the file.")
+@option("-o", "--output", metavar="FILE", help="Write the recipe there instead of to standard output.")
+def convert_command(call: Invocation, file: str, system: str | None, output: str | None) -> int:
+    """Convert FILE: a workflow of protoAgent, Conductor, Archon or CrewAI, or a script of Claude Code.
+
+    It is read, never executed. What cannot be carried over is listed with its line on standard error.
+    """
+    with call.open_project() as project:
+        try:
+            made = convert_file(project, Path(file), system)
+        except OSError as error:
+            hint = "name the file of the workflow in it" if Path(file).is_dir() else ""
+            message = f"{file} cannot be read: {error.strerror}"
+            raise AuthorError("convert.unreadable", message, hint=hint) from None
+        top = project.folder
+    if call.as_json:
+        say_json(made)
+        return EXIT_OK if made.ok else EXIT_USAGE
+    if output is not None:
+        try:
+            write_named(top, Path(output), made.text.encode(), replace=False)
+        except OSError as error:
+            hint = "say another name, or remove it" if isinstance(error, FileExistsError) else ""
+            hint = "name a file in it" if isinstance(error, IsADirectoryError) else hint
+            message = f"{output} cannot be written: {error.strerror}"
+            raise AuthorError("usage.bad_file", message, hint=hint) from None
+        tell(f"wrote {plain(output)}\n")
+    else:
+        hand_over(made.text)
+    for one in made.lost:
+        why = f": {plain(one.why)}" if one.why else ""
+        where = plain(str(Path(file).parent / one.file) if one.file else file)
+        tell(f"{where}:{one.line}: not carried over: {plain(one.what)}{why}\n")
+    for problem in made.diagnostics:
+        place = f"{plain(output or 'recipe')}:{problem.range.start.line}"
+        tell(f"{place}: {plain(problem.message)} [{problem.code}]\n")
+        if problem.help:
+            tell(f"  hint: {plain(problem.help)}\n")
+    return EXIT_OK if made.ok else EXIT_USAGE
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold plan`: draft a recipe from a task, or change one that is there; shown, checked, never run.
+
+
+class PlanFlags(Struct, frozen=True, kw_only=True):
+    """What the command line says besides the task."""
+
+    save: str | None
+    replace: bool
+    refine: str | None
+    model: str | None
+    no_model: bool
+    anyway: bool
+    script: str | None
+
+
+@command("plan", summary="Draft a recipe in phases from a task, or refine one")
+@click.argument("task")
+@option("--save", metavar="NAME", help="Save it as a recipe of this project.")
+@option("--replace", is_flag=True, help="With --save: also over a recipe of that name.")
+@option("--refine", metavar="FILE", help="Change this recipe (a file or a name) as TASK says.")
+@option("--model", metavar="M", help="Model of the planner; default: FANFOLD_WORKFLOW_MODEL.")
+@option("--no-model", is_flag=True, help="Fill in a template for this kind of task.")
+@option("--anyway", is_flag=True, help="Fill in a template also for what looks like one agent's work.")
+@option("--script", metavar="FILE", help="A scripted planner instead of a model, for tests.")
+def plan_command(call: Invocation, task: str, **given: object) -> None:
+    """Draft a recipe for TASK: phases, agents, gates. It is checked and priced, and nothing of it runs.
+
+    The recipe goes to stdout, what is to be said about it to stderr. A planner drafts it where there is a
+    model, and is told what the compiler says until the draft is valid; otherwise a template is filled in.
+    What one agent does better is said to be so.
+    """
+    flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    if flags.no_model and (flags.model or flags.script):
+        raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
+    with call.open_project() as project:
+        options = read_options(project.folder, model=flags.model, script=flags.script)
+        asyncio.run(plan_and_show(call, project, task, flags, options))
+
+
+async def plan_and_show(
+    call: Invocation, project: Project, task: str, flags: PlanFlags, options: Options
+) -> DraftedSpec:
+    """Draft a recipe for a task, save it if a name is given, and show it."""
+    from fanfold.api.planning import DraftRequest, draft_spec
+    from fanfold.api.recipes import require_savable, save_recipe
+
+    if flags.save is not None and not flags.replace:
+        require_savable(project, flags.save)
+    wanted = DraftRequest(
+        task=task,
+        name=flags.save,
+        refine=None if flags.refine is None else project.find_recipe(flags.refine),
+        use_model=not flags.no_model,
+        anyway=flags.anyway,
+        no_model="--no-model",
+    )
+
+    def narrate(line: str) -> None:
+        if not call.as_json:
+            tell(paint(f"  · {one_line(line, 160)}", "dim", call.colour) + "\n")
+
+    drafted = await draft_spec(project, wanted, options, narrate=narrate)
+    if flags.save is not None and drafted.fit:
+        file = save_recipe(project, flags.save, drafted.recipe, replace=flags.replace)
+        drafted = structs.replace(drafted, saved=str(file))
+    call.give(drafted, lambda: _show(call, drafted, flags))
+    return drafted
+
+
+def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
+    if not drafted.fit:
+        tell(f"Not for a workflow: {one_line(drafted.reason, 500)}\n")
+        tell(f"One agent does it: {plain(drafted.suggestion)}\n")
+        if flags.save is not None:
+            tell("Nothing was saved.\n")
+        return
+    assert drafted.document is not None, "a draft that is fit was compiled"
+    hand_over(drafted.difference or drafted.recipe)
+    tell("\n" + recipe_text(drafted.document, colour=False))
+    tell(f"\n{_origin(drafted)}\n{_size(drafted)}\n")
+    for warning in drafted.warnings:
+        tell(f"warning: {one_line(warning)}\n")
+    if drafted.saved:
+        tell(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\n")
+        tell(f"Run it: {_how_to_run(drafted, str(flags.save))}\n")
+    else:
+        tell("Nothing was saved; --save NAME keeps it.\n")
+
+
+def _how_to_run(drafted: DraftedSpec, name: str) -> str:
+    assert drafted.document is not None, "it was saved"
+    needed = [one.name for one in drafted.document.inputs if one.required]
+    return " ".join([f"fanfold run {name}", *(f"-i {one}=…" for one in needed)])
+
+
+def _origin(drafted: DraftedSpec) -> str:
+    if drafted.source == "template":
+        return f"From a template: {one_line(drafted.reason, 500)}"
+    rounds = "in one round" if drafted.rounds == 1 else f"in {drafted.rounds} rounds"
+    return f"Drafted by the planner {rounds}: {one_line(drafted.reason, 500)}"
+
+
+def _size(drafted: DraftedSpec) -> str:
+    agents, cost = drafted.agents, drafted.cost
+    assert agents is not None
+    bound = cost.usd_max if cost is not None else None
+    price = "price unknown" if bound is None else f"at most ${bound:.2f}"
+    return f"{agents.told()}, {price}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold schema`: the recipe format as JSON Schema, and the set-up of editors that use it.
+
+
+@command("schema", summary="Print the recipe format as JSON Schema, or set up editors")
+@option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
+def schema_command(call: Invocation, install: bool) -> None:
+    """Print the JSON Schema of recipes, with the roles known here.
+
+    With --install, editors that understand YAML schemas complete and check recipes while you type.
+    Doing it again updates the schema and changes nothing else.
+    """
+    with call.open_project() as project:
+        if not install:
+            say(recipe_schema(project))
+            return
+        done = set_up_editors(project)
+    lines = [f"{done.schema}  {SCHEMA_FILE}", f"{done.settings}  {SETTINGS_FILE}", *filter(None, [done.note])]
+    lines += ["In other editors, put this first in a recipe of .fanfold/workflows:", f"  {MODELINE}"]
+    call.give(done, lambda: (f"{line}\n" for line in lines))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Commands about recipes: list, show, check, and the set-up of editors.

@@ -1,1 +1,0 @@
-"""Commands about recipes: list, show, check, and the set-up of editors."""

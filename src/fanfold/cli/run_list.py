@@ -1,0 +1,85 @@
+"""`fanfold runs`: which runs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from fanfold.api.display import RunRow, RunUsage, duration, elapsed_ms
+from fanfold.api.run_list import list_runs
+from fanfold.cli.command import Invocation, command, option
+from fanfold.cli.output import COLOURS, paint
+from fanfold.kernel.state import RUN_STATUSES, RUNNING
+
+if TYPE_CHECKING:
+    from fanfold.api.run_documents import InspectDocument
+
+
+@command("runs", summary="List runs, newest first")
+@option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
+@option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
+@option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
+def runs_command(call: Invocation, status: str | None, limit: int, everything: bool) -> None:
+    """List the runs of this project, newest first.
+
+    A run whose process died is shown as `running` with the mark `no process`: resume it.
+    """
+    with call.open_project(to_read=True) as project:
+        most = None if everything else limit
+        found = list_runs(project, status=status, limit=most, children=everything)
+        nothing = (
+            "no run is in this status\n" if status and project.has_runs else "nothing has run here yet\n"
+        )
+    call.give(found, lambda: _table(found, call.colour) if found else nothing)
+
+
+def _table(runs: list[RunRow], colour: bool) -> Iterator[str]:
+    cells = [_cells(run) for run in runs]
+    widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    for run, row in zip(runs, cells, strict=True):
+        name, recipe, status, age, took, facts = row
+        painted = [
+            paint(name.ljust(widths[0]), "cyan", colour),
+            recipe.ljust(widths[1]),
+            paint(status.ljust(widths[2]), COLOURS.get(run.status, "blue"), colour),
+            paint(age.rjust(widths[3]), "dim", colour),
+            took.rjust(widths[4]),
+            paint(facts, "dim", colour),
+        ]
+        yield "  ".join(painted).rstrip() + "\n"
+
+
+def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:
+    status = run.status
+    if status == RUNNING and not (run.owner and run.owner.alive):
+        status += " (no process)"
+    facts = usage_text(run.usage)
+    if run.parent_run_id is not None:
+        facts = f"{facts}  {run.execution_path} of {run.root_run_id}"
+    if run.forked_from is not None:
+        facts = f"{facts}  forked from {run.forked_from}"
+    age = _age(elapsed_ms(run.created_at) or 0)
+    return run.run_id, f"{run.recipe}@{run.version}", status, age, took_text(run), facts.lstrip()
+
+
+def took_text(run: RunRow | InspectDocument) -> str:
+    ms = elapsed_ms(run.started_at, run.ended_at) if run.ended_at else None
+    return "" if ms is None else duration(ms)
+
+
+def _age(ms: int) -> str:
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= size:
+            return f"{ms // size} {unit} ago"
+    return f"{max(0, ms) // 1_000} s ago"
+
+
+def usage_text(usage: RunUsage) -> str:
+    parts = [f"{usage.agents} agent{'' if usage.agents == 1 else 's'}"] if usage.agents else []
+    if tokens := usage.input_tokens + usage.output_tokens:
+        parts.append(f"{tokens:,} tokens")
+    if usage.cost_usd:
+        parts.append(f"${usage.cost_usd:.4f}")
+    return ", ".join(parts)

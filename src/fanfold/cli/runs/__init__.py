@@ -1,1 +1,0 @@
-"""Commands that start runs, go on with them and steer them."""

@@ -1,0 +1,121 @@
+"""The steps of a run as lines of text, for reading rather than watching."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from fanfold.api.approvals import MARKS, MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
+from fanfold.api.run_documents import InspectDocument, StepResult, indented, steps_by_tree_path
+from fanfold.api.step_documents import MAX_NOTE_CHARS, Row
+from fanfold.cli.output import COLOURS, paint, plain
+from fanfold.engine.run_tree import RunTree
+from fanfold.kernel.state import Run
+from fanfold.language.json_text import fitting
+from fanfold.language.terminal import one_line
+
+MAX_STEP_LINES = 12
+
+
+def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour: bool) -> Iterator[str]:
+    """One line per row, with the question of one that asks; with `every`, outputs follow."""
+    steps = steps_by_tree_path(run)
+    widths = [
+        max((len(text) for text in column), default=0)
+        for column in (
+            ["  " * row.depth + row.name for row in rows],
+            [row.who for row in rows],
+            [row.took for row in rows],
+        )
+    ]
+    for row in rows:
+        yield _line(row, widths, colour)
+        step = steps.get(row.path)
+        if step is None:
+            continue
+        indent = "  " * (row.depth + 3)
+        if step.approval is not None:
+            rest = f"fanfold inspect {run.run_id} {shlex.quote(row.path)}"
+            yield from _asked(step.approval, indent, colour, None if every else rest)
+        if every and row.leaf:
+            yield from _more(step, indent, colour)
+
+
+def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
+    """What a step asks, whole: for who looks at that step alone."""
+    text = "\n\n".join(part for part in (asked.question, asked.show) if part)
+    yield from shown_lines(text, asked, "  ", colour, MAX_ASKED_CHARS)
+
+
+def _line(row: Row, widths: list[int], colour: bool) -> str:
+    shade = COLOURS.get(row.status, "dim" if row.status == "pending" else "blue")
+    name = ("  " * row.depth + row.name).ljust(widths[0])
+    mark = MARKS.get(row.status, ("·", "."))[0]
+    parts = [
+        f"  {paint(mark, shade, colour)} {name}",
+        paint(row.status.ljust(9), shade, colour),
+        paint(row.who.ljust(widths[1]), "dim", colour),
+        row.took.rjust(widths[2]),
+        paint(row.note, shade, colour),
+    ]
+    return "  ".join(parts).rstrip() + "\n"
+
+
+def _asked(asked: ApprovalDocument, indent: str, colour: bool, rest: str | None) -> Iterator[str]:
+    """What somebody must read before answering an approval; the row holds its question, if that is short."""
+    long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
+    text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
+    most = MAX_ASKED_CHARS if rest is None else MAX_STEP_LINES
+    yield from shown_lines(text, asked, indent, colour, most, rest or "")
+
+
+def shown_lines(
+    text: str,
+    asked: OpenApproval | ApprovalDocument,
+    indent: str,
+    colour: bool,
+    most: int = MAX_STEP_LINES,
+    rest: str = "",
+) -> Iterator[str]:
+    """What a question shows to who is to answer it, and what may be answered; `rest` shows all of it."""
+    yield from _quoted(text, indent, colour, most, rest)
+    if asked.choices:
+        yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
+    elif asked.schema is not None:
+        yield f"{indent}{paint('answer', 'cyan', colour)}: {one_line(fitting(asked.schema))}\n"
+
+
+def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:
+    if step.error is not None and step.error.hint:
+        yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(step.error.hint)}\n"
+    if step.output is not None:
+        yield from _quoted(indented(step.output), indent, colour, MAX_STEP_LINES)
+
+
+def _quoted(text: str, indent: str, colour: bool, most: int, rest: str = "") -> Iterator[str]:
+    lines = plain(text).splitlines()
+    most += len(lines) == most + 1  # one more line takes no more room than saying that there is one
+    yield from (f"{indent}{paint('│', 'dim', colour)} {one}\n" for one in lines[:most])
+    if len(lines) > most:
+        more = f"… {len(lines) - most} more lines{f': {rest}' if rest else ''}"
+        yield f"{indent}{paint('│', 'dim', colour)} {more}\n"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a run did to the project's files, as lines of text.
+
+MAX_CHANGES = 10
+
+
+def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
+    """A line for each file that came home: how it changed, and which step changed it last."""
+    if not tree.memory.changes:
+        return
+    from fanfold.api.run_documents import came_home
+
+    merged = came_home(tree, run)
+    width = max((len(one_line(row.path)) for row in merged[:MAX_CHANGES]), default=0)
+    for row in merged[:MAX_CHANGES]:
+        yield f"  {one_line(row.path).ljust(width)}  {row.kind:8}  {one_line(row.step)}\n"
+    if len(merged) > MAX_CHANGES:
+        yield f"  and {len(merged) - MAX_CHANGES} more files: fanfold diff {run.id}\n"

@@ -1,0 +1,394 @@
+"""`fanfold doctor`: what this installation and this project are made of, and what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+
+import click
+from msgspec import Struct
+
+from fanfold.api.addresses import find_run
+from fanfold.api.display import RunRow
+from fanfold.api.doctor import (
+    RECIPE_NAME,
+    SCRIPT_FILE,
+    Examination,
+    ServeAddress,
+    SmokeReport,
+    StateView,
+    adopt_state,
+    examine,
+    initialise,
+    remove_state,
+    show_state,
+)
+from fanfold.api.gc import collect
+from fanfold.api.history import how_to_go_on
+from fanfold.api.project import Project
+from fanfold.api.recipes import recipe_files
+from fanfold.api.run_list import list_heads, list_runs
+from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scripted, would_run
+from fanfold.cli.command import Invocation, command, option, read_age
+from fanfold.cli.output import paint, plain, say, tell, to_json
+from fanfold.engine.config import fanfold_home
+from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, AuthorError, WorldError
+from fanfold.kernel.state import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
+from fanfold.language.terminal import one_line
+from fanfold.steps.run_config import how_to_resume, is_chat, is_kept_open
+from fanfold.wiring import wire
+
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+@command("doctor", summary="Show configuration with origins, and check store, tools and roles")
+def doctor_command(call: Invocation) -> int:
+    """Check this installation and this project; exit status 1 when something is broken."""
+    from fanfold import __version__
+
+    found = examine(call.project, lambda: wire(call.project, to_read=True), __version__)
+    call.give(found, lambda: _text(found, call.colour))
+    return EXIT_OK if found.ok else EXIT_FAILED
+
+
+def _text(found: Examination, colour: bool) -> Iterator[str]:
+    yield f"{paint('fanfold ' + found.version, 'bold', colour)}  {found.project}\n\n"
+    for check in found.checks:
+        word = paint(check.level.ljust(7), _COLOURS[check.level], colour)
+        yield f"  {word} {check.name.ljust(8)} {plain(check.message)}\n"
+        for detail in check.details:
+            yield f"  {'':16} {paint(plain(detail), 'dim', colour)}\n"
+        if check.hint:
+            yield f"  {'':16} {paint('hint', 'cyan', colour)}: {plain(check.hint)}\n"
+    if not found.config:
+        return
+    yield f"\n{paint('Configuration', 'bold', colour)}\n"
+    shown = [(one.key, _shown(one.value), one.origin) for one in found.config]
+    widths = [max(len(row[column]) for row in shown) for column in (0, 1)]
+    for key, value, origin in shown:
+        line = f"  {key.ljust(widths[0])}  {value.ljust(widths[1])}"
+        yield f"{line}  {paint(plain(origin), 'dim', colour)}\n"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "not set" if value is None else plain(str(value))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold gc`: forget runs that ended long ago, with their files and workspaces.
+
+
+@command("gc", summary="Forget runs that ended long ago, with their files")
+@option("--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all.")
+@option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
+def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
+    """Remove runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
+
+    Workspaces that failed or interrupted steps left go too when they are that old, also those of runs that
+    stay. Runs that are not over are never touched, whatever their age, nor are their workspaces; only the run
+    of subagents goes when everybody in it is over for that long and nothing waits. What other runs still
+    refer to stays, and so does every proposal of a run that stays.
+    """
+    age_ms = read_age("--older-than", older_than)
+    with call.open_project() as project:
+        removed = collect(project, age_ms, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    named = [("", removed.runs), ("workspace ", removed.workspaces), ("proposal ", removed.proposals)]
+    lines = [f"{verb} {word}{plain(name)}\n" for word, names in named for name in names]
+    counts = [_count(len(names), word.strip()) for word, names in named[1:] if names]
+    lines.append(f"{verb} {', '.join([_count(len(removed.runs), 'run'), *counts])}\n")
+    call.give(removed, lambda: lines)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold init`: a project's first files, none of which replaces one that is there.
+
+
+@command("init", summary="Set up a project: configuration, an example recipe and its script")
+def init_command(call: Invocation) -> None:
+    """Make `.fanfold/` with a commented configuration and an example; existing files are kept."""
+    made = initialise(call.project)
+    lines = [f"{paint('created', 'green', call.colour)} {name}\n" for name in made.created]
+    lines += [f"{paint('kept', 'dim', call.colour)}    {name}\n" for name in made.kept]
+    lines.append(f"\nTry it, without any model:\n  fanfold run {RECIPE_NAME} --script {SCRIPT_FILE}\n")
+    call.give(made, lambda: lines)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold` alone: what to do next here. What waits for a person comes first, then what can go on.
+
+MAX_RUNS = 5
+LOOKED_AT = 50
+"""Latest runs among which those that wait or can go on are told first."""
+FIRST_RECIPE = "research-and-brief"
+
+
+class Suggestion(Struct, frozen=True):
+    """Something that can be done here, and the command that does it."""
+
+    what: str
+    command: str
+
+
+@command("", summary="What to do next here")
+def next_command(call: Invocation) -> None:
+    """Say what waits for you in this project, and what you can do next."""
+    with call.open_project(to_read=True) as project:
+        runs = _worth_telling(list_runs(project, limit=LOOKED_AT))
+        own = [one.name for one in project.library.list() if one.origin == "project"]
+        files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
+        found = [_about(project, run) for run in runs[:MAX_RUNS]]
+    found += _about_recipes([*own, *files], bool(runs))
+    told = [*found, Suggestion("All commands", "fanfold --help")]
+    lines = (f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n" for one in told)
+    call.give(found, lambda: lines)
+
+
+def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:
+    """What is open first; then what failed and did not succeed since, and of what completed the latest."""
+    completed: set[str] = set()
+    told: list[RunRow] = []
+    for run in runs:  # newest first
+        if run.status == COMPLETED:
+            told += [] if completed else [run]
+            completed.add(run.recipe)
+        elif run.status not in RUN_TERMINAL or run.recipe not in completed:
+            told.append(run)
+    return sorted(told, key=lambda run: run.status in RUN_TERMINAL or _is_idle(run))
+
+
+def _is_idle(run: RunRow) -> bool:
+    """Whether it is a run that nobody has to end, and in which nothing runs."""
+    if run.status not in (WAITING, PAUSED):
+        return False
+    return is_kept_open(run.run_id)
+
+
+def _about(project: Project, run: RunRow) -> Suggestion:
+    named = f"{run.recipe}, run {run.run_id},"
+    if run.status == RUNNING:
+        if run.owner and run.owner.alive:
+            return Suggestion(f"{named} is running", f"fanfold watch {run.run_id}")
+        on = how_to_go_on(find_run(project, run.run_id).tree, driven=False)
+        return Suggestion(f"{named} lost its process", on or how_to_resume(run.run_id))
+    if _is_idle(run):
+        return _about_open(project, run)
+    if run.status not in RUN_TERMINAL:
+        driven = bool(run.owner and run.owner.alive)
+        on = how_to_go_on(find_run(project, run.run_id).tree, driven=driven)
+        return Suggestion(f"{named} is {run.status}", on or f"fanfold explain {run.run_id}")
+    verb = "inspect" if run.status == "completed" else "explain"
+    return Suggestion(f"{named} is {run.status.replace('_', ' ')}", f"fanfold {verb} {run.run_id}")
+
+
+def _about_open(project: Project, run: RunRow) -> Suggestion:
+    """A chat that was left, or the run of subagents started by hand: what it is, and how to go on in it."""
+    tree = find_run(project, run.run_id).tree
+    if tree.state.approvals:
+        return Suggestion(f"{run.recipe}, run {run.run_id}, is {run.status}", f"fanfold explain {run.run_id}")
+    on = how_to_go_on(tree, driven=False)
+    if is_chat(run.run_id):
+        return Suggestion(f"{run.run_id}, a chat, was left", on)
+    if on:
+        return Suggestion(f"{run.run_id}, the run of subagents, is {run.status}", on)
+    named = f"{run.run_id}, the run of subagents that are spawned by hand, is open; nothing runs in it"
+    return Suggestion(named, "fanfold ps --all")
+
+
+def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
+    if own:
+        told = [Suggestion(f"What {own[0]} does and takes", f"fanfold show {shlex.quote(own[0])}")]
+        if len(own) > 1:
+            told.append(Suggestion(f"Are all {len(own)} recipes of this project sound", "fanfold check"))
+        return told
+    found = [Suggestion("Begin a project: a recipe to look at, and its script", "fanfold init")]
+    if not has_runs:
+        tried = f'fanfold run {FIRST_RECIPE} -i topic="solid-state batteries" --dry-run'
+        found.append(Suggestion("See what a built-in recipe would do, without running it", tried))
+    return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold serve`: the console and the HTTP API of a project.
+
+
+@command("serve", summary="Serve the console and the HTTP API of this project")
+@option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    default=8420,
+    show_default=True,
+    help="0: any free one.",
+)
+@option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="One of this machine.",
+)
+@option("--take-over", is_flag=True, help="Go on with runs whose process has died.")
+@option(
+    "--new-token",
+    type=click.Choice(["operator", "viewer"]),
+    help="Make a token for an address that others can reach, and serve nothing.",
+)
+def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_token: str | None) -> None:
+    """Serve the console, the API under /api, and MCP at /mcp, until Ctrl-C.
+
+    The link that is printed lets a browser in; it is shown this once. Runs that are started here have
+    processes of their own, as with `fanfold run --detach`: they go on when the server stops.
+
+    On any other address than this machine's own, only tokens count whose digests stand in your own
+    configuration (server.operators, server.viewers); --new-token makes one.
+    """
+    if new_token is not None:
+        _make_token(call, new_token)
+        return
+    from fanfold import __version__
+    from fanfold.wiring import serve
+
+    def said(served: ServeAddress) -> None:
+        _say(call, served)
+
+    serve(call.project, host, port, version=__version__, take_over=take_over, tell=said)
+
+
+def _say(call: Invocation, served: ServeAddress) -> None:
+    import sys
+
+    call.give(served, lambda: f"{served.link or served.url}\n")
+    if not call.as_json:
+        for run in served.taken_over:
+            tell(f"run {plain(run)} goes on\n")
+        tell("Ctrl-C stops the server; runs go on\n")
+    sys.stdout.flush()  # whoever started us may read it from a pipe
+
+
+def _make_token(call: Invocation, role: str) -> None:
+    import os
+
+    from fanfold.api.doctor import make_token
+    from fanfold.engine.config import fanfold_home
+
+    made = make_token(role, fanfold_home(os.environ))
+    call.give(made, lambda: f"{made.token}\n")
+    if not call.as_json:
+        tell(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold smoke`: prove the promises here and now, without a network or on the configured provider.
+
+
+@command("smoke", summary="Prove that the promises hold here")
+@option("--real", is_flag=True, help="Run a scenario on the configured provider.")
+@option("--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them.")
+@option("--dry-run", is_flag=True, help="Say what would run; start nothing, write nothing.")
+def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: bool) -> int:
+    """Run small recipes and check, from their logs, that they did what the scheduler promises.
+
+    Without --real the agents are scripted and the project is a throw-away: no network, nothing left. With
+    --real the scenarios run on whatever provider is configured and leave evidence in .fanfold/smoke; files
+    that agents write are removed again. A scenario whose log does not show what it should is not ok, also
+    when its run completed. The first one that meets an error (a refused key, no network) is the last.
+
+    With --json: {"ok", "checks": [{"name", "ok", "evidence"}]}, and "error" with what to do (its hint) where
+    a real scenario is not ok.
+    """
+    if scenario is not None and not real:
+        raise AuthorError("usage.conflicting_options", "--scenario goes with --real")
+    names = [scenario] if scenario else list(SCENARIOS)
+    status = EXIT_FAILED
+    if dry_run:
+        report = would_run(names if real else CLAIMS)
+    elif not real:
+        report = run_scripted(wire)
+    else:
+        from fanfold.api.smoke import run_scenarios
+
+        report, status = run_scenarios(lambda: wire(call.project), call.project, names)
+    call.give(report, lambda: _say_smoke(report, call.colour))
+    return EXIT_OK if report.ok else status
+
+
+def _say_smoke(report: SmokeReport, colour: bool) -> None:
+    for check in report.checks:
+        word = paint("ok", "green", colour) if check.ok else paint("failed", "red", colour)
+        shown = check.evidence if isinstance(check.evidence, str) else to_json(check.evidence)
+        say(f"{word:8} {check.name}  {one_line(shown, 160)}\n")
+    if report.error is not None:
+        tell(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
+        tell(f"hint: {one_line(report.error.hint)}\n")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold state`: state that came with a checkout or was copied; show it, take it over, throw it away.
+
+_KIB = 1024
+
+
+@command("state", summary="Show, adopt or remove the state of a cloned or copied project")
+@click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
+@option("--yes", is_flag=True, help="adopt, remove: do not ask.")
+def state_command(call: Invocation, action: str, yes: bool) -> None:
+    """Decide about what Fanfold remembers of this project.
+
+    State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
+    any other is refused by every command. show says what there is and why it is refused; nothing in it is
+    opened. adopt takes it over as it is: for a project of your own that was moved, copied or restored. A
+    run in it that is not over goes on only after you permitted it again (fanfold resume). remove deletes it;
+    recipes, roles and configuration stay.
+    """
+    home = fanfold_home(os.environ)
+    seen = show_state(call.project, home)
+    wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
+    if action != "show" and wanted and not yes:
+        _ask(call, seen, action)
+    if action == "remove":
+        seen = remove_state(call.project, home)
+    elif action == "adopt":
+        seen = adopt_state(call.project, home, lambda: _roots(call))
+    call.give(seen, lambda: _text_state(seen))
+
+
+def _roots(call: Invocation) -> list[str]:
+    with call.open_project(to_read=True) as project:
+        return [head.run_id for head in list_heads(project) if head.parent_run_id is None]
+
+
+def _ask(call: Invocation, seen: StateView, action: str) -> None:
+    if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        message = f"nobody is here to confirm: {action} {seen.folder}"
+        raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
+    tell(_text_state(seen))
+    question = "Take it over as it is?" if action == "adopt" else "Delete it?"
+    if not click.confirm(question, err=True):
+        raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
+
+
+def _text_state(seen: StateView) -> str:
+    words = {"none": "no state", "ours": "yours", "foreign": f"not yours: {seen.why}"}
+    lines = [f"{one_line(seen.folder)}: {one_line(words[seen.standing])}"]
+    lines += [f"  removed {one_line(name)}" for name in seen.removed]
+    lines += [f"  {one_line(part.name)}  {_kind(part.kind, part.bytes)}" for part in seen.parts]
+    if seen.standing == "foreign":
+        lines.append("fanfold state adopt takes it over, fanfold state remove deletes it")
+    return "\n".join(lines) + "\n"
+
+
+def _kind(kind: str, size: int) -> str:
+    return kind if kind == "link" else f"{kind}, {max(1, size // _KIB) if size else 0:,} KiB"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Commands about this installation and this project.

@@ -1,1 +1,0 @@
-"""How the command line shows things and asks: text, colours, live progress, questions."""

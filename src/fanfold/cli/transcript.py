@@ -1,0 +1,245 @@
+"""`fanfold transcript`: what an agent was told, said and did."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import get_args
+
+import click
+
+from fanfold.api.addresses import find_run, find_speaker, only_speaker
+from fanfold.api.costs import By, CostLine, Costs, costs
+from fanfold.api.display import duration
+from fanfold.api.history import follow_transcript, transcript, transcript_found
+from fanfold.api.project import Project
+from fanfold.api.transcripts import TranscriptEntry, TranscriptWriter, closing, heading
+from fanfold.api.verify import Audit, AuditedRun, replay_run, verify_all, verify_run, what_if
+from fanfold.cli.command import Invocation, command, option, read_moment
+from fanfold.cli.output import paint, plain, say, say_json
+from fanfold.engine.forecast_documents import WhatIf
+from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
+from fanfold.kernel.invariants import InvariantViolation
+
+
+@command("transcript", summary="What an agent was told, said and did, with tokens and prices")
+@click.argument("run")
+@click.argument("name", metavar="[STEP|SESSION]", required=False)
+@option("--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest.")
+@option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
+def transcript_command(
+    call: Invocation, run: str, name: str | None, attempt: int | None, following: bool
+) -> None:
+    """Print the conversation of one agent of RUN: system prompt, turns, tool calls and their results.
+
+    STEP is a path as `fanfold inspect` shows it, or the name of a subagent, whose turns are then shown
+    together; where one agent alone worked, it need not be named. With --follow and --json there is one line
+    for each entry.
+    """
+    with call.open_project(to_read=True) as project:
+        name = only_speaker(find_run(project, run)) if name is None else name
+        if following:
+            import asyncio  # only who follows needs an event loop
+
+            asyncio.run(_follow(call, project, run, name, attempt))
+        elif call.as_json:
+            say_json(transcript(project, run, name, attempt))
+        else:
+            told = transcript(project, run, name, attempt)
+            _say(call, heading(told))
+            _say_entries(call, TranscriptWriter(), told.entries)
+            _say(call, closing(told))
+
+
+async def _follow(call: Invocation, project: Project, run: str, name: str, attempt: int | None) -> None:
+    found = find_run(project, run)
+    if not call.as_json:
+        _say(call, heading(transcript_found(project, found, find_speaker(found, name, attempt))))
+    writer = TranscriptWriter()
+    async for entries in follow_transcript(project, found, name, attempt):
+        _say_entries(call, writer, entries)
+        sys.stdout.flush()
+    if not call.as_json:
+        _say(call, closing(transcript(project, run, name, attempt)))
+
+
+def _say_entries(call: Invocation, writer: TranscriptWriter, entries: Iterable[TranscriptEntry]) -> None:
+    for entry in entries:
+        if call.as_json:
+            say_json(entry)
+        else:
+            _say(call, writer.text(entry))
+
+
+def _say(call: Invocation, text: str) -> None:
+    """Text of ours and of others: what others said never begins a line as our headings do."""
+    for line in plain(text).splitlines():
+        say(paint(line, "bold", call.colour and line.startswith("#")) + "\n")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold replay` and `fanfold verify`: read logs again, and check that they keep every promise.
+
+
+@command("replay", summary="Fold a run's log again without running anything")
+@click.argument("run")
+@option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
+def replay_command(call: Invocation, run: str, checked: bool) -> int:
+    """Read the log of RUN from its first event to its last and say where that leads.
+
+    Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
+    """
+    with call.open_project(to_read=True) as project:
+        audited = replay_run(project, run, checked=checked)
+    where = f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n"
+    call.give(audited, lambda: [where, *_violations(audited.violations, call.colour)])
+    return EXIT_OK if audited.ok else EXIT_FAILED
+
+
+@command("verify", summary="Check that what is stored is what was written, and holds")
+@click.argument("run", required=False)
+@option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
+def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
+    """Check RUN (default: `last`), or everything that is stored, against every invariant.
+
+    Whatever was changed, removed or put in another order since it was written is found: each commit of a log
+    carries the hash of all before it and of the state that it led to, keyed with your secret. Events
+    written before there was a key, or by another user whose state you adopted, are named: they have none.
+    """
+    if run is not None and everything:
+        raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
+    with call.open_project(to_read=True) as project:
+        audit = verify_all(project) if everything else verify_run(project, run or "last")
+    call.give(audit, lambda: _text(audit, call.colour))
+    return EXIT_OK if audit.ok else EXIT_FAILED
+
+
+def _text(audit: Audit, colour: bool) -> Iterator[str]:
+    for one in audit.runs:
+        word = paint("ok", "green", colour) if one.ok else paint("broken", "red", colour)
+        yield f"{one.run_id}  {word}  {one.events} events, {one.status or 'unreadable'}{_unkeyed(one)}\n"
+        yield from _violations(one.violations, colour)
+    if audit.violations:
+        yield f"store  {paint('broken', 'red', colour)}\n"
+        yield from _violations(audit.violations, colour)
+    if not audit.runs and not audit.violations:
+        yield "nothing has run here yet\n"
+
+
+def _unkeyed(run: AuditedRun) -> str:
+    """Which of its events your secret does not vouch for."""
+    if not run.unkeyed:
+        return ""
+    return f", not keyed: events 1 to {run.unkeyed}" if run.unkeyed < run.events else ", none of them keyed"
+
+
+def _violations(found: Iterable[InvariantViolation], colour: bool) -> Iterator[str]:
+    for one in found:
+        yield f"  {paint(f'invariant {one.number}', 'red', colour)}: {plain(one.message)}\n"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold whatif`: what a run would have taken with another number of slots.
+
+MAX_PATH_STEPS = 12
+
+
+@command("whatif", summary="What a run would have taken with another number of slots")
+@click.argument("run")
+@option("--max-concurrency", type=int, required=True, metavar="N", help="How many steps at once.")
+def whatif_command(call: Invocation, run: str, max_concurrency: int) -> None:
+    """Replay the recorded durations of RUN and its child runs through the scheduler, with N slots.
+
+    Everything else is as it was: failures and retries, conflicts, caps of groups and child runs. Waits for
+    people are left out, and nothing is made up for steps that did not run. With --json: {"run_id", "recipe",
+    "version", "max_concurrency": {"recorded", "asked"}, "time_ms": {"recorded", "replayed", "asked", "work"},
+    "attempts", "critical_path", "critical_path_ms", "notes"}.
+    """
+    with call.open_project(to_read=True) as project:
+        found = what_if(project, run, max_concurrency)
+    call.give(found, lambda: _text_whatif(found, call.colour))
+
+
+def _text_whatif(found: WhatIf, colour: bool) -> str:
+    time, slots = found.time_ms, found.max_concurrency
+    path = [plain(step) for step in found.critical_path]
+    if len(path) > MAX_PATH_STEPS:
+        path = [*path[: MAX_PATH_STEPS - 1], "…", path[-1]]
+    rows = [
+        (f"With {slots.asked} at once", f"{duration(time.asked)}{_change(time.replayed, time.asked)}"),
+        (
+            f"With {slots.recorded}, as it ran",
+            f"{duration(time.replayed)}; it took {duration(time.recorded)}",
+        ),
+        ("All steps together", duration(time.work)),
+        ("Never less than", f"{duration(found.critical_path_ms)}: {' → '.join(path)}"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    title = paint(plain(f"{found.recipe}@{found.version}"), "bold", colour)
+    attempts = "1 attempt" if found.attempts == 1 else f"{found.attempts:,} attempts"
+    lines = [f"{title}  run {found.run_id}, {attempts} replayed", ""]
+    lines += [f"{paint(name.ljust(width), 'bold', colour)}  {value}" for name, value in rows]
+    lines += ["", *(plain(note) for note in found.notes)] if found.notes else []
+    return "\n".join(lines) + "\n"
+
+
+def _change(before: int, after: int) -> str:
+    if not before or before == after:
+        return ""
+    percent = round(100 * (after - before) / before)
+    return f" ({percent:+d} %)"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `fanfold costs`: what runs cost, by recipe, model, day or run.
+
+COLUMNS = ("runs", "requests", "input_tokens", "cached_tokens", "output_tokens", "cache_hits")
+
+
+@command("costs", summary="Show what runs cost, by recipe, model, day or run")
+@option("--since", metavar="WHEN", help="Only what was spent since: an age (12h, 7d) or a date.")
+@option("--by", type=click.Choice(get_args(By)), default="recipe", help="What to sum up by.")
+@option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+def costs_command(call: Invocation, since: str | None, by: By, as_csv: bool) -> None:
+    """Show what the runs of this project cost: requests, tokens, and dollars at known prices.
+
+    Cached tokens are the part of the input that a provider read from its cache. Cache hits are steps whose
+    output was reused. Requests without a known price are counted apart: `[models.prices]` in your
+    configuration sets prices for models of your own server.
+    """
+    if as_csv and call.as_json:
+        raise AuthorError("usage.conflicting_options", "--csv and --json are two formats: choose one")
+    moment = None if since is None else read_moment("--since", since)
+    with call.open_project(to_read=True) as project:
+        found = costs(project, by, moment)
+        nothing = "nothing was spent\n" if project.has_runs else "nothing has run here yet\n"
+    if as_csv:
+        call.give(found, lambda: _csv(found))
+    else:
+        call.give(found, lambda: _table(found, call.colour) if found.lines else nothing)
+
+
+def _csv(found: Costs) -> Iterator[str]:
+    yield ",".join((found.by, *COLUMNS, "cost_usd", "unpriced")) + "\n"
+    for line in found.lines:
+        name = f'"{line.name.replace(chr(34), chr(34) * 2)}"' if set(line.name) & set(',"\n\r') else line.name
+        numbers = [str(getattr(line, column)) for column in COLUMNS]
+        yield ",".join((name, *numbers, f"{line.cost_usd:.6f}", str(line.unpriced))) + "\n"
+
+
+def _table(found: Costs, colour: bool) -> Iterator[str]:
+    rows = [("", *(column.replace("_tokens", "").replace("_", " ") for column in COLUMNS), "cost")]
+    rows += [_cells(line) for line in (*found.lines, found.total)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for number, row in enumerate(rows):
+        name, *numbers = row
+        text = "  ".join(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
+        line = f"{name.ljust(widths[0])}  {text}".rstrip()
+        yield paint(line, "dim", colour and number in (0, len(rows) - 1)) + "\n"
+
+
+def _cells(line: CostLine) -> tuple[str, ...]:
+    price = f"${line.cost_usd:.4f}"
+    if line.unpriced:
+        price += f" + {line.unpriced} of unknown price"
+    return (line.name, *(f"{getattr(line, column):,}" for column in COLUMNS), price)

@@ -1,0 +1,1 @@
+"""The engine: drives the kernel, performs its commands, forecasts runs."""

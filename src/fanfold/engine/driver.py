@@ -1,0 +1,513 @@
+"""The embedded host drives one run tree in one process: load, decide, append, act.
+
+Rules
+* One loop owns the tree. It applies results, requests and timers one at a time, in order of arrival.
+  Everything that arrived while the loop was busy is committed together (group commit).
+* Log before act: an effect starts only after the commit that records its start. The lease must be live
+  at that moment.
+* Nothing polls. The loop sleeps until a result, a request or the kernel's next timer.
+* If the store fails, the loop ends with the error of the store. The run stays as the log records it and
+  can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from fanfold.agents.backend import is_cancelled
+from fanfold.agents.entries import AskingFor, Calling, News, UsageUpdate
+from fanfold.agents.spending import Account, RequestsInFlight
+from fanfold.engine.command_handler import asked_event
+from fanfold.engine.run_tree import RunTree
+from fanfold.engine.waits import DailyCaps, defer, opening
+from fanfold.kernel.admission import ledgers_of
+from fanfold.kernel.commands import Start, Stop
+from fanfold.kernel.decide import needs_people, next_timer
+from fanfold.kernel.events import (
+    CancelRequested,
+    Data,
+    Envelope,
+    Evidence,
+    Failure,
+    LimitsRaised,
+    PauseRequested,
+    Payment,
+    RunResumed,
+    RunStarted,
+    StepEvent,
+    SubagentEvent,
+    TimerFired,
+    Usage,
+    WaitClosed,
+    WaitOpened,
+)
+from fanfold.kernel.state import (
+    BUDGET,
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUN_TERMINAL,
+    RUNNING,
+    TIMED_OUT,
+    Node,
+)
+from fanfold.kernel.step_transitions import tries_again
+from fanfold.steps.executor import StepExecutor, StepExecutors
+from fanfold.steps.ids import is_out_of_budget, is_provider_refusal, session_id
+from fanfold.steps.records import home_of, is_agent, subagent_event
+from fanfold.steps.step_type import Job, Outcome
+from fanfold.store.protocol import Signal
+
+PAUSE_GRACE_S = 10.0
+LINGER_S = 1.0
+"""How long the owner of an open run stays without work.
+
+Several requests in a row then use one owner instead of starting one each.
+"""
+OnCommit: TypeAlias = Callable[[list[Envelope]], None]
+OnProgress: TypeAlias = Callable[[str, str, News], None]
+"""Receives a run id, the path of a step and the current activity of its session. None of it is recorded."""
+
+
+class Host:
+    """Drives one tree until it finishes, pauses, or can only continue after user input."""
+
+    def __init__(
+        self,
+        tree: RunTree,
+        performers: StepExecutors,
+        *,
+        leave_when_waiting: bool = True,
+        on_commit: OnCommit | None = None,
+        on_progress: OnProgress | None = None,
+        caps: DailyCaps | None = None,
+    ) -> None:
+        self._caps = caps
+        self.tree = tree
+        self._performers = performers
+        self._leave_when_waiting = leave_when_waiting
+        self._inbox: deque[tuple[str, Data]] = deque()
+        self._woken = asyncio.Event()
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._stop_reasons: dict[tuple[str, str], str] = {}
+        self._check_requests = True
+        self._requests = RequestsInFlight()
+        self._held_by: Failure | None = None
+        """The refusal, such as one of a provider, for which the run is about to pause."""
+        self._opens: WaitOpened | None = None
+        """The wait to open because of the step whose end is being reported."""
+        self._unsettled: list[str] = []
+        """Sessions whose workspace can be removed after the next commit. It records the end of their step."""
+        self._fault: BaseException | None = None
+        """An error that belongs to no step. The loop raises it, and the run can be resumed."""
+        self._lingered = False
+        """Whether an open run had no work for `LINGER_S` seconds."""
+        self._due: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._on_commit = on_commit
+        self._on_progress = on_progress
+        tree.answers.defer = self._defer
+
+    # Calls from other code in the same process
+
+    def post(self, run: str, data: Data) -> None:
+        """Queue an event; the loop applies it in its next turn."""
+        self._inbox.append((run, data))
+        self._woken.set()
+
+    def pause(self, reason: str = "requested", error: Failure | None = None) -> None:
+        self.post(self.tree.root.id, PauseRequested(reason, error))
+
+    def cancel(self, run: str | None = None) -> None:
+        self.post(run or self.tree.root.id, CancelRequested("requested"))
+
+    def leave_when_waiting(self) -> None:
+        """End the loop as soon as the run can only continue after user input."""
+        self._leave_when_waiting = True
+        self._woken.set()
+
+    def look_for_requests(self) -> None:
+        self._check_requests = True
+        self._woken.set()
+
+    # The loop
+
+    async def start(self) -> None:
+        """Run a tree that was just created."""
+        self._begin_with(RunStarted())
+        await self.drive()
+
+    async def resume(self, raised: LimitsRaised | None = None, *, keep_waits: bool = False) -> None:
+        """Resume a tree of an earlier owner, and drive it.
+
+        Steps that were running lost their process and run again. Open waits are tried at once, unless
+        `keep_waits` is set.
+        """
+        await self._performers.sweep(self.tree.state)
+        if self.tree.root.status in RUN_TERMINAL:
+            return
+        if self.tree.root.status == "pending":
+            self._begin_with(RunStarted())
+        else:
+            assert self.tree.journal is not None
+            self._begin_with(RunResumed(self.tree.journal.epoch, raised, self.tree.alive_at(), keep_waits))
+        await self.drive()
+
+    def _begin_with(self, first: Data) -> None:
+        """Queue this event before all others, which do not apply until the run is running."""
+        self._inbox.appendleft((self.tree.root.id, first))
+        self._woken.set()
+
+    async def drive(self) -> None:
+        with self.tree.store.listen(self.tree.root.id) as asked:
+            listening = asyncio.create_task(self._listen(asked))
+            if self.tree.journal is not None:
+                self.tree.journal.commit_tree = self._commit_for_sessions
+            try:
+                while not self._is_done():
+                    await self._turn()
+            finally:
+                self._arm(None)
+                listening.cancel()
+                await asyncio.wait([listening])
+                await self._end_all()
+                if self.tree.journal is not None:
+                    self.tree.journal.commit_tree = None
+                await self._performers.aclose()
+
+    async def _listen(self, asked: Signal) -> None:
+        while await asked.wait():
+            self.look_for_requests()
+
+    async def _turn(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._woken.clear()
+        self._lingered = False
+        while self._inbox:
+            run, data = self._inbox.popleft()
+            if self._still_applies(run, data):
+                self.tree.report(run, self.tree.now_ms(), data)
+        if self._check_requests:
+            self._check_requests = False
+            self._take_requests()
+        if self.tree.state.held:
+            self.tree.free_held(self.tree.now_ms())
+        self._commit_and_act()
+        if self._inbox or self._woken.is_set() or self._is_done():
+            await asyncio.sleep(0)
+            return
+        await self._sleep()
+
+    def _still_applies(self, run: str, data: Data) -> bool:
+        """Whether an event still has an effect.
+
+        A request that arrives after the run ended or paused changes nothing, so it is not recorded.
+        """
+        root = self.tree.root
+        if isinstance(data, CancelRequested):
+            return self.tree.state.runs[run].status not in RUN_TERMINAL
+        if isinstance(data, PauseRequested):
+            return root.status == RUNNING and not self.tree.state.pausing
+        if isinstance(data, WaitClosed):
+            return root.status == RUNNING and data.subject in self.tree.state.waits
+        return root.status == RUNNING or not isinstance(data, TimerFired | WaitOpened)
+
+    def _commit_and_act(self) -> None:
+        ended, self._unsettled = self._unsettled, []
+        committed = self.tree.commit()
+        for session in ended:
+            self._performers.settle(session)
+        self._act_on(*committed)
+
+    def _commit_for_sessions(self) -> None:
+        """Commit the events that sessions reported (`Payment`) with the entries that they wait for."""
+        try:
+            self._act_on(*self.tree.commit())
+        except BaseException as error:
+            self._fault = self._fault or error
+            self._woken.set()
+            raise
+
+    def _act_on(self, written: list[Envelope], jobs: list[tuple[Start, Job]], stops: list[Stop]) -> None:
+        if written and self._on_commit is not None:
+            self._on_commit(written)
+        if self.tree.state.plan.open:
+            self._forget_closed(written)
+        for start, job in jobs:
+            self._act(start, job)
+        for stop in stops:
+            self._stop(stop)
+
+    def _forget_closed(self, written: list[Envelope]) -> None:
+        """Discard the workspaces of children that were closed permanently."""
+        for envelope in written:
+            if isinstance(envelope.data, SubagentEvent) and envelope.data.status == "closed":
+                child = envelope.data.subagent_id
+                turns = self.tree.turns(child)
+                self._performers.discard([home_of(turn, max(1, turn.attempt)) for turn in turns])
+
+    async def _sleep(self) -> None:
+        self._arm(next_timer(self.tree.state))
+        if not self._rests():
+            await self._woken.wait()
+            return
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._woken.wait()
+        except TimeoutError:
+            self._lingered = True
+
+    def _arm(self, due: int | None) -> None:
+        """Set the timer that posts at `due`. An unchanged `due` keeps the current timer."""
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = due, None
+        if due is not None:
+            delay_s = max(0.0, (due - self.tree.now_ms()) / 1_000)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._due = self._timer = None
+        if next_timer(self.tree.state) is not None:  # else the run ended or paused in this turn
+            self.post(self.tree.root.id, TimerFired())
+
+    def _is_done(self) -> bool:
+        if self._inbox or self.tree.pending or self._check_requests or self._fault is not None:
+            return False
+        root = self.tree.root
+        if root.status in RUN_TERMINAL or root.status == PAUSED:
+            return True
+        return self._rests() and (self._lingered or not self.tree.state.plan.open)
+
+    def _rests(self) -> bool:
+        """Whether the run can only continue after user input, and this process does not wait for it."""
+        return self._leave_when_waiting and needs_people(self.tree.state) and not self._tasks
+
+    def _take_requests(self) -> None:
+        if self.tree.journal is not None:  # a new owner of the run notifies this one in the same way
+            self.tree.journal.confirm()
+        if asked := self.tree.store.requests(self.tree.root.id):
+            from fanfold.engine.requests import act_on  # imported late: most runs get no requests
+
+            act_on(self.tree, asked)
+
+    # Effects
+
+    def _act(self, start: Start, job: Job) -> None:
+        node = self.tree.state.runs[start.run].nodes[start.step]
+        if node.status != RUNNING or (node.attempt, node.execution) != (start.attempt, start.execution):
+            return  # the step ended within the same decision
+        if node.stopping:
+            return  # the step was stopped before it started; there is nothing to undo
+        key = (start.run, start.step)
+        task = asyncio.create_task(self._execute(start, node, job), name=f"{start.run}:{start.step}")
+        if not task.done():  # with eager tasks in the event loop, the task may have finished already
+            self._tasks[key] = task
+
+    def _stop(self, stop: Stop) -> None:
+        key = (stop.run, stop.step)
+        task = self._tasks.get(key)
+        node = self.tree.state.runs[stop.run].nodes[stop.step]
+        if task is None and (node.lost or node.status != RUNNING):
+            return  # the end of the step was reported in the same turn
+        self._stop_reasons[key] = stop.reason
+        if task is None:
+            self._report_stopped(stop.run, stop.step, stop.attempt, stop.execution)
+        elif stop.reason == "pause" and self._can_finish_a_turn(stop):
+            asyncio.get_running_loop().call_later(PAUSE_GRACE_S, task.cancel)
+        else:
+            task.cancel()
+
+    def _can_finish_a_turn(self, stop: Stop) -> bool:
+        """Whether a paused step gets time to finish.
+
+        Sessions continue to the end of their turn; commands and functions continue for `PAUSE_GRACE_S`.
+        """
+        told = self._performers.pause(session_id(stop.run, stop.step, stop.attempt))
+        return told or self.tree.state.runs[stop.run].nodes[stop.step].step.traits.role is None
+
+    async def _execute(self, start: Start, node: Node, job: Job) -> None:
+        key = (start.run, start.step)
+        progress = partial(self._hear, start.run, start.step)
+        try:
+            account = self._account(start, node)
+            outcome = await self._performer(node).perform(start, node, job, progress, account)
+            self._tasks.pop(key, None)
+            self._report_outcome(start, node, outcome)
+        except asyncio.CancelledError:
+            self._tasks.pop(key, None)
+            if key not in self._stop_reasons and not is_cancelled():
+                why = Failure("transport", "step.broken_off", f"{start.step}: a connection was given up")
+                self._report_outcome(start, node, Outcome(error=why))
+                return
+            self._report_stopped(start.run, start.step, start.attempt, start.execution)
+        except GeneratorExit:
+            raise  # the event loop has dropped this task
+        except BaseException as error:  # noqa: BLE001  # the store failed, or we did: the loop must hear of it
+            self._tasks.pop(key, None)
+            self._fault = self._fault or error
+            self._woken.set()
+
+    def _account(self, start: Start, node: Node) -> Account:
+        """The budget of an attempt. Each payment of the attempt is reported to the tree at once."""
+
+        def pay(usage: Usage, model: str) -> None:
+            if node.run.status == RUNNING and (usage.tokens or usage.micro_usd):
+                paid = Payment(start.step, start.attempt, usage, model)
+                self.tree.report(start.run, self.tree.now_ms(), paid)
+
+        caps = None if self.tree.frozen(node).script is not None else self._caps
+        return Account(ledgers_of(self.tree.state, node), self._requests, pay, caps)
+
+    def _hear(self, run: str, step: str, news: News) -> None:
+        if self.tree.state.waits and isinstance(news, AskingFor | Calling | UsageUpdate):
+            node = self.tree.state.runs[run].nodes[step]
+            for wait in self.tree.state.waits.values():
+                if wait.probe is node:  # the probe got a reply, so other steps will too
+                    self.post(self.tree.root.id, WaitClosed(wait.subject))
+        if self._on_progress is not None:
+            self._on_progress(run, step, news)
+
+    def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
+        reason = self._stop_reasons.pop((run, step), "pause")
+        word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
+        node = self.tree.state.runs[run].nodes[step]
+        # An interrupted step reports all usage when it continues.
+        spent = None if word == "interrupted" else _spent(node)
+        self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
+
+    def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
+        for fact in outcome.evidence:
+            told = replace(fact, step=start.step, attempt=start.attempt, execution=start.execution)
+            self.post(start.run, Evidence("workspace_event", told))
+        if outcome.unsettled:
+            self._unsettled.append(outcome.unsettled)
+        reason = self._stop_reasons.pop((start.run, start.step), "")
+        if outcome.error is not None and self._holds_the_run(node, outcome, reason):
+            stopped = is_out_of_budget(outcome.error)
+            data = _report(
+                self._task(node),
+                node,
+                "interrupted",
+                start.attempt,
+                start.execution,
+                error=outcome.error,
+                reason=BUDGET if stopped else "",
+            )
+        elif outcome.asks is not None:
+            data = asked_event(self.tree.blobs, start, outcome.asks)
+        elif outcome.error is not None:
+            data = _report(
+                self._task(node),
+                node,
+                FAILED,
+                start.attempt,
+                start.execution,
+                error=outcome.error,
+                usage=_spent(node, outcome.usage),
+            )
+        else:
+            output = self.tree.blobs.put(outcome.output)
+            key = self._performer(node).cache_key(node) if node.step.cache else None
+            # Published artifacts belong to this run. A cached output would not publish them again.
+            if key is not None and not outcome.has_published:
+                self.tree.remember_cached(key, output)
+            data = _report(
+                self._task(node), node, COMPLETED, start.attempt, start.execution,
+                output=output, summary=outcome.summary, usage=_spent(node, outcome.usage),
+                error=outcome.warning,
+            )  # fmt: skip
+        if self._opens is not None:
+            self.post(self.tree.root.id, self._opens)
+            self._opens = None
+        if self._held_by is not None:  # pause first: in a running run an interrupted step starts again
+            who = "provider" if is_agent(node) else node.step.type
+            self.pause(f"{who}: {self._held_by.message}", self._held_by)
+            self._held_by = None
+        self.post(start.run, data)
+
+    def _holds_the_run(self, node: Node, outcome: Outcome, stopping: str) -> bool:
+        """Whether an execution is interrupted rather than failed.
+
+        It was paused, is out of budget, or an external party such as a provider refuses the request.
+        """
+        error = outcome.error
+        assert error is not None
+        if error.code == "session.paused":
+            return stopping in ("", "pause")
+        if is_out_of_budget(error):  # in an open run the next input continues the conversation
+            return stopping in ("", "pause") and not self.tree.state.plan.open
+        if outcome.holds and stopping in ("", "pause"):
+            self._held_by = error
+            return True
+        if not is_agent(node) or stopping not in ("", "pause"):
+            return False
+        if error.subject:
+            return self._waits_for(node, error)
+        if self.tree.state.plan.open:
+            return False  # other children of an open run are not affected
+        if is_provider_refusal(error):
+            self._held_by = error
+        return self._held_by is not None
+
+    def _waits_for(self, node: Node, error: Failure) -> bool:
+        """Whether the step is interrupted until the cause of its error is gone.
+
+        In an outage the step's own retries come first. The exception is an agent that is a program: it has
+        retried itself, and a new attempt would lose its conversation.
+        """
+        state = self.tree.state
+        probes = any(wait.probe is node for wait in state.waits.values())
+        of_program = error.code.startswith("agent.")
+        if not error.until and not probes and not of_program and tries_again(node, FAILED, error):
+            return False
+        opens = opening(state, node, error, self.tree.now_ms())
+        if isinstance(opens, WaitOpened):
+            self._opens = opens
+        elif opens is not None:
+            if state.plan.open:
+                return False  # the wait exceeded its limit: this agent fails, other agents do not pause
+            self._held_by = opens
+        return True
+
+    def _defer(self, node: Node, job: Job) -> tuple[str, Job]:
+        return defer(self.tree.state, self.tree.memory, node, job, self._performer)
+
+    def _performer(self, node: Node) -> StepExecutor:
+        return self._performers.of(node, self.tree.memory)
+
+    def _task(self, node: Node) -> str:
+        return self.tree.memory.tasks.get((node.run.id, node.path), "")
+
+    async def _end_all(self) -> None:
+        """Cancel all tasks of this host and wait until they have ended."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _spent(node: Node, reported: Usage | None = None) -> Usage | None:
+    """The total usage of an attempt: as its back end reports it, or the sum of payments if that is more."""
+    counted = node.counted
+    if reported is not None and reported.tokens >= counted.tokens:
+        return reported
+    return counted if counted.tokens or counted.micro_usd else reported
+
+
+def _report(task: str, node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
+    """A result as the log records it: `subagent_event` for agents, `step_event` for other steps."""
+    if is_agent(node):
+        return subagent_event(node, word, attempt, execution, task, **more)
+    return StepEvent(node.path, word, attempt, execution, **more)

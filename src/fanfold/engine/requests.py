@@ -1,0 +1,302 @@
+"""Requests of other processes to a run: pause, cancel, answer an approval, record applied changes.
+
+An open run also accepts requests to add to it (`engine.children`).
+
+A request is checked twice. The first check is when it is made, so that the user sees errors at once. The
+second is when the owner acts on it, because the run has continued in between. A request that no longer
+applies is dropped. If the requester waits for the result, it is refused in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.redaction import MARK
+from fanfold.engine.children import AddRequest, CloseRequest, InputRequest, ResumeRequest, act_on_child
+from fanfold.engine.run_tree import RunTree
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.events import CancelRequested, Evidence, PauseRequested, StepEvent
+from fanfold.kernel.plan import JSON
+from fanfold.kernel.state import (
+    ASKED,
+    COMPLETED,
+    FAILED,
+    LEAF,
+    PAUSED,
+    PENDING,
+    RUN_TERMINAL,
+    RUNNING,
+    TERMINAL,
+    WAITING,
+    Node,
+    State,
+)
+from fanfold.kernel.transitions import find_node
+from fanfold.language.diagnostics import nearest
+from fanfold.language.json_text import as_text, strict
+from fanfold.language.terminal import shorten
+from fanfold.steps.records import Apply, ChangedPath, Merge, SandboxUse, Undo
+from fanfold.steps.step_type import StepReply
+from fanfold.steps.table import answer
+from fanfold.store.protocol import Request
+
+MAX_TOLD_CHARS = 200
+
+
+class PauseRequest(Struct, frozen=True, tag_field="kind", tag="pause"):
+    """Pause the run. It starts no more steps and keeps all results."""
+
+    by: str
+
+
+class CancelRequest(Struct, frozen=True, tag_field="kind", tag="cancel"):
+    """End the run, or the child run, and everything below it."""
+
+    by: str
+
+
+class AnswerRequest(Struct, frozen=True, tag_field="kind", tag="answer"):
+    """A person's decision about an approval, or the text that answers a question; `path` is a tree path."""
+
+    path: str
+    decision: str
+    by: str
+    comment: str | None = None
+    edited: JSON = None
+    text: str | None = None
+
+
+class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
+    """Record that the proposal of a step was applied to the project."""
+
+    step: str
+    proposal: str
+    changes: list[ChangedPath]
+    by: str
+    receipt: str = ""
+
+
+class UndoneRequest(Struct, frozen=True, tag_field="kind", tag="undone"):
+    """Record that the merged changes of a step were reverted."""
+
+    step: str
+    receipt: str
+    changes: list[ChangedPath]
+    by: str
+
+
+class FactRequest(Struct, frozen=True, tag_field="kind", tag="fact"):
+    """Record a merge or a use of the sandbox that happened during a step."""
+
+    fact: Merge | SandboxUse
+
+
+RunRequest: TypeAlias = (
+    PauseRequest
+    | CancelRequest
+    | AnswerRequest
+    | AppliedRequest
+    | UndoneRequest
+    | FactRequest
+    | AddRequest
+    | InputRequest
+    | CloseRequest
+    | ResumeRequest
+)
+
+
+_LAST_PART = r"(/[^/]+|\[\d+\]|#\d+)$"
+
+
+def to_row(root: str, run: str, request: RunRequest, at: int) -> Request:
+    """A request as the store keeps it. Raises `AuthorError` if it cannot be stored as JSON."""
+    try:
+        data = strict(msgspec.to_builtins(request), "what is asked of the run")
+        _read(data)  # an unreadable request would make every owner of the run fail
+    except (ValueError, TypeError) as error:
+        raise AuthorError("request.not_json", str(error)) from None
+    return Request(root=root, run_id=run, kind=data.pop("kind"), data=data, at=at)
+
+
+def from_row(row: Request) -> RunRequest:
+    return _read({**row.data, "kind": row.kind})
+
+
+def _read(data: Mapping[str, JSON]) -> RunRequest:
+    request: RunRequest = msgspec.convert(data, RunRequest)
+    return request
+
+
+def this_person() -> str:
+    """The name of the user of this process, or the user id if the name is unknown."""
+    try:
+        import getpass
+
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return f"user {os.getuid()}"
+
+
+# Checks
+
+
+def check_answer(tree: RunTree, request: AnswerRequest) -> None:
+    """Raise an error with the reason if the run does not accept this answer now."""
+    answer(tree.values, _find_asking(tree.state, request.path), _reply(request))
+
+
+def _find_asking(state: State, path: str) -> Node:
+    """The step at a tree path that waits for a person. Raises if there is none."""
+    node = find_node(state, path)
+    if node is None:
+        raise _not_there(state, path)
+    if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
+        raise AuthorError("approval.not_one", f"{path} asks nobody: its type is {node.step.type}")
+    if node.status in TERMINAL:
+        hint = f"fanfold inspect {state.root.id} {shlex.quote(path)} shows how it ended"
+        raise AuthorError("approval.closed", f"{path} is {node.status} already", hint=hint)
+    if node.status != WAITING:
+        raise AuthorError("approval.not_open", f"{path} is {node.status}; nobody is asked yet")
+    return node
+
+
+def _not_there(state: State, path: str) -> AuthorError | NotFoundError:
+    """The error for a tree path without a step. The enclosing step may not have started yet."""
+    run, around = state.root.id, path
+    if state.root.status == PENDING:
+        return AuthorError("approval.not_open", f"run {run} has not begun; nobody is asked yet")
+    while (end := re.search(_LAST_PART, around)) is not None:
+        around = around[: end.start()]
+        above = find_node(state, around)
+        if above is not None and above.status not in TERMINAL and above.kind != LEAF:
+            return AuthorError("approval.not_open", f"nothing in {around} asks as {path} yet")
+    near = nearest(path, [one.tree_path(at) for one in state.runs.values() for at in one.nodes])
+    hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run} --steps lists them"
+    return NotFoundError("step.not_found", f"run {run} has no step {path}", hint=hint)
+
+
+def _reply(request: AnswerRequest) -> StepReply:
+    return StepReply(request.decision, request.by, request.comment, request.edited, request.text)
+
+
+def check_recorded(tree: RunTree, request: AnswerRequest) -> None:
+    """Raise if the log does not have this answer after the request was handled."""
+    node = find_node(tree.state, request.path)
+    if node is None or node.status == WAITING:
+        raise AuthorError("approval.not_open", f"{request.path} did not take the answer")
+    if node.step.traits.waits is None and node.agreed == (request.decision == "approve"):
+        return  # the output of such a step is not the answer
+    if node.output is None:
+        raise AuthorError("approval.closed", f"{request.path} is {node.status} already")
+    found, given = tree.blobs.get(node.output), answer(tree.values, node, _reply(request)).output
+    if not _is_kept(given, found):
+        decided = isinstance(found, dict) and request.text is None
+        told = f"{found['decision']} by {found['by']}" if decided else shorten(as_text(found), MAX_TOLD_CHARS)
+        message = f"{request.path} was answered before: {told}"
+        raise AuthorError("approval.closed", message, hint="the first answer holds")
+
+
+def _is_kept(given: Any, found: Any) -> bool:
+    """Whether the stored value equals the given one, apart from secrets, which are never stored."""
+    if isinstance(given, dict) and isinstance(found, dict):
+        return given.keys() == found.keys() and all(_is_kept(given[key], found[key]) for key in given)
+    return bool(given == found) or MARK in str(found)
+
+
+def is_applied(tree: RunTree, run: str, proposal: str) -> bool:
+    """Whether the log of a run records that a proposal was applied."""
+    rows = tree.memory.changes.get(run, [])
+    return any(row.proposal == proposal and row.state == "applied" for row in rows)
+
+
+# Actions of the owner
+
+
+def act_on(tree: RunTree, rows: Sequence[Request]) -> None:
+    """Act on the requests that still apply. The next commit removes all of them from the store."""
+    for row in rows:
+        _act_on(tree, row, tree.now_ms())
+        tree.requests_done.append(row.id)
+
+
+def _act_on(tree: RunTree, row: Request, at: int) -> None:
+    state = tree.state
+    run = state.runs.get(row.run_id)
+    if run is None:
+        return
+    request = from_row(row)
+    if isinstance(request, AppliedRequest):  # already applied, so it is recorded in any state of the run
+        note_applied(tree, run.id, request, at)
+    elif isinstance(request, UndoneRequest):
+        note_undone(tree, run.id, request, at)
+    elif isinstance(request, FactRequest):
+        _note_fact(tree, run.id, request.fact, at)
+    elif state.root.status in RUN_TERMINAL:
+        return
+    elif isinstance(request, CancelRequest):
+        if run.status not in RUN_TERMINAL:
+            tree.report(run.id, at, CancelRequested(request.by))
+    elif isinstance(request, PauseRequest):
+        if state.root.status == RUNNING and not state.pausing:
+            tree.report(state.root.id, at, PauseRequested())
+    elif isinstance(request, AnswerRequest):
+        if state.root.status in (RUNNING, PAUSED):
+            _answer(tree, request, at)
+    else:
+        act_on_child(tree, row.id, request, at)
+
+
+def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> None:
+    """Record once that a proposal of a step was applied, also in a finished run."""
+    if not is_applied(tree, run, applied.proposal):
+        fact = Apply(
+            step=applied.step,
+            proposal=applied.proposal,
+            changes=tuple(applied.changes),
+            by=applied.by,
+            receipt=applied.receipt,
+        )
+        tree.report(run, at, Evidence("workspace_event", fact))
+
+
+def is_undone(tree: RunTree, run: str, step: str) -> bool:
+    """Whether the log of a run records that the merged changes of a step were reverted."""
+    return any(row.state == "undone" for row in tree.memory.changes_of(run, step))
+
+
+def note_undone(tree: RunTree, run: str, undone: UndoneRequest, at: int) -> None:
+    """Record once that the merged changes of a step were reverted, also in a finished run."""
+    if not is_undone(tree, run, undone.step):
+        fact = Undo(step=undone.step, receipt=undone.receipt, changes=tuple(undone.changes), by=undone.by)
+        tree.report(run, at, Evidence("workspace_event", fact))
+
+
+def _note_fact(tree: RunTree, run: str, fact: Merge | SandboxUse, at: int) -> None:
+    known = tree.memory.receipts.get((run, fact.step), [])
+    # After a crash, a merge may be reported twice.
+    if not isinstance(fact, Merge) or fact.receipt not in known:
+        tree.report(run, at, Evidence("workspace_event", fact))
+
+
+def _answer(tree: RunTree, request: AnswerRequest, at: int) -> None:
+    """Apply the answer of a person, unless the question is closed."""
+    try:
+        node = _find_asking(tree.state, request.path)
+        outcome = answer(tree.values, node, _reply(request))
+    except (AuthorError, NotFoundError):
+        return
+    if node.reason == ASKED and outcome.error is None:
+        agreed = StepEvent(node.path, "agreed", node.attempt, node.execution, summary=request.by)
+        tree.report(node.run.id, at, agreed)
+        return
+    word = COMPLETED if outcome.error is None else FAILED
+    output = tree.blobs.put(outcome.output) if node.reason != ASKED else None
+    data = StepEvent(node.path, word, node.attempt, node.execution, output, error=outcome.error)
+    tree.report(node.run.id, at, data)

@@ -1,1 +1,0 @@
-"""How one event changes a state: the rows behind `state.evolve`."""

@@ -1,0 +1,1 @@
+"""Recipes recovered from the delegations of an open run."""

@@ -1,0 +1,625 @@
+"""Recovers a recipe from delegations: the graph that a person would have drawn.
+
+    recover(delegations, request="Compare a.py, b.py and c.py", name="compare")
+
+Rules
+* Data makes edges. If an output, or a distinctive part of it, is in a later prompt, it becomes a reference
+  (see `quotes`). Traces of an output without a position make an edge, and a guess.
+* Time makes an edge only if nothing else explains the order: the earlier step may have changed files, and the
+  later one may have seen them. Two read-only steps are not connected by their order alone.
+* Certain results are distinguished from guesses. A placeholder that would not produce the original text is a
+  guess, listed with that text.
+* The same delegations produce the same recipe.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from fanfold.kernel.plan import JSON
+from fanfold.kernel.state import COMPLETED
+from fanfold.language.builder import Recipe
+from fanfold.language.capture.quotes import (
+    COMMON,
+    Delegation,
+    Emission,
+    InputPiece,
+    OmittedChild,
+    OutputPiece,
+    Piece,
+    Pieces,
+    QuotedPieces,
+    Quotes,
+    StandsFor,
+    StepPiece,
+    ValuePath,
+    hole,
+    joined,
+    path_text,
+    replace_words,
+    split,
+    template,
+)
+from fanfold.language.capture.shapes import Literal, find_literals, find_over_objects, find_shape, free_name
+from fanfold.language.json_text import as_text
+from fanfold.language.keys import RETRY_CLASSES
+from fanfold.language.terminal import shorten_line
+
+# -----------------------------------------------------------------------------------------------------------
+# From delegations to drafts of steps: which were retried, and which are one step for a list of items.
+#
+# Rules
+# * A failed delegation that was repeated with the same prompt is one step with a retry. Other failed or
+#   unfinished delegations are left out.
+# * Children with the same role and settings, whose prompts have one shape and use the same outputs, are one
+#   step over a list: for three or more, or for two if an earlier output is exactly that list.
+# * The list is an earlier output if one is equal, in the same order; otherwise an input. If an output is a
+#   list of objects, prompts with values of one object each are one step over that list.
+
+FEWEST = 3
+MAX_ITEM_CHARS = 300
+MAX_ALIKE = 500
+"""Maximum number of prompts that are compared with each other."""
+
+
+class RecoveredStep(Struct):
+    """A step that is being recovered; `members` are its delegations."""
+
+    members: list[int]
+    pieces: Pieces
+    settings: dict[str, JSON]
+    items: tuple[str, ...] = ()
+    listed_by: int | None = None
+    """The draft whose output is the list of items."""
+    list_text: str = ""
+    """The list as an expression, with `OUTPUT` for the output of that draft."""
+    id: str = ""
+
+    @property
+    def is_map(self) -> bool:
+        return bool(self.items)
+
+
+OUTPUT = "\0"
+ALL: ValuePath = ("*",)
+"""Stands for the outputs of all members of a map."""
+MAX_LABEL_WORDS = 8
+"""Maximum length of the labels between the results of a list."""
+
+
+def merge_attempts(delegations: Sequence[Delegation]) -> tuple[list[Delegation], list[OmittedChild]]:
+    """Return the completed delegations, with their earlier failures; and the omitted ones."""
+    kept = [one for one in delegations if one.status == COMPLETED]
+    left: list[OmittedChild] = []
+    for failed in (one for one in delegations if one.status != COMPLETED):
+        again = next(
+            (
+                number
+                for number, one in enumerate(kept)
+                if (one.role, one.prompt) == (failed.role, failed.prompt) and one.asked > failed.ended
+            ),
+            None,
+        )
+        if again is None or failed.failure not in RETRY_CLASSES:
+            left.append(OmittedChild(failed.name, _why(failed)))
+        else:
+            classes = (*kept[again].failed_as, failed.failure)
+            kept[again] = structs.replace(kept[again], failed_as=classes)
+    return kept, left
+
+
+def _why(one: Delegation) -> str:
+    return f"it {one.status.replace('_', ' ')}" if one.failure or one.ended else f"it is {one.status}"
+
+
+def make_drafts(
+    delegations: Sequence[Delegation], taken: Sequence[QuotedPieces], pieces: Sequence[Pieces]
+) -> list[RecoveredStep]:
+    """Return drafts in the order in which their first member was requested."""
+    drafts: list[RecoveredStep] = []
+    used: set[int] = set()
+    for number in range(len(delegations)):
+        if number in used:
+            continue
+        draft = _over_objects(number, drafts, delegations, pieces, used)
+        if draft is None:
+            found = _alike(number, delegations, taken, pieces, used)
+            draft = _map_of(found, drafts, delegations, pieces) if len(found) > 1 else None
+        if draft is None:
+            draft = RecoveredStep([number], pieces[number], dict(delegations[number].settings))
+        used.update(draft.members)
+        drafts.append(draft)
+    return drafts
+
+
+def _over_objects(
+    number: int,
+    drafts: Sequence[RecoveredStep],
+    delegations: Sequence[Delegation],
+    pieces: Sequence[Pieces],
+    used: set[int],
+) -> RecoveredStep | None:
+    """Return the step over a list of objects that starts with this delegation, if there is one."""
+    one = delegations[number]
+    spoken_to = {other.continues for other in delegations}
+    if one.continues or one.failed_as or one.name in spoken_to:
+        return None
+    alike = {
+        other
+        for other, given in enumerate(delegations)
+        if other not in used
+        and not given.continues
+        and not given.failed_as
+        and given.name not in spoken_to
+        and _kind(given) == _kind(one)
+    }
+    prompts = {other: delegations[other].prompt for other in sorted(alike) if other >= number}
+    for listed, earlier in enumerate(drafts):
+        source = delegations[earlier.members[0]]
+        if earlier.is_map or isinstance(source.output, str) or source.ended >= one.asked:
+            continue
+        over = find_over_objects(prompts, number, source.output)
+        if over is None:
+            continue
+        settings = _shared_settings([delegations[one].settings for one in over.members], over.text_with_items)
+        if settings is None:
+            continue
+        shared = [piece for piece in pieces[number] if all(piece in pieces[n] for n in over.members)]
+        flat = [
+            piece.said if isinstance(piece, OutputPiece) and piece not in shared else piece
+            for piece in pieces[number]
+        ]
+        return RecoveredStep(
+            over.members,
+            over.with_items(joined(flat)),
+            settings,
+            tuple(as_text(next(iter(one.values()))) for one in over.objects),
+            listed,
+            OUTPUT + path_text(over.path),
+        )
+    return None
+
+
+def _shared_settings(
+    rows: Sequence[dict[str, JSON]], templated: Callable[[str, int], str]
+) -> dict[str, JSON] | None:
+    """Return the common settings, with sets `templated` by the item's position; None if they differ."""
+    made: list[dict[str, JSON]] = []
+    for place, row in enumerate(rows):
+        one = dict(row)
+        for key in ("write_set", "read_set"):
+            if key in one and any(other.get(key) != one[key] for other in rows):
+                one[key] = [templated(glob, place) for glob in one[key]]
+        made.append(one)
+    return made[0] if all(one == made[0] for one in made) else None
+
+
+def _alike(
+    number: int,
+    delegations: Sequence[Delegation],
+    taken: Sequence[QuotedPieces],
+    pieces: Sequence[Pieces],
+    used: set[int],
+) -> list[int]:
+    """Return the delegations that could be the same step as this one, for other items."""
+    one = delegations[number]
+    spoken_to = {other.continues for other in delegations}
+    if one.continues or one.failed_as or one.name in spoken_to:
+        return [number]
+    found = [number]
+    for other in range(number + 1, min(len(delegations), number + MAX_ALIKE)):
+        if (
+            other not in used
+            and not delegations[other].continues
+            and delegations[other].name not in spoken_to
+            and _kind(delegations[other]) == _kind(one)
+            and _independent(other, found, delegations, taken)
+            and find_shape([pieces[number], pieces[other]]) is not None
+        ):
+            found.append(other)
+    return found
+
+
+def _kind(one: Delegation) -> Any:
+    sets = {key: len(value) for key, value in one.settings.items() if key in ("write_set", "read_set")}
+    rest = {key: value for key, value in one.settings.items() if key not in sets}
+    return one.role, msgspec.json.encode(rest), sets
+
+
+def _independent(
+    other: int, found: Sequence[int], delegations: Sequence[Delegation], taken: Sequence[QuotedPieces]
+) -> bool:
+    """Return whether one used the same outputs as these, and none of their own."""
+    first = sources_of(taken[found[0]])
+    mine = sources_of(taken[other])
+    return not mine & set(found) and (mine == first or not _partial(mine ^ first, found, other, delegations))
+
+
+def _partial(differ: set[int], found: Sequence[int], other: int, delegations: Sequence[Delegation]) -> bool:
+    """Return whether outputs that only some used came too late for the others."""
+    earliest = min(delegations[one].asked for one in (*found, other))
+    return any(delegations[source].ended >= earliest for source in differ)
+
+
+def sources_of(taken: QuotedPieces) -> set[int]:
+    return {quote.source for quote in taken.quotes} | set(taken.traces)
+
+
+def _map_of(
+    found: list[int],
+    drafts: Sequence[RecoveredStep],
+    delegations: Sequence[Delegation],
+    pieces: Sequence[Pieces],
+) -> RecoveredStep | None:
+    """Return the step over a list for these delegations, if they form one."""
+    shape = find_shape([pieces[one] for one in found])
+    if shape is None:
+        return None
+    items = shape.items
+    rows = [delegations[one].settings for one in found]
+    settings = _shared_settings(rows, lambda glob, place: glob.replace(items[place], "{{item}}"))
+    if settings is None:
+        return None
+    earliest = min(delegations[one].asked for one in found)
+    draft = RecoveredStep(found, shape.pieces, settings, shape.items)
+    for number, earlier in enumerate(drafts):
+        if all(delegations[one].ended < earliest for one in earlier.members):
+            text = _list_in(earlier, shape.items, delegations)
+            if text is not None:
+                draft.listed_by, draft.list_text = number, text
+                return draft
+    if len(found) < FEWEST or any(len(item) > MAX_ITEM_CHARS for item in shape.items):
+        return None
+    return draft
+
+
+def _list_in(draft: RecoveredStep, items: tuple[str, ...], delegations: Sequence[Delegation]) -> str | None:
+    """Return the expression for exactly these items in the output of a draft; None if there is none."""
+    if draft.is_map:
+        outputs = [delegations[one].output for one in draft.members]
+        return OUTPUT if outputs == list(items) else None
+    output = delegations[draft.members[0]].output
+    if isinstance(output, str):
+        lines = output.splitlines()
+        if lines == list(items):
+            return f"lines({OUTPUT})"
+        for bullet in ("- ", "* "):
+            if lines == [bullet + item for item in items]:
+                return f"lines({OUTPUT}).map(line, line.substring({len(bullet)}))"
+        return None
+    path = next(_paths_to(output, list(items), ()), None)
+    return None if path is None else OUTPUT + path_text(path)
+
+
+def _paths_to(value: JSON, wanted: list[str], path: ValuePath) -> Iterator[ValuePath]:
+    if value == wanted:
+        yield path
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            if key.isidentifier():
+                yield from _paths_to(one, wanted, (*path, key))
+
+
+def collapse(
+    pieces: Pieces, drafts: Sequence[RecoveredStep], delegations: Sequence[Delegation]
+) -> tuple[Piece, ...]:
+    """Replace all consecutive results of a map by one reference to their list."""
+    for draft in drafts:
+        if draft.is_map:
+            pieces = _collapse_one(pieces, draft, delegations)
+    return pieces
+
+
+def _collapse_one(pieces: Pieces, draft: RecoveredStep, delegations: Sequence[Delegation]) -> Pieces:
+    at = [n for n, one in enumerate(pieces) if isinstance(one, OutputPiece) and one.source in draft.members]
+    found = [pieces[n] for n in at]
+    order = [one.source for one in found if isinstance(one, OutputPiece) and one.path == ()]
+    if order != draft.members or at[-1] - at[0] + 1 > 2 * len(at) - 1:
+        return pieces
+    between = [pieces[n] for n in range(at[0], at[-1]) if isinstance(pieces[n], str)]
+    if any(len(str(text).split()) > MAX_LABEL_WORDS for text in between):
+        return pieces
+    said = "".join(
+        one.said if isinstance(one, OutputPiece) else str(one) for one in pieces[at[0] : at[-1] + 1]
+    )
+    head = str(pieces[at[0] - 1]) if at[0] and isinstance(pieces[at[0] - 1], str) else ""
+    tail = str(pieces[at[-1] + 1]) if at[-1] + 1 < len(pieces) and isinstance(pieces[at[-1] + 1], str) else ""
+    whole = msgspec.json.encode([delegations[one].output for one in draft.members]).decode()
+    exact = head.endswith('["') and tail.startswith('"]') and f'["{said}"]' == whole
+    if exact:
+        before, label, after = head[:-2], "", tail[2:]
+        said = whole
+    else:
+        label = _first_label(head, between, draft.items)
+        before, after = head[: len(head) - len(label)], tail
+        said = label + said
+    made = OutputPiece(draft.members[0], ALL, said, exact)
+    first = at[0] - (1 if head else 0)
+    last = at[-1] + (1 if tail else 0)
+    return joined([*pieces[:first], before, made, after, *pieces[last + 1 :]])
+
+
+def _first_label(head: str, between: Sequence[Piece], items: Sequence[str]) -> str:
+    """Return the label before the first result if the others have the same: `a.py: `."""
+    labels = {str(text).replace(item, OUTPUT) for text, item in zip(between, items[1:], strict=False)}
+    if len(labels) != 1 or len(between) != len(items) - 1:
+        return ""
+    label = labels.pop().lstrip("\n,; ").replace(OUTPUT, items[0])
+    return label if label and head.endswith(label) else ""
+
+
+MAX_ID_CHARS = 40
+MAX_NAME_WORDS = 5
+MAX_SAID_CHARS = 60
+_NO_ID = r"[^A-Za-z0-9_-]+"
+_NO_NAME = r"[^a-z0-9]+"
+_LITTLE = frozenset(
+    "a an and are at by can do does each for from how i if in into is it its me my of on or our please "
+    "should so some that the their them then there these they this those to two was we were what when where "
+    "which who why with you your".split()
+)
+"""Words that are never part of the name of a step or a recipe."""
+MAX_NAME_TRIES = 8
+
+
+class _Edge(Struct, frozen=True):
+    source: int
+    why: str
+    certain: bool
+
+
+class _Assembly:
+    """One recipe while it is assembled."""
+
+    def __init__(self, delegations: Sequence[Delegation], request: str) -> None:
+        self.all = delegations
+        self.request = request
+        quotes = Quotes(delegations, request)
+        self.taken = [quotes.of(number) for number in range(len(delegations))]
+        pieces = [split(one.prompt, taken.quotes) for one, taken in zip(delegations, self.taken, strict=True)]
+        self.drafts = make_drafts(delegations, self.taken, pieces)
+        self.draft_of = {member: n for n, draft in enumerate(self.drafts) for member in draft.members}
+        self.recognised: list[str] = []
+        self.guessed: list[str] = []
+        self.stands_for: list[StandsFor] = []
+        self.continued: dict[str, str] = {}
+        self._name_drafts()
+        self.prompts = [self._resolve(draft) for draft in self.drafts]
+        self.edges: list[dict[str, _Edge]] = []
+        for number in range(len(self.drafts)):
+            self.edges.append(self._edges(number))
+        self._add_time()
+        self.lists: dict[int, str] = {}
+        self.literals: list[Literal] = []
+
+    # Names
+
+    def _name_drafts(self) -> None:
+        taken: set[str] = set()
+        for draft in self.drafts:
+            names = self._possible_ids(draft)
+            free = (name for name in names if name.replace("-", "_") not in taken)
+            numbered = (f"{names[0]}-{number}" for number in range(2, len(self.drafts) + 2))
+            name = next(free, "") or next(one for one in numbered if one.replace("-", "_") not in taken)
+            taken.add(name.replace("-", "_"))  # expressions write `_` for `-`
+            draft.id = name
+
+    def _possible_ids(self, draft: RecoveredStep) -> list[str]:
+        """Return the possible ids of a step, the best first: its name, or the first words of its prompt."""
+        one = self.all[draft.members[0]]
+        if one.chosen and not draft.is_map:
+            return [one.name.replace("#", "-")]
+        said = " ".join(piece for piece in draft.pieces if isinstance(piece, str))
+        words = "".join(one for one in unicodedata.normalize("NFKD", said) if not unicodedata.combining(one))
+        found = [word.lower()[:MAX_ID_CHARS] for word in re.findall(r"[A-Za-z][A-Za-z0-9]*", words)]
+        telling = [word for word in found if word not in _LITTLE][:MAX_NAME_TRIES]
+        return telling or [re.sub(_NO_ID, "-", one.role).strip("-")[:MAX_ID_CHARS] or "step"]
+
+    # References
+
+    def _resolve(self, draft: RecoveredStep) -> Pieces:
+        """Return the prompt with references to the steps that produced its parts."""
+        pieces = collapse(draft.pieces, self.drafts, self.all)
+        return tuple(self._result(one) if isinstance(one, OutputPiece) else one for one in pieces)
+
+    def _result(self, given: OutputPiece) -> StepPiece:
+        draft = self.drafts[self.draft_of[given.source]]
+        if given.path == ALL:
+            return StepPiece(draft.id, (), given.said, given.exact)
+        if not draft.is_map:
+            return StepPiece(draft.id, given.path, given.said, given.exact)
+        place = draft.members.index(given.source)
+        return StepPiece(draft.id, (place, *given.path), given.said, given.exact)
+
+    # Edges
+
+    def _edges(self, number: int) -> dict[str, _Edge]:
+        """Return the dependencies of a step by id, with the reasons."""
+        draft = self.drafts[number]
+        edges: dict[str, _Edge] = {}
+        for piece in self.prompts[number]:
+            if isinstance(piece, StepPiece):
+                self._note(draft, piece)
+                edges.setdefault(piece.step, _Edge(self._by_id(piece.step), "", certain=True))
+        if draft.listed_by is not None:
+            listed = self.drafts[draft.listed_by]
+            edges.setdefault(listed.id, _Edge(draft.listed_by, "", certain=True))
+        for member in draft.members:
+            for source in sorted(sources_of(self.taken[member])):
+                other = self.draft_of[source]
+                why = f"its prompt has words that {self.drafts[other].id} brought in"
+                edges.setdefault(self.drafts[other].id, _Edge(other, why, certain=False))
+            before = self.all[member].continues
+            for source, one in enumerate(self.all[:member]):
+                if one.name == before:
+                    other = self.draft_of[source]
+                    edges[self.drafts[other].id] = _Edge(other, "", certain=True)
+                    self.continued[draft.id] = self.drafts[other].id
+                    told = f"{draft.id} goes on in the conversation of {self.drafts[other].id}"
+                    self.recognised.append(told)
+        certain = {edge.source for edge in edges.values() if edge.certain}
+        return {
+            name: edge
+            for name, edge in edges.items()
+            if edge.certain or not any(self._comes_after(one, edge.source) for one in certain)
+        }
+
+    def _note(self, draft: RecoveredStep, piece: StepPiece) -> None:
+        where = hole(piece)
+        if piece.exact:
+            told = f"{draft.id} is given what {piece.step} put out: {where}"
+            if told not in self.recognised:
+                self.recognised.append(told)
+            return
+        said = shorten_line(piece.said, MAX_SAID_CHARS)
+        self.guessed.append(f'{draft.id}: {where} stands where the prompt said "{said}"')
+        self.stands_for.append(StandsFor(draft.id, where, piece.said))
+
+    def _by_id(self, name: str) -> int:
+        return next(number for number, draft in enumerate(self.drafts) if draft.id == name)
+
+    def _comes_after(self, later: int, earlier: int) -> bool:
+        """Return whether one step depends on another by the edges so far."""
+        if later == earlier or later >= len(self.edges):
+            return False
+        return any(
+            edge.source == earlier or self._comes_after(edge.source, earlier)
+            for edge in self.edges[later].values()
+        )
+
+    def _add_time(self) -> None:
+        for later, draft in enumerate(self.drafts):
+            first = min(self.all[member].asked for member in draft.members)
+            for earlier in range(later - 1, -1, -1):
+                other = self.drafts[earlier]
+                writes = any(self.all[member].leaves_files for member in other.members)
+                ended = max(self.all[member].ended for member in other.members)
+                if writes and ended < first and not self._comes_after(later, earlier):
+                    why = f"it was asked for after {other.id}, which may have changed files"
+                    self.edges[later][other.id] = _Edge(earlier, why, certain=False)
+        for later, draft in enumerate(self.drafts):
+            for edge in self.edges[later].values():
+                if edge.why:
+                    self.guessed.append(f"{draft.id} waits for {self.drafts[edge.source].id}: {edge.why}")
+
+    # Inputs
+
+    def find_inputs(self) -> list[dict[str, JSON]]:
+        inputs: list[dict[str, JSON]] = []
+        names: set[str] = set()
+        for number, draft in enumerate(self.drafts):
+            if not draft.is_map or draft.listed_by is not None:
+                continue
+            name = _list_name(draft.items, names)
+            names.add(name)
+            self.lists[number] = f"inputs.{name}"
+            inputs.append({"name": name, "type": "array", "default": list(draft.items)})
+            told = f"{draft.id} is one step for each of {len(draft.items)} {name.replace('_', ' ')}"
+            asked = all(item in self.request for item in draft.items)
+            (self.recognised if asked else self.guessed).append(f"{told}, which became an input")
+        for number, draft in enumerate(self.drafts):
+            if draft.is_map and draft.listed_by is not None:
+                listed = self.drafts[draft.listed_by].id
+                given = f"steps.{listed.replace('-', '_')}.output"
+                self.lists[number] = draft.list_text.replace(OUTPUT, given)
+                self.recognised.append(f"{draft.id} is one step for each of what {listed} listed")
+        prompts = [tuple(piece for piece in prompt) for prompt in self.prompts]
+        self.literals = [one for one in find_literals(self.request, prompts) if one.name not in names]
+        for literal in sorted(self.literals, key=lambda one: -len(one.value)):
+            self.prompts = [
+                replace_words(prompt, literal.value, InputPiece(literal.name)) for prompt in self.prompts
+            ]
+        for literal in self.literals:
+            inputs.append({"name": literal.name, "default": literal.value})
+            said = shorten_line(literal.value, MAX_SAID_CHARS)
+            self.recognised.append(f'input {literal.name} is what the request called "{said}"')
+        return inputs
+
+    # The recipe
+
+    def steps(self) -> list[dict[str, JSON]]:
+        return [self._step(number) for number in range(len(self.drafts))]
+
+    def _step(self, number: int) -> dict[str, JSON]:
+        draft = self.drafts[number]
+        one = self.all[draft.members[0]]
+        step: dict[str, JSON] = {"id": draft.id, "agent": one.role}
+        edges = self.edges[number]
+        if edges:
+            step["depends_on"] = [other.id for other in self.drafts if other.id in edges]
+        if draft.id in self.continued:
+            step["continue"] = self.continued[draft.id]
+        if number in self.lists:
+            step["for_each"] = self.lists[number]
+        step.update(draft.settings)
+        if one.failed_as:
+            classes = sorted(set(one.failed_as))
+            step["retry"] = {"attempts": len(one.failed_as) + 1, "on": classes}
+            self.recognised.append(f"{draft.id} was tried again after it failed ({', '.join(classes)})")
+        if len(self.all) == 1 and one.tools:
+            step["tools"] = sorted(set(one.tools))
+            self.recognised.append(f"{draft.id} may use the tools that were used")
+        step["prompt"] = template(self.prompts[number])
+        return step
+
+    def output(self) -> JSON:
+        """Return the outputs of the steps without dependents; a single last step is the default."""
+        needed = {edge.source for edges in self.edges for edge in edges.values()}
+        ends = [draft for number, draft in enumerate(self.drafts) if number not in needed]
+        if len(ends) == 1:
+            return None if ends[0] is self.drafts[-1] else f"{{{{steps.{ends[0].id}.output}}}}"
+        return {draft.id.replace("-", "_"): f"steps.{draft.id}.output" for draft in ends}
+
+
+def recover(delegations: Sequence[Delegation], *, request: str = "", name: str = "") -> Emission:
+    """Return the recipe that would repeat the delegations, for other inputs."""
+    kept, left = merge_attempts(delegations)
+    if not kept:
+        return Emission(recipe=None, made_of={}, recognised=[], guessed=[], stands_for=[], left_out=left)
+    assembly = _Assembly(kept, request)
+    inputs = assembly.find_inputs()
+    steps = assembly.steps()
+    recipe = Recipe(
+        name=name or _recipe_name(request or kept[0].prompt),
+        description=shorten_line(request, 200) or None,
+        inputs=inputs or None,
+        steps=steps,
+        output=assembly.output(),
+    )
+    return Emission(
+        recipe=recipe,
+        made_of={draft.id: [kept[one].name for one in draft.members] for draft in assembly.drafts},
+        recognised=assembly.recognised,
+        guessed=assembly.guessed,
+        stands_for=assembly.stands_for,
+        left_out=left,
+    )
+
+
+def _recipe_name(text: str) -> str:
+    """Return a name from the first meaningful words."""
+    words = [word for word in re.sub(_NO_NAME, " ", text.lower()).split() if word not in _LITTLE]
+    return "-".join(words[:MAX_NAME_WORDS])[:MAX_ID_CHARS].strip("-") or "captured"
+
+
+def _list_name(items: Sequence[str], taken: set[str]) -> str:
+    """Return a name for a list of such items."""
+    if all("://" in item for item in items):
+        kind = "urls"
+    elif all(re.search(r"\.\w{1,8}$", item) and " " not in item for item in items):
+        kind = "files"
+    elif all("/" in item and " " not in item for item in items):
+        kind = "paths"
+    else:
+        kind = (
+            "topics"
+            if any(word.lower() not in COMMON for item in items for word in item.split())
+            else "items"
+        )
+    return free_name(kind, taken)

@@ -1,0 +1,423 @@
+"""Checks the common keys of all steps: edges, conditions, inputs, sets, schemas, retries.
+
+Every field is checked separately, so that one mistake hides no other. Valid values are stored in the draft's
+`facts` in the form of the plan. The types check their own keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fanfold.kernel.claims import owner_of
+from fanfold.kernel.paths import GlobError, check_glob, is_in_class, read_glob
+from fanfold.kernel.plan import JSON, USUAL_RETRY, RetryPolicy
+from fanfold.language import tree
+from fanfold.language.draft import Draft
+from fanfold.language.json_text import schema_problem
+from fanfold.language.keys import RETRY
+from fanfold.language.look_alikes import warn_of_variables
+from fanfold.language.references import References, TextPlace, Unit, hint_to_owner
+from fanfold.language.tables import Entries, Notes, listed, quoted, read_entries, with_article
+from fanfold.language.template import Hole, TemplateError, parse_template
+from fanfold.language.tree import Node, Scalar, Sequence, find, plain
+
+ONCE = RetryPolicy(attempts=1)
+
+
+def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
+    """Check the keys of a step that belong to no type; inner steps are checked separately."""
+    references = unit.references
+    check_edges(draft, unit.notes, references)
+    check_conditions(draft, references)
+    _check_loop(draft, references)
+    _check_contract(draft, unit, place)
+
+
+def check_edges(draft: Draft, notes: Notes, references: References) -> None:
+    """Check that `depends_on` names steps of the same scope."""
+    for step_id, node in draft.written.items():
+        target = draft.scope.by_id.get(step_id)
+        if target is not None:
+            target.used = True
+            continue
+        hidden = references.elsewhere.get(step_id)
+        outer = draft.scope.outer.find(step_id) if draft.scope.outer is not None else None
+        owner = draft.scope.owner
+        if outer is not None and owner is not None:
+            hint = f"it is outside; put the edge on {quoted(owner.id)}, or refer to its output"
+        elif hidden is not None and hidden.scope.owner is not None:
+            hint = hint_to_owner(hidden, hidden.scope.owner)
+        else:
+            hint = notes.did_you_mean(step_id, draft.scope.by_id.keys() - {draft.id})
+        what = "phase" if draft.phase else "step"
+        message = f"{what} {quoted(draft.id)} depends on {quoted(step_id)}, which does not exist"
+        notes.error("recipe.unknown_step", message if outer is None else message + " here", node, hint)
+
+
+def check_conditions(draft: Draft, references: References) -> None:
+    """Check `when` and `for_each` of a step or a phase."""
+    entries = draft.entries
+    around = draft.scope.names
+    when = entries.nodes.get("when")
+    if isinstance(when, Scalar):
+        # Evaluated per item in a map, and before the first iteration of a loop, so it has no iteration. A
+        # phase passes its items to its tasks and is evaluated once.
+        items = {draft.item_name, "index"} if draft.item_name is not None and not draft.phase else set()
+        place = TextPlace(draft, draft.scope, around | frozenset(name for name in items if name))
+        draft.facts.when = references.expression(when, place, "bool")
+    for_each = entries.nodes.get("for_each")
+    if isinstance(for_each, Scalar):
+        place = TextPlace(draft, draft.scope, around, placing=True)
+        draft.facts.for_each = references.expression(for_each, place, "list")
+    elif isinstance(for_each, Sequence):
+        from fanfold.language.references import read_items
+
+        draft.facts.for_each = read_items(for_each, references, TextPlace(draft, draft.scope, around))
+
+
+def _check_loop(draft: Draft, references: References) -> None:
+    until = draft.repeat.nodes.get("until") if draft.repeat is not None else None
+    if isinstance(until, Scalar):
+        place = TextPlace(draft, draft.inner or draft.scope, draft.names() | {"output"})
+        draft.facts.until = references.expression(until, place, "bool")
+
+
+def _check_contract(draft: Draft, unit: Unit, place: TextPlace) -> None:
+    """Check inputs, sets, schema, output names and retry."""
+    entries = draft.entries
+    references = unit.references
+    if "inputs" in entries.nodes:
+        from fanfold.language.references import read_values
+
+        giving = TextPlace(draft, draft.scope, place.names, placing=True)
+        draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
+    if "read_set" in entries.nodes or "write_set" in entries.nodes:
+        _check_sets(draft, references)
+    if "output_schema" in entries.nodes:
+        draft.facts.output_schema = read_schema(entries.nodes["output_schema"], unit.notes)
+    if "retry" in entries.nodes:
+        draft.facts.retry = read_retry(entries.nodes["retry"], unit.notes)
+    _check_output_names(draft, unit.notes)
+
+
+def _check_sets(draft: Draft, references: References) -> None:
+
+    facts, nodes = draft.facts, draft.entries.nodes
+    if "read_set" in nodes:
+        facts.read_set, facts.templated_sets = read_set("read_set", draft, references)
+    if "write_set" in nodes:
+        facts.write_set, templated = read_set("write_set", draft, references)
+        facts.templated_sets |= templated
+
+
+def _check_output_names(draft: Draft, notes: Notes) -> None:
+    seen: set[str] = set()
+    syntax = draft.syntax
+    allowed = syntax.output_names if syntax is not None and not draft.entries.has("output_schema") else ()
+    for item in draft.entries.scalars("outputs"):
+        if item.text in seen:
+            notes.error("recipe.bad_value", f"output {quoted(item.text)} is named twice", item)
+        seen.add(item.text)
+        if syntax is not None and allowed and item.text not in allowed:
+            what = with_article(syntax.name)
+            hint = notes.did_you_mean(item.text, allowed) or f"{what} gives {listed(allowed)}"
+            notes.error("recipe.bad_value", f"{what} has no output {quoted(item.text)}", item, hint)
+
+
+def read_retry(node: Node, notes: Notes) -> RetryPolicy:
+    """Return a `retry` object; missing keys keep their defaults."""
+    entries = read_entries(node, RETRY, notes)
+    if entries is None:
+        return USUAL_RETRY
+    said: dict[str, object] = {
+        "attempts": entries.integer("attempts"),
+        "backoff_ms": entries.milliseconds("backoff"),
+        "max_backoff_ms": entries.milliseconds("max_backoff"),
+        "on": tuple(item.text for item in entries.scalars("on")) if "on" in entries.nodes else None,
+    }
+    return RetryPolicy(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]  # checked words
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Read-sets and write-sets: globs, checked as far as they are known before an instance exists.
+#
+# A set can contain templates of `inputs`, the item and its index, because these are known before the step is
+# admitted. Outputs of other steps are not. A pattern with placeholders is checked with a harmless word in
+# each of them, which finds `..` and unbalanced brackets of the author. The resolved pattern is checked again
+# when the instance is created. Inserted values are literal there, so no placeholder can be inside `[…]`.
+#
+# A pattern for files that no step can change (of git, of Fanfold, of roles) could never be used. It is
+# refused here, before the step does its work.
+
+_STAND_IN = "x"
+
+
+def read_set(key: str, draft: Draft, references: References) -> tuple[tuple[str, ...], bool]:
+    """Return the patterns of `read_set` or `write_set`, and whether any contains a template."""
+    return read_patterns(draft.entries.scalars(key), draft, references, writes=key == "write_set")
+
+
+def read_patterns(
+    nodes: Iterable[Scalar], draft: Draft, references: References, *, writes: bool
+) -> tuple[tuple[str, ...], bool]:
+    """Return the patterns of a step's list, and whether any contains a template."""
+    templated = False
+    patterns: list[str] = []
+    for node in nodes:
+        if "{{" in node.text:
+            templated = True
+            _check_templated(node, draft, references)
+        else:
+            _check_static(node, references, writes=writes)
+        if node.text.startswith("!"):
+            hint = "list what belongs to the set; ?name matches a file whose name begins with !"
+            references.notes.error("recipe.bad_glob", "patterns have no negation", node.span(0, 1), hint)
+        patterns.append(node.text)
+    return tuple(patterns), templated
+
+
+def _check_static(node: Scalar, references: References, *, writes: bool) -> None:
+    try:
+        check_glob(node.text)
+    except GlobError as error:
+        references.notes.error(
+            "recipe.bad_glob", error.message, node.span(error.position, error.position + 1)
+        )
+        return
+    owner = _owner(node.text) if writes else ""
+    if owner:
+        hint = "leave it out: such a change is never merged, whatever write_set says"
+        message = f"no step may write {quoted(node.text)}, which belongs to {owner}"
+        references.notes.error("recipe.bad_value", message, node, hint)
+
+
+def _owner(pattern: str) -> str:
+    """Return the owner of all files that a pattern can match; empty if it can match others."""
+    return owner_of("/".join(read_glob(pattern).head))
+
+
+def _check_templated(node: Scalar, draft: Draft, references: References) -> None:
+    names = draft.items()
+    place = TextPlace(draft, draft.scope, names)
+    references.template(node, place, only_roots=names | {"inputs"})
+    try:
+        parts = parse_template(node.text)
+    except TemplateError:
+        return  # reported by the check above
+    text = ""
+    holes: list[int] = []
+    origins: list[int] = []
+    at = 0
+    for part in parts:
+        if isinstance(part, Hole):
+            holes.append(len(text))
+            text += _STAND_IN
+            origins.append(part.start)
+            at = node.text.index("}}", part.end) + 2
+        else:
+            text += part
+            origins.extend(range(at, at + len(part)))
+            at += len(part)
+    try:
+        check_glob(text)
+    except GlobError as error:
+        origin = origins[error.position] if error.position < len(origins) else len(node.text)
+        references.notes.error("recipe.bad_glob", error.message, node.span(origin, origin + 1))
+        return
+    for hole in holes:
+        if is_in_class(text, hole):
+            message = "a value cannot stand in a character class"
+            at = origins[hole]
+            references.notes.error(
+                "recipe.bad_glob", message, node.span(at, at + 1), "write {a,b} with a value for each"
+            )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `output_schema`: a valid, self-contained JSON Schema.
+#
+# A schema cannot refer to remote documents: checking and running a recipe must not depend on the network, and
+# a frozen run must not change because of a remote document.
+
+_REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+def read_schema(node: Node, notes: Notes) -> JSON:
+    """Return the schema as data; problems are reported at their position in the schema."""
+    schema = plain(node)
+    if _refuse_remote(node, notes):
+        return schema
+    problem = schema_problem(schema)
+    if problem is not None:
+        where = find(node, problem.path)
+        notes.error("recipe.bad_schema", f"not a JSON Schema: {problem.message}", where)
+    return schema
+
+
+def _refuse_remote(node: Node, notes: Notes) -> bool:
+    refused = False
+    if isinstance(node, tree.Sequence):
+        for item in node.items:
+            refused |= _refuse_remote(item, notes)
+    elif isinstance(node, tree.Mapping):
+        for word, value in node.entries:
+            text = value.text if isinstance(value, Scalar) and isinstance(value.value, str) else None
+            if word.text in _REFERRING and text is not None and not text.startswith("#"):
+                hint = "put the other schema under `$defs` and refer to it as #/$defs/…"
+                notes.error("recipe.bad_schema", "a schema cannot refer to another document", value, hint)
+                refused = True
+            else:
+                refused |= _refuse_remote(value, notes)
+    return refused
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Commands: arguments and environment with templates, and scripts without templates.
+#
+# Rules
+# * `run` is a list of arguments and never uses a shell. Text is split like words in a shell, for convenience.
+#   A `{{path}}` in it stays in one piece, and its value stays part of one argument.
+# * `shell` is a script for `sh -c`. No value becomes part of its text, because the output of a model would be
+#   executed. Values are passed as variables, except variables that the shell or the loader obeys.
+
+_VARIABLE = r"(?a)[A-Za-z_][A-Za-z0-9_]*"
+_OBEYED = frozenset(
+    {"BASH_ENV", "BASH_FUNC", "ENV", "HOME", "IFS", "OPTIND", "PATH", "PS4", "PWD", "SHELL", "SHELLOPTS"}
+)
+"""Variables that change the behavior of a script, besides all that start with `LD_`."""
+_FIRST_STAND_IN = 0xF0000
+"""Private characters that replace placeholders while text is split; no recipe contains them by accident."""
+
+
+def read_arguments(entries: Entries, references: References, place: TextPlace) -> tuple[str, ...]:
+    """Return the argument templates of `run`."""
+    node = entries.nodes["run"]
+    notes = references.notes
+    if "inputs" in entries.keys:
+        hint = "place values in `run` or `env` with {{…}}, or write a `shell` script"
+        message = '"inputs" are variables of a `shell` script, and this step has none'
+        notes.error("recipe.conflicting_keys", message, entries.keys["inputs"], hint)
+    if isinstance(node, Scalar):
+        if not _warn_of_shell_syntax(node, notes):
+            warn_of_variables([node], notes, whole=True)
+        arguments = _split(node, references.template(node, place, strict=False), notes)
+    else:
+        words = entries.scalars("run")
+        warn_of_variables(words, notes, whole=False)
+        arguments = tuple(references.template(item, place, strict=False) for item in words)
+    if not arguments or not arguments[0].strip():
+        notes.error("recipe.bad_value", "the command is empty", node)
+    return arguments
+
+
+def read_script(entries: Entries, notes: Notes) -> str:
+    """Return the script of `shell`, or an empty text."""
+    node = entries.nodes.get("shell")
+    if not isinstance(node, Scalar):
+        return ""
+    if "{{" in node.text:
+        at = node.text.index("{{")
+        hint = 'give the value under `inputs` and write "$name" in the script'
+        message = "a script holds no {{…}}: the value would be run as part of it"
+        notes.error("recipe.bad_template", message, node.span(at, at + 2), hint)
+    if not node.text.strip():
+        notes.error("recipe.bad_value", "the script is empty", node)
+    given = {word.text for word, _ in entries.pairs("env")}
+    for word, _ in entries.pairs("inputs"):
+        if _is_usable(word, notes) and word.text in given:
+            notes.error(
+                "recipe.conflicting_keys", f"{quoted(word.text)} is in `env` too", word, "keep one of them"
+            )
+    return node.text
+
+
+def _is_usable(word: Scalar, notes: Notes) -> bool:
+    """Return whether a command can have a variable of this name."""
+    problem = hint = ""
+    if not re.fullmatch(_VARIABLE, word.text):
+        problem, hint = f"{quoted(word.text)} cannot be the name of a variable", "use letters, digits and _"
+    elif word.text in _OBEYED or word.text.startswith(("LD_", "BASH_FUNC_")):
+        problem, hint = f"{word.text} would change what the script does", "choose another name"
+    if problem:
+        notes.error("recipe.bad_value", problem, word, hint)
+    return not problem
+
+
+def read_own_variables(entries: Entries, notes: Notes) -> tuple[str, ...]:
+    """Return the names in `env_vars`, whose values come from the user's environment."""
+    given = {word.text for key in ("env", "inputs") for word, _ in entries.pairs(key)}
+    names: dict[str, None] = {}
+    for word in entries.scalars("env_vars"):
+        if _is_usable(word, notes) and (word.text in given or word.text in names):
+            notes.error("recipe.conflicting_keys", f"{quoted(word.text)} is given twice", word, "keep one")
+        names[word.text] = None
+    if names and entries.flag("cache"):
+        message = "what a command makes of your environment is not kept for other runs"
+        notes.error("recipe.conflicting_keys", message, entries.keys["cache"], "leave `cache` out")
+    return tuple(names)
+
+
+def _warn_of_shell_syntax(node: Scalar, notes: Notes) -> bool:
+    """Warn about text for `run` with shell syntax, which the program would get as arguments."""
+    import shlex
+
+    try:
+        words = shlex.split(node.text)
+    except ValueError:
+        return False  # reported when it is split
+    signs = ("&&", "||", "|", ";", ">", ">>", "<", "2>", "2>&1", "&")
+    found = next((word for word in words if word in signs or word.endswith(";")), None)
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"|\{\{.*?\}\}", "", node.text)
+    found = found or next((sign for sign in ("*", "$(", "`") if sign in bare), None)
+    if found is not None:
+        hint = "write `shell:` for a script, or quote what is meant as it stands"
+        message = f"no shell reads this: {quoted(found)} goes to {quoted(words[0])} as it is"
+        notes.warning("recipe.shell_syntax", message, node, hint)
+    return found is not None
+
+
+def _split(node: Scalar, text: str, notes: Notes) -> tuple[str, ...]:
+    pieces: list[str] = []
+    first = max(_FIRST_STAND_IN, max(map(ord, text), default=0) + 1)
+
+    def hide(piece: str) -> str:
+        pieces.append(piece)
+        return chr(first + len(pieces) - 1)
+
+    try:
+        parts = parse_template(text)
+    except TemplateError:
+        return ("?",)  # reported when the template was checked
+    hidden = ""
+    at = 0
+    for part in parts:
+        if isinstance(part, Hole):
+            opened = text.rindex("{{", 0, part.start)
+            closed = text.index("}}", part.end) + 2
+            hidden += text[at:opened].replace("\\{{", hide("\\{{")) + hide(text[opened:closed])
+            at = closed
+    hidden += text[at:].replace("\\{{", hide("\\{{"))
+    import shlex
+
+    try:
+        words = shlex.split(hidden)
+    except ValueError as error:
+        hint = "write the command as a list of arguments"
+        notes.error("recipe.bad_value", f"the command cannot be split: {str(error).lower()}", node, hint)
+        return ("?",)
+    shown = {first + i: piece for i, piece in enumerate(pieces)}
+    return tuple(word.translate(shown) for word in words)
+
+
+def read_environment(entries: Entries, references: References, place: TextPlace) -> dict[str, str]:
+    """Return the templates of `env` by variable."""
+    found: dict[str, str] = {}
+    for word, value in entries.pairs("env"):
+        if not re.fullmatch(_VARIABLE, word.text):
+            message = f"{quoted(word.text)} cannot be the name of a variable"
+            references.notes.error("recipe.bad_value", message, word, "use letters, digits and _")
+        if isinstance(value, Scalar):
+            warn_of_variables([value], references.notes, whole=True)
+            found[word.text] = references.template(value, place)
+    return found

@@ -1,0 +1,1 @@
+"""Conversion of other systems' workflows to recipes."""

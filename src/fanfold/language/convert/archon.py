@@ -1,0 +1,690 @@
+"""Converts Archon's workflows: nodes with edges; prompts, commands, shell scripts, loops, approvals."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fanfold.language.convert.source import (
+    NUMBER,
+    UNWRITTEN,
+    ConversionResult,
+    ForeignFile,
+    Reader,
+    cel_text,
+    delivers,
+    in_cel,
+    not_for_agents,
+    not_for_programs,
+    program_rights,
+    step_id,
+    unread,
+)
+from fanfold.language.tree import Mapping, Scalar, Sequence, plain
+
+# -----------------------------------------------------------------------------------------------------------
+# The conditions of Archon's nodes.
+#
+# Rules
+# * Archon compares texts: a field that is `false` is equal to `'false'`. Greater and smaller compare numbers.
+# * A skipped node is not a success. Its dependents are skipped too, unless their trigger rule accepts less.
+#   Here a step runs after a skipped one, so its condition must express that.
+# * A skipped node returns an empty text.
+
+_ATOM = (
+    r"(?a)\$(?P<node>[A-Za-z_][\w-]*)\.(?P<first>[A-Za-z_]\w*)(?:\.(?P<second>[A-Za-z_]\w*))?"
+    r"\s*(?P<sign>==|!=|<=|>=|<|>)\s*"
+    rf"(?:'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<bare>-?{NUMBER}|true|false))"
+)
+_ONE_WILL_DO = ("none_failed_min_one_success", "one_success")
+_JOINT = r"&&|\|\|"
+_NUMBER = rf"(?a)-?{NUMBER}"
+
+
+class _Trigger(NamedTuple):
+    needs: list[str]
+    conditional: bool
+    rule: str
+    texts: frozenset[str]
+    """The fields that it declares as texts."""
+
+
+class Triggers:
+    """The nodes of one workflow: which can be skipped, and the resulting conditions."""
+
+    def __init__(self, source: ForeignFile, nodes: list[Mapping], plain: set[str]) -> None:
+        self._plain = plain
+        self._nodes: dict[str, _Trigger] = {}
+        for node in nodes:
+            one = Reader(source, node, "")
+            rule = one.text("trigger_rule") or "all_success"
+            made = _Trigger(one.texts("depends_on"), bool(one.text("when")), rule, _texts(one))
+            self._nodes[one.text("id")] = made
+        self._left_out = self._all_left_out()
+        self.fields: dict[str, list[str]] = {}
+        """The fields of each node that conditions use."""
+        for node in nodes:
+            for atom in re.finditer(_ATOM, Reader(source, node, "").text("when")):
+                if field := _field(atom):
+                    self.fields.setdefault(atom["node"], []).append(field)
+
+    def _all_left_out(self) -> set[str]:
+        """Return the nodes that can be skipped without a failure."""
+        after: dict[str, list[str]] = {}
+        for name, node in self._nodes.items():
+            for one in node.needs:
+                after.setdefault(one, []).append(name)
+        found: set[str] = set()
+        new = [name for name, node in self._nodes.items() if node.conditional]
+        while new:
+            name = new.pop()
+            if name in found:
+                continue
+            found.add(name)
+            new += [one for one in after.get(name, ()) if self._is_left_out(self._nodes[one], found)]
+        return found
+
+    def _is_left_out(self, node: _Trigger, left_out: set[str]) -> bool:
+        """Return whether a node is skipped if some of its dependencies are."""
+        if node.rule == "all_success":
+            return any(one in left_out for one in node.needs)
+        return node.rule in _ONE_WILL_DO and all(one in left_out for one in node.needs)
+
+    def condition(self, said: str, objects: set[str]) -> str | None:
+        """Return a node's `when` as an expression, or None; whole `objects` cannot be compared."""
+        parts: list[str] = []
+        at = 0
+        for joint in [*re.finditer(_JOINT, _without_texts(said)), None]:
+            atom = re.fullmatch(_ATOM, said[at : joint.start() if joint else None].strip())
+            found = None if atom is None else self._compared(atom, objects)
+            if found is None:
+                return None
+            parts += [found, joint[0]] if joint else [found]
+            at = joint.end() if joint else at
+        joined = " ".join(parts)
+        return f"({joined})" if "||" in parts else joined
+
+    def rule(self, name: str) -> str:
+        """Return the condition of a node's trigger rule on dependencies that can be skipped."""
+        node = self._nodes[name]
+        if not node.needs or not self._is_left_out(node, self._left_out):
+            return ""
+        doubtful = [one for one in node.needs if one in self._left_out]
+        there = [f'steps.{in_cel(step_id(one))}.status != "skipped"' for one in doubtful]
+        if node.rule in _ONE_WILL_DO and len(there) > 1:
+            return f"({' || '.join(there)})"
+        return " && ".join(there)
+
+    def _compared(self, atom: re.Match[str], objects: set[str]) -> str | None:
+        name, field = atom["node"], _field(atom)
+        if name not in self._nodes or (name in self._plain if field else name in objects):
+            return None
+        value = next(one for one in (atom["single"], atom["double"], atom["bare"]) if one is not None)
+        path = f"steps.{in_cel(step_id(name))}.output" + (f".{field}" if field else "")
+        is_text = not field or field in self._nodes[name].texts
+        sign = atom["sign"]
+        if sign in ("==", "!="):
+            found = f"{path if is_text else f'string({path})'} {sign} {cel_text(value)}"
+        elif re.fullmatch(_NUMBER, value):
+            found = f"double({path}) {sign} {float(value)}"
+        else:
+            return None
+        if name not in self._left_out:
+            return found
+        status = f"steps.{in_cel(step_id(name))}.status"
+        if sign == "!=":
+            return f'({status} == "skipped" || {found})'
+        return f'({status} != "skipped" && {found})'
+
+
+def _field(atom: re.Match[str]) -> str:
+    """Return the field in `$node.output.field`, or in the short form `$node.field`."""
+    return atom["second"] or "" if atom["first"] == "output" else atom["first"]
+
+
+def _without_texts(said: str) -> str:
+    """Return a text of the same length without quoted content that could look like an operator."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"", lambda found: "x" * len(found[0]), said)
+
+
+def _texts(node: Reader) -> frozenset[str]:
+    schema: Any = node.value("output_format")
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    said = fields.items() if isinstance(fields, dict) else ()
+    return frozenset(key for key, one in said if isinstance(one, dict) and one.get("type") == "string")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The scripts of Archon's nodes: shell scripts, and scripts for `bun` and `uv`.
+#
+# In a shell script, Archon inserts the value of `$node.output` with quotes, so that it is one word. Here it
+# is a variable, and quotes are added where needed. In other scripts, the value is inserted unchanged.
+
+NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_-]*)((?:\.output(?:\.[A-Za-z_][A-Za-z0-9_]*)?)?)", re.ASCII)
+"""A node's output, or one field of it; the text after it is plain text."""
+_OF_BASH = (
+    r"(?am)pipefail|\[\[|<<<|&>|<\(|\$'|\{\{|\$\{\w+(?:,|\^|//?|:\d)|\w=\(|\(\(|BASH_"
+    r"|^\s*(?:function|declare|local -|mapfile|source|shopt)\b"
+)
+_ENDINGS = {"bun": (".ts", ".js", ".mjs"), "uv": (".py",)}
+_STARTS = {"bun": ["bun", "--no-env-file"], "uv": ["uv", "run"]}
+
+
+def shell_step(text: str, variable: Callable[[str, str], tuple[str, str] | None]) -> dict[str, Any]:
+    """Return a step that runs a shell script; `variable` returns the name and value for a reference."""
+    inputs: dict[str, str] = {}
+    quotes = _Quotes(text)
+
+    def named(found: re.Match[str]) -> str:
+        known = variable(found[1], found[2])
+        if known is None:
+            return found[0]
+        word, path = known
+        if not path:
+            return f"${word}"
+        inputs[word] = path
+        if not found[2]:  # an argument of the workflow: authors write the quotes themselves
+            return f"${word}"
+        return {"'": f"""'"${word}"'""", '"': f"${{{word}}}"}.get(quotes.around(found.start()), f'"${word}"')
+
+    text = NAME.sub(named, text)
+    rights = program_rights(text)
+    if not re.search(_OF_BASH, text):
+        return {"shell": text, **rights} | ({"inputs": inputs} if inputs else {})
+    step: dict[str, Any] = {"run": ["bash", "-c", text.replace("{{", "\\{{")], **rights}
+    if inputs:
+        step["env"] = {word: f"{{{{{path}}}}}" for word, path in inputs.items()}
+    return step
+
+
+class _Quotes:
+    """The quotes around each position of a shell script."""
+
+    def __init__(self, text: str) -> None:
+        self._changes: list[tuple[int, str]] = [(0, "")]
+        inside, at = "", 0
+        while at < len(text):
+            sign = text[at]
+            if sign == "\\" and inside != "'":
+                at += 2
+                continue
+            if sign == "#" and not inside and (at == 0 or text[at - 1] in " \t\n;"):
+                at = text.find("\n", at)
+                if at < 0:
+                    break
+                continue
+            if sign in "'\"" and inside in ("", sign):
+                inside = "" if inside else sign
+                self._changes.append((at + 1, inside))
+            at += 1
+
+    def around(self, place: int) -> str:
+        """Return the open quotes at a position."""
+        return next(inside for start, inside in reversed(self._changes) if start <= place)
+
+
+def script_step(reader: Reader, source: ForeignFile, put_in: Callable[[str], str]) -> dict[str, Any]:
+    """Return a step that runs a script of `bun` or `uv`, from the workflow or from a file next to it."""
+    said, runtime = reader.text("script"), reader.text("runtime")
+    packages = [word for one in reader.texts("deps") for word in ("--with", one)]
+    if runtime not in _STARTS:
+        return _given_up(reader, "write it as a function, or as a program that `run` starts")
+    start = [*_STARTS[runtime], *packages]
+    if not re.fullmatch(r"[\w./-]+", said, re.ASCII):
+        inline = ["-e"] if runtime == "bun" else ["python", "-c"]
+        return {"run": [*start, *inline, put_in(said)], **program_rights(said)}
+    for up in ("..", "../.."):
+        for ending in _ENDINGS[runtime]:
+            file = f"{up}/scripts/{said}{ending}"
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(source.file), file))
+            if source.beside(file) is not None and not place.startswith(("/", "..")):
+                arguments = [*start, *(["run"] if runtime == "bun" else []), place]
+                return {"run": arguments, **program_rights("")}
+    return _given_up(reader, f"scripts/{said} is not there; say with `run` what to start")
+
+
+def _given_up(reader: Reader, why: str) -> dict[str, Any]:
+    """Return a failing step in place of a script; the settings of the script are lost."""
+    reader.lose("script", why)
+    for key in ("runtime", "deps"):
+        reader.lose(key, "it says how the script is started")
+    return {UNWRITTEN: why}
+
+
+_TIER = r"@.*|small|medium|large"
+_NO_TIERS = "it is a name of Archon's configuration: say which model"
+_ARGUMENTS = frozenset({"ARGUMENTS", "USER_MESSAGE"})
+_ARTIFACTS = "ARTIFACTS_DIR"
+_VARIABLES = frozenset(
+    "BASE_BRANCH CONTEXT DOCS_DIR EXTERNAL_CONTEXT INPUTS ISSUE_CONTEXT LOOP_PREV LOOP_PREV_OUTPUT"
+    " LOOP_USER_INPUT REJECTION_REASON STATE_DIR WORKFLOW_ID".split()
+)
+"""Names that Archon itself provides; any other name belongs to a program."""
+_GIVEN = frozenset(
+    "BASE_BRANCH CONTEXT DOCS_DIR EXTERNAL_CONTEXT ISSUE_CONTEXT STATE_DIR WORKFLOW_ID".split()
+)
+"""The part of them that a user can provide instead."""
+_INPUT = r"(?a)\$INPUTS\.([A-Za-z_]\w*)"
+_COMMANDS = ("../commands", "../../commands", "../commands/defaults", "../../commands/defaults")
+_TOOLS = ("Read", "Glob", "Grep", "Write", "Edit", "Bash")
+"""Tools of its agents that steps here can have too, with the same names."""
+_COMPOSED = {
+    "workflow": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
+    "include": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
+    "loop_group": "write it as a group with `repeat`",
+    "fan_out": "write it with `for_each`",
+}
+_USUAL_RULES = frozenset({"all_success", "none_failed_min_one_success", "none_failed", "all_done"})
+
+
+class _Archon:
+    def __init__(self, source: ForeignFile) -> None:
+        self.source = source
+        self.ids: set[str] = set()
+        self.plain: set[str] = set()
+        """Nodes that return text, whatever fields are used."""
+        self.asks = False
+        self.unclear = False
+        """Whether the texts of the node use names without a counterpart in recipes."""
+        self.items = ""
+        """The list over which the node is mapped."""
+        self.current = ""
+        """The current node."""
+        self.tolerant: dict[str, tuple[str, Reader]] = {}
+        """Nodes that run after a failure of a dependency, and their rules."""
+        self.named_inputs: set[str] = set()
+        """The named inputs of an included workflow."""
+        self.given: set[str] = set()
+        """Variables of Archon that became inputs."""
+        self.objects: set[str] = set()
+        """Nodes that return objects."""
+        self.triggers = Triggers(source, [], self.plain)
+        self.read: dict[str, list[str]] = {}
+        """The fields of each node that texts use."""
+        for found in NAME.finditer(source.text):
+            if field := found[2].removeprefix(".output").removeprefix("."):
+                self.read.setdefault(found[1], []).append(field)
+
+    def convert(self) -> ConversionResult:
+        top = Reader(self.source, self.source.tree(), "workflow")
+        recipe = top.heading()
+        nodes = top.objects("nodes")
+        everything = [*nodes, *(one for node in nodes for one in self._inner_nodes(node))]
+        self.ids = {Reader(self.source, node, "").text("id") for node in everything}
+        self.plain = {
+            Reader(self.source, node, "").text("id")
+            for node in everything
+            if any(node.get(key) is not None for key in ("loop", "approval", "cancel"))
+        }
+        self.triggers = Triggers(self.source, everything, self.plain)
+        shaped = {Reader(self.source, one, "").text("id") for one in everything if one.get("output_format")}
+        self.objects = shaped | {one for one in self.ids if self._asked(one)}
+        steps = [self._node(node) for node in nodes]
+        self._tolerate(steps)
+        if top.text("model") and not re.fullmatch(_TIER, top.text("model")):
+            recipe["defaults"] = {"model": top.text("model")}
+        else:
+            top.lose("model", _NO_TIERS)
+        for name in ("provider", "interactive", "modelReasoningEffort", "webSearchMode", "tags"):
+            top.lose(name, "who works, and how, is a matter of roles and configuration here")
+        top.done()
+        for name in sorted(self.named_inputs):
+            recipe.setdefault("inputs", {})[name] = {"required": True}
+        for name in sorted(self.given):
+            about = {"required": True, "description": f"The value of ${name}, which Archon gives itself."}
+            recipe.setdefault("inputs", {})[name.lower()] = about
+        if self.asks:
+            recipe["inputs"] = recipe.get("inputs", {}) | {
+                "arguments": {"required": True, "description": "What the workflow is called with."}
+            }
+        recipe["steps"] = steps
+        return ConversionResult(recipe, self.source.lost)
+
+    def _node(self, node: Mapping) -> dict[str, Any]:
+        reader = Reader(self.source, node, "")
+        name = reader.text("id")
+        self.current, self.unclear = name, False
+        reader.what = f"node {name}"
+        step: dict[str, Any] = {"id": step_id(name)}
+        needed = [step_id(one) for one in reader.texts("depends_on")]
+        if needed:
+            step["depends_on"] = needed
+        self._conditions(reader, step, name)
+        self._work(reader, step)
+        self._model(reader, step)
+        asked = self._asked(name)
+        if reader.value("output_format") is not None:
+            step["output_schema"] = reader.value("output_format")
+        elif asked:  # Archon parses JSON if fields are used
+            properties: dict[str, Any] = {one: {} for one in asked}
+            step["output_schema"] = {"type": "object", "properties": properties}
+        timeout = reader.whole("timeout")
+        if timeout is not None:
+            step["timeout_ms"] = timeout
+        self._retry(reader, step)
+        if reader.text("context") not in ("", "fresh"):
+            reader.lose("context", "say `continue: STEP` to go on with a conversation")
+        self._tools(reader, step)
+        for key in ("skills", "mcp", "hooks", "agents"):
+            if key == "agents" and reader.get(key) is not None:
+                step[UNWRITTEN] = "what its agents do: agents of a run do not delegate"
+            why = "say in the prompt what they say, and leave out of `tools` what they deny"
+            reader.lose(key, why if key == "hooks" else "give the step a role with these tools")
+        for words, why in (*not_for_agents(step.get("prompt", "")), *not_for_programs(step)):
+            self.source.lose(node, f"node {name}: {words}", why)
+        if "prompt" in step and (self.unclear or delivers(step["prompt"])):
+            step[UNWRITTEN] = step.pop("prompt")
+        idle = reader.whole("idle_timeout")
+        if idle is not None and idle > 0 and "prompt" in step:
+            step["idle_timeout_ms"] = idle
+        else:
+            reader.lose("idle_timeout", "only agents are held to give signs of life")
+        reader.done()
+        return step
+
+    def _model(self, reader: Reader, step: dict[str, Any]) -> None:
+        for key, ours in (("model", "model"), ("effort", "reasoning_effort")):
+            if key == "model" and re.fullmatch(_TIER, reader.text(key)):
+                reader.lose(key, _NO_TIERS)
+            elif reader.text(key) and "prompt" in step:
+                step[ours] = reader.text(key)
+            else:
+                reader.lose(key, "it says how a model works, and none does here")
+
+    def _tools(self, reader: Reader, step: dict[str, Any]) -> None:
+        """Limit a node to the tools that it had; tools that do not exist here are left out."""
+        allowed, denied = reader.get("allowed_tools"), reader.texts("denied_tools")
+        if "prompt" not in step:
+            for key in ("allowed_tools", "denied_tools"):
+                reader.lose(key, "it says what a model may use, and none works here")
+            return
+        taken = {word.partition("(")[0].strip() for word in denied} & set(_TOOLS)
+        if allowed is None and not taken:
+            return
+        named = list(_TOOLS) if allowed is None else reader.texts("allowed_tools")
+        for word in named:
+            if word not in _TOOLS:
+                what = f"{reader.what}: allowed_tools: {word}"
+                self.source.lose_inside(allowed or reader.node, word, what, "it does without that tool")
+        step["tools"] = [word for word in named if word in _TOOLS and word not in taken]
+
+    def _retry(self, reader: Reader, step: dict[str, Any]) -> None:
+        inner = reader.inner("retry")
+        if inner is None:
+            return
+        times = inner.whole("max_attempts")
+        step["retry"] = {"attempts": min(10, max(1, (1 if times is None else times) + 1))}
+        if times is not None and not 0 <= times < 10:
+            inner.lose("max_attempts", "10 tries at most")
+        inner.done()
+
+    def _asked(self, name: str) -> list[str]:
+        """Return the fields of a node that others use."""
+        if name in self.plain:
+            return []
+        return list(dict.fromkeys([*self.read.get(name, ()), *self.triggers.fields.get(name, ())]))
+
+    def _conditions(self, reader: Reader, step: dict[str, Any], name: str) -> None:
+        said = reader.text("when")
+        own = self.triggers.condition(said, self.objects) if said else ""
+        if own is None:
+            reader.lose("when", f"the condition could not be read: {said}")
+            own = unread(said)
+        if both := " && ".join(filter(None, (self.triggers.rule(name), own))):
+            step["when"] = both
+        rule = reader.text("trigger_rule")
+        if rule in ("all_done", "one_success"):
+            self.tolerant[name] = (rule, reader)
+        elif rule and rule not in _USUAL_RULES:
+            reader.lose("trigger_rule", "steps run when those before them ended well")
+
+    def _tolerate(self, steps: list[dict[str, Any]]) -> None:
+        """Accept failures of a step if all its dependents also run after a failure."""
+        strict = {one for step in steps if step["id"] not in map(step_id, self.tolerant)
+                  for one in step.get("depends_on", [])}  # fmt: skip
+        by_id = {step["id"]: step for step in steps}
+        for name, (rule, reader) in self.tolerant.items():
+            step = by_id.get(step_id(name))
+            needed = [] if step is None else [one for one in step.get("depends_on", []) if one in by_id]
+            if step is None or strict & set(needed):
+                reader.lose("trigger_rule", "steps before it that may fail need `on_failure: inline`")
+                if step is not None:
+                    step[UNWRITTEN] = f"it runs after steps that failed ({rule}); others after them do not"
+                continue
+            for one in needed:
+                by_id[one]["on_failure"] = "inline"
+            if rule == "one_success" and needed:
+                done = " || ".join(f'steps.{in_cel(one)}.status == "completed"' for one in needed)
+                step["when"] = f"({done}) && ({step['when']})" if "when" in step else done
+
+    def _approval(self, reader: Reader, approval: Reader, step: dict[str, Any]) -> None:
+        captured = approval.flag("capture_response")
+        step["ask" if captured else "approve"] = self._text(approval.text("message") or "Go on?", reader)
+        before = [f"{{{{steps.{one}.output}}}}" for one in step.get("depends_on", ())]
+        if before:  # people see the outputs of the nodes before it
+            step["show"] = "\n\n".join(before)
+        if approval.get("on_reject") is not None:
+            approval.lose("on_reject", "a no fails the step; with choices it may lead elsewhere")
+            step[UNWRITTEN] = "what follows a no"
+        approval.done()
+
+    def _work(self, reader: Reader, step: dict[str, Any]) -> None:
+        loop, approval = reader.inner("loop"), reader.inner("approval")
+        composed = next((key for key in _COMPOSED if reader.get(key) is not None), None)
+        group = reader.inner("loop_group") if composed == "loop_group" else None
+        if group is not None:
+            self._loop_group(group, step)
+        elif composed in ("workflow", "include") and reader.text(composed):
+            self._called(reader, step, composed)
+        elif composed is not None:
+            step[UNWRITTEN] = _COMPOSED[composed]
+            for key, why in _COMPOSED.items():
+                reader.lose(key, why)
+        elif reader.get("bash") is not None:
+            step |= self._shell(reader.text("bash"))
+        elif reader.get("script") is not None:
+            step |= script_step(reader, self.source, lambda text: self._text(text, reader))
+        elif loop is not None:
+            self._loop(loop, step)
+        elif approval is not None:
+            self._approval(reader, approval, step)
+        elif reader.get("cancel") is not None:
+            step |= {"end": "failed", "message": self._text(reader.text("cancel"), reader)}
+        elif reader.get("command") is not None:
+            step |= self._command(reader)
+        else:
+            step["prompt"] = self._text(reader.text("prompt"), reader) or "Go on."
+
+    @staticmethod
+    def _inner_nodes(node: Mapping) -> list[Mapping]:
+        group = node.get("loop_group")
+        listed = group.get("nodes") if isinstance(group, Mapping) else None
+        return (
+            [one for one in listed.items if isinstance(one, Mapping)] if isinstance(listed, Sequence) else []
+        )
+
+    def _loop_group(self, group: Reader, step: dict[str, Any]) -> None:
+        """Convert nodes that repeat until the last one returns a word, or until a command succeeds."""
+        name, most = step["id"], group.whole("max_iterations")
+        inner = [self._node(node) for node in group.objects("nodes")]
+        self.current = name
+        until, command = group.text("until"), group.text("until_bash")
+        if command:
+            last = [inner[-1]["id"]] if inner else []
+            gate = {"id": f"{name}-gate", "depends_on": last, **self._shell(command)}
+            inner.append({**gate, "outputs": ["exit_code"]})
+            condition = f"steps.{in_cel(gate['id'])}.output.exit_code == 0"
+        else:
+            condition = f"output.matches({_said(until or 'DONE')})"
+        step["steps"] = inner
+        step["repeat"] = {"until": condition, "max_iterations": max(1, min(50, most or 10))}
+        if most is not None and not 1 <= most <= 50:
+            group.lose("max_iterations", "from 1 to 50 rounds")
+        for key in ("interactive", "gate_message"):
+            group.lose(key, "put an `ask` step into the group")
+        if group.get("fresh_context") is not None and not group.flag("fresh_context"):
+            group.lose("fresh_context", "every round starts anew and sees {{feedback}}")
+        group.done()
+
+    def _called(self, reader: Reader, step: dict[str, Any], key: str) -> None:
+        """Convert a call of another workflow, which must be converted too; until then `check` refuses it."""
+        name = reader.text(key)
+        step["workflow"] = f"./{name.removesuffix('.yaml')}.yaml"
+        reader.lose(key, f"convert {name} too, to {step['workflow']}")
+        given: dict[str, Any] = {}
+        for one in ("inputs", "with"):
+            values = reader.map(one)
+            for word, value in values.entries if values is not None else ():
+                given[word.text] = (
+                    self._text(value.text, reader) if isinstance(value, Scalar) else plain(value)
+                )
+        said = reader.text("input") or reader.text("arguments")
+        self._fan_out(reader, step)
+        if "for_each" in step:
+            if said and said.strip() != self.items:
+                reader.lose("input", "each child is given its item")
+            said = "$ITEM"
+        if said or not given:
+            given["arguments"] = self._text(said, reader) if said else "inputs.arguments"
+            if said == "$ITEM":
+                given["arguments"] = "item"
+            self.asks = self.asks or not said
+        step["inputs"] = given
+
+    def _fan_out(self, reader: Reader, step: dict[str, Any]) -> None:
+        fan = reader.inner("fan_out")
+        if fan is None:
+            return
+        items = fan.text("items").strip()
+        path = self._path(items) if items.startswith("$") else None
+        listed = re.fullmatch(r"\[.*\]", items, re.DOTALL)
+        if path is None and listed is None:
+            reader.lose("fan_out", "write the list as `for_each`")
+            step[UNWRITTEN] = f"for each of {items or 'a list'}"
+            return
+        self.items = items
+        step["for_each"] = items if path is None else f"json({in_cel(path)})"
+        most = fan.whole("max_parallel")
+        if most is not None:
+            step["max_concurrency"] = max(1, min(16, most))
+        if fan.text("join") == "all_done":
+            step["on_failure"] = "inline"
+        elif fan.text("join") not in ("", "all_success"):
+            fan.lose("join", "a failed item fails the step; `on_failure: inline` tolerates it")
+        fan.done()
+
+    def _command(self, reader: Reader) -> dict[str, Any]:
+        name = reader.text("command")
+        files = (self.source.beside(f"{folder}/{name}.md") for folder in _COMMANDS)
+        found = next((one for one in files if one is not None), None)
+        if found is None:
+            reader.lose("command", f"commands/{name}.md is not there; put its text into the prompt")
+            return {UNWRITTEN: f"the prompt of the command {name}"}
+        text = found.decode("utf-8", "replace")
+        text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+        return {"prompt": self._text(text, reader)}
+
+    def _loop(self, loop: Reader, step: dict[str, Any]) -> None:
+        step["prompt"] = self._text(loop.text("prompt"), loop) or "Go on."
+        until, most = loop.text("until") or "DONE", loop.whole("max_iterations")
+        step["repeat"] = {
+            "until": f"output.matches({_said(until)})",
+            "max_iterations": 10 if most is None else max(1, min(50, most)),
+        }
+        if most is not None and not 1 <= most <= 50:
+            loop.lose("max_iterations", "from 1 to 50 rounds")
+        if loop.text("until_bash"):
+            self._gated(loop, step)
+        if loop.flag("interactive") or loop.text("gate_message"):
+            step[UNWRITTEN] = "the question to a person in each round, as an `ask` step in a group"
+        for name in ("interactive", "gate_message"):
+            loop.lose(name, "put an `ask` step into the loop")
+        if loop.get("fresh_context") is not None and not loop.flag("fresh_context"):
+            loop.lose(
+                "fresh_context", "every round begins anew and is told what the last one said: {{feedback}}"
+            )
+        loop.done()
+
+    def _gated(self, loop: Reader, step: dict[str, Any]) -> None:
+        """Convert a loop that a command can also end: a group of the work and the command."""
+        name = step["id"]
+        work = {"id": f"{name}-work", "prompt": step.pop("prompt")}
+        gate: dict[str, Any] = {"id": f"{name}-gate", "depends_on": [work["id"]]}
+        gate |= self._shell(loop.text("until_bash")) | {"outputs": ["exit_code"]}
+        ended = f"steps.{in_cel(gate['id'])}.output.exit_code == 0"
+        if loop.text("until"):
+            ended += f" || steps.{in_cel(work['id'])}.output.matches({_said(loop.text('until'))})"
+        step["repeat"]["until"] = ended
+        step |= {"steps": [work, gate], "output": f"{{{{steps.{work['id']}.output}}}}"}
+
+    def _shell(self, text: str) -> dict[str, Any]:
+        return shell_step(re.sub(_INPUT, r"$INPUTS_\1", text), self._variable)
+
+    def _variable(self, name: str, rest: str) -> tuple[str, str] | None:
+        """Return the variable of a name in a shell script and its value, unless it is always set."""
+        if name == _ARTIFACTS:
+            return "FANFOLD_ARTIFACTS", ""
+        if name.startswith("INPUTS_") and not rest:
+            given = name.removeprefix("INPUTS_")
+            self.named_inputs.add(given)
+            return name, f"inputs.{given}"
+        path = self._path(f"${name}{rest}")
+        if path is None:
+            return None
+        return (name if name in _ARGUMENTS else re.sub(r"\W", "_", f"{name}{rest}")), path
+
+    def _text(self, text: str, reader: Reader) -> str:
+        told: set[str] = set()
+
+        def hole(found: re.Match[str]) -> str:
+            path = self._path(f"${found[1]}{found[2]}")
+            if path is None and found[1] == _ARTIFACTS:
+                return f"artifacts{found[2]}"
+            if path is None:
+                if found[1] in _VARIABLES and found[1] not in told:
+                    told.add(found[1])
+                    self.unclear = True
+                    what = f"{reader.what}: ${found[1]}"
+                    self.source.lose_inside(
+                        reader.node, f"${found[1]}", what, "recipes have no such variable"
+                    )
+                return found[0]
+            return f"{{{{{path}}}}}"
+
+        def given(found: re.Match[str]) -> str:
+            self.named_inputs.add(found[1])
+            return f"{{{{inputs.{found[1]}}}}}"
+
+        return NAME.sub(hole, re.sub(_INPUT, given, text.replace("{{", "\\{{")))
+
+    def _path(self, name: str) -> str | None:
+        """Return `$node.output.field` and `$ARGUMENTS` in our names."""
+        word, _, rest = name.removeprefix("$").partition(".")
+        if word in _ARGUMENTS:
+            self.asks = True
+            return "inputs.arguments"
+        if word in _GIVEN and not rest:
+            self.given.add(word)
+            return f"inputs.{word.lower()}"
+        if (
+            word in self.ids
+            and word != self.current  # its own output does not exist yet
+            and rest.split(".")[0] == "output"
+            and (rest == "output" or word not in self.plain)
+        ):
+            return f"steps.{step_id(word)}.{rest}"
+        return None
+
+
+def _said(signal: str) -> str:
+    """Return the pattern for a deliberate word in an answer: in tags, on a separate line, or at the end."""
+    word = re.sub(r"([^\w\s])", r"\\\1", signal)
+    pattern = rf">\s*{word}\s*</|(?:^|\n)\s*{word}\s*(?:\n|$)|{word}[\s.,;:!?]*$"
+    return cel_text(pattern)
+
+
+def convert(source: ForeignFile) -> ConversionResult:
+    """Return a workflow of Archon as a recipe."""
+    return _Archon(source).convert()

@@ -1,0 +1,628 @@
+"""A foreign workflow while it is read: its tree with lines, and the parts that were not converted.
+
+Rules
+* Nothing is lost silently: a key that was not read is listed with its line when its object was read.
+* Nothing is executed or fetched. Only the file is read and, if the format requires it, files next to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from msgspec import Struct
+
+from fanfold.errors import AuthorError
+from fanfold.language import tree
+from fanfold.language.tree import Mapping, Node, Scalar, plain
+from fanfold.language.yaml_text import FORBIDDEN, TextFormat, parse_yaml
+
+MAX_BYTES = 1024 * 1024
+UNWRITTEN = "to_be_written"
+"""The key of a step that could not be converted. `check` refuses it, so that it is never run or paid for."""
+FORMAT = TextFormat(name="workflow", max_bytes=MAX_BYTES, clean_text=False, clean_values=False)
+_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_FOR = (
+    r"(?sa)\{%-?\s*for\s+(?P<item>\w+)\s+in\s+(?P<list>[\w.\[\]]+)\s*-?%\}(?P<body>(?:(?!\{%).)*)"
+    r"\{%-?\s*endfor\s*-?%\}"
+)
+_CLOSES = r"(?a)\{%[-+]?\s*(?:else|elif|end\w+)\b"
+_GIT = r"\bgit\s+(?:-C\s+\S+\s+)?(?:commit|push|checkout|switch|merge|rebase|worktree|tag|stash)\b"
+_NETWORK = r"\b(?:gh|curl|wget|npm|npx|pnpm|yarn|pip|docker|ssh)\s|\bgit\s+(?:push|fetch|pull|clone)\b"
+_DELIVERS = r"\bgit\s+(?:commit|push)\b|\bgh\s+pr\s+(?:create|merge)\b"
+_NOT = r"(?i)\b(?:not|never|no|without|don't|before|avoid)\b"
+_AS_JSON = r"(?a)\s*\|\s*(?:to)?json(?:\(\))?\Z"
+_PATH = r"(?a)[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*"
+
+
+class Loss(Struct, frozen=True, order=True):
+    """A part that was not converted: its line, its content, and what to do about it."""
+
+    line: int
+    what: str
+    why: str = ""
+    file: str = ""
+    """The file next to the workflow that contains it; empty for the workflow itself."""
+
+
+class ConversionResult(Struct, frozen=True):
+    """A recipe as plain data, and its missing parts."""
+
+    recipe: dict[str, Any]
+    lost: list[Loss]
+    text: str = ""
+    """The recipe as text, if the file already was a recipe; its comments are kept."""
+
+
+class ForeignFile:
+    """One file and the results of reading it."""
+
+    def __init__(
+        self,
+        data: bytes,
+        file: str,
+        beside: Callable[[str], bytes | None],
+        roles: Collection[str] = (),
+    ) -> None:
+        self.file = file
+        self.roles = roles
+        """Names that a step can use as its role here."""
+        self.beside = beside
+        """Returns the bytes of another file, relative to this one; None if it does not exist."""
+        self.text = data.decode("utf-8", "replace")
+        self.lost: list[Loss] = []
+        self._read_to: dict[tuple[int, str], int] = {}
+        self.given_up: set[int] = set()
+        """The positions of lost parts, so that each is reported once."""
+
+    def tree(self) -> Mapping:
+        found, _, report = parse_yaml(self.text.encode(), self.file, FORMAT)
+        if not isinstance(found, Mapping) or not report.ok:
+            first = next((one for one in report.diagnostics if one.severity == "error"), None)
+            where = f":{first.range.start.line}" if first is not None else ""
+            message = first.message if first is not None else "it is not a map of keys"
+            hint = first.help if first is not None else ""
+            raise AuthorError("convert.unreadable", f"{self.file}{where}: {message}", hint=hint)
+        return found
+
+    def line(self, node: Node) -> int:
+        return self.text.count("\n", 0, node.start) + 1
+
+    def lose_inside(self, node: Node, words: str, what: str, why: str) -> None:
+        """Report lost words of a text, at their line; each call reports the next occurrence."""
+        key = (node.start, words)
+        place = self.text.find(words, self._read_to.get(key, node.start), node.end)
+        self._read_to[key] = place + 1 if place >= 0 else node.end
+        self.lose(node if place < 0 else self.text.count("\n", 0, place) + 1, what, why)
+
+    def lose(self, at: Node | int, what: str, why: str = "") -> None:
+        self.lost.append(Loss(at if isinstance(at, int) else self.line(at), what, why))
+
+
+class Reader:
+    """One object of the file: keys are read, and all other keys are lost."""
+
+    def __init__(self, source: ForeignFile, node: Mapping, what: str) -> None:
+        self.source = source
+        self.node = node
+        self.what = what
+        self._taken: set[str] = set()
+
+    def get(self, name: str) -> Node | None:
+        self._taken.add(name)
+        found = self.node.get(name)
+        return None if isinstance(found, Scalar) and found.value is None else found
+
+    def text(self, name: str) -> str:
+        found = self._of(Scalar, name, "it is no text")
+        return found.text if isinstance(found, Scalar) else ""
+
+    def value(self, name: str) -> Any:
+        """Return any value; the caller converts all of it."""
+        found = self.get(name)
+        return None if found is None else plain(found)
+
+    def whole(self, name: str) -> int | None:
+        """Return a whole number."""
+        found = self._of(Scalar, name, "it is no whole number")
+        if isinstance(found, Scalar) and type(found.value) is int:
+            return found.value
+        if isinstance(found, Scalar):
+            self.lose(name, "it is no whole number")
+        return None
+
+    def flag(self, name: str) -> bool:
+        found = self._of(Scalar, name, "it is neither true nor false")
+        if isinstance(found, Scalar) and not isinstance(found.value, bool):
+            self.lose(name, "it is neither true nor false")
+        return isinstance(found, Scalar) and found.value is True
+
+    def map(self, name: str) -> Mapping | None:
+        """Return an inner object."""
+        found = self._of(Mapping, name, "it is no object")
+        return found if isinstance(found, Mapping) else None
+
+    def inner(self, name: str) -> Reader | None:
+        """Return the reader of an inner object."""
+        found = self.map(name)
+        return None if found is None else Reader(self.source, found, f"{self.what}: {name}")
+
+    def objects(self, name: str) -> list[Mapping]:
+        found = self._of(tree.Sequence, name, "it is no list")
+        items = found.items if isinstance(found, tree.Sequence) else []
+        for one in items:
+            if not isinstance(one, Mapping):
+                self._lose_once(one, f"{self.what}: an item of {name}", "it is no object")
+        return [one for one in items if isinstance(one, Mapping)]
+
+    def texts(self, name: str) -> list[str]:
+        found = self.get(name)
+        if isinstance(found, Scalar):
+            return [found.text]
+        items = found.items if isinstance(found, tree.Sequence) else []
+        if isinstance(found, Mapping):
+            self.lose(name, "it is no list")
+        for one in items:
+            if not isinstance(one, Scalar):
+                self._lose_once(one, f"{self.what}: an item of {name}", "it is no text")
+        return [one.text for one in items if isinstance(one, Scalar)]
+
+    def _of(self, kind: type[Node], name: str, why: str) -> Node | None:
+        """Return the value of a key if it has the requested kind; any other value is lost."""
+        found = self.get(name)
+        if found is not None and not isinstance(found, kind):
+            self.lose(name, why)
+            return None
+        return found
+
+    def lose(self, name: str, why: str) -> None:
+        """Report a key as lost, if it exists."""
+        found = self.node.key(name)
+        self._taken.add(name)
+        if found is not None:
+            self._lose_once(found, f"{self.what}: {name}", why)
+
+    def _lose_once(self, at: Node, what: str, why: str) -> None:
+        """Report a lost key once, because it may be requested again."""
+        if at.start not in self.source.given_up:
+            self.source.given_up.add(at.start)
+            self.source.lose(at, what, why)
+
+    def heading(self) -> dict[str, Any]:
+        """Return a recipe that starts with the name and description of this object."""
+        recipe: dict[str, Any] = {"name": slug(self.text("name"))}
+        if self.text("description"):
+            recipe["description"] = " ".join(self.text("description").split())
+        return recipe
+
+    def pass_over(self, *names: str) -> None:
+        """Skip keys that a recipe does not need."""
+        self._taken |= set(names)
+
+    def done(self) -> None:
+        """Report all keys that were not read as lost."""
+        for word, _ in self.node.entries:
+            if word.text not in self._taken:
+                self.source.lose(word, f"{self.what}: {word.text}", "recipes have nothing like it")
+
+
+def step_id(name: str) -> str:
+    """Return a name as the id of a step."""
+    found = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "step"
+    return found[:120]
+
+
+def slug(name: str) -> str:
+    """Return a name as the name of a recipe."""
+    return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:64] or "converted"
+
+
+def rewrite(
+    text: str,
+    resolve: Callable[[str], str | None],
+    lose: Callable[[str], None],
+    lose_form: Callable[[str], None],
+) -> str:
+    """Return a text with `{{ path }}` placeholders in our names; other placeholders stay text and are lost.
+
+    A loop over a list becomes the list itself; its additions to the items are lost.
+    """
+
+    def hole(found: re.Match[str]) -> str:
+        inside = re.sub(_AS_JSON, "", found[1].strip())  # values other than text are inserted as JSON anyway
+        path = resolve(inside) if re.fullmatch(_PATH, inside) else None
+        if path is None:
+            lose(f"{{{{{found[1]}}}}}")
+            return f"\\{{{{{found[1]}}}}}"
+        return f"{{{{{path}}}}}"
+
+    text = re.sub(_FOR, lambda found: _as_list(found, resolve, lose_form), text)
+    for logic in re.findall(r"\{%.*?%\}", text[: _last_end(text, "%}")], re.DOTALL):
+        if not re.match(_CLOSES, logic):  # it belongs to the logic that it closes
+            lose(logic)
+    end = _last_end(text, "}}")
+    return _HOLE.sub(hole, text[:end]) + text[end:]
+
+
+def _as_list(
+    found: re.Match[str], resolve: Callable[[str], str | None], lose_form: Callable[[str], None]
+) -> str:
+    """Return a loop that only shows each item of a list as the list itself; other loops unchanged."""
+    path = resolve(found["list"])
+    shown = [hole[1].strip() for hole in _HOLE.finditer(found["body"])]
+    own = all(re.match(rf"(?:{re.escape(found['item'])}|loop)\b", one) for one in shown)
+    if path is None or not shown or not own or "{%" in found["body"]:
+        return found[0]
+    added = _HOLE.sub("", found["body"]).strip(" \t\r\n-*.):")
+    if added or any(one not in (found["item"], "loop.index", "loop.index0") for one in shown):
+        lose_form(found[0].partition("%}")[0] + "%}")
+    return f"{{{{ {found['list']} }}}}"
+
+
+def program_rights(text: str) -> dict[str, Any]:
+    """Return the permissions that a program needs here and has by default elsewhere: files and network.
+
+    Commits of git are not merged, so a step that commits or changes branches must be written by hand.
+    """
+    rights: dict[str, Any] = {"write_set": ["**/*"]}
+    if re.search(_NETWORK, text):
+        rights["network"] = True
+    if re.search(_GIT, text):
+        rights[UNWRITTEN] = "commits and branches of git are made by a `deliver` step"
+    return rights
+
+
+def not_for_agents(prompt: str) -> list[tuple[str, str]]:
+    """Return requests in a prompt that agents cannot do here: the words, and what to do instead."""
+    asked = (
+        (_GIT, "commits and branches of agents are not kept: a `deliver` step makes them"),
+        (_NETWORK, "agents reach the network only with a role that allows it"),
+    )
+    return [(" ".join(found[0].split()), why) for words, why in asked if (found := re.search(words, prompt))]
+
+
+def delivers(prompt: str) -> bool:
+    """Return whether a prompt requests a commit, push or pull request, which a `deliver` step does here."""
+    for found in re.finditer(_DELIVERS, prompt):
+        before = prompt[max(0, found.start() - 40) : found.start()].rpartition("\n")[2]
+        if re.search(_NOT, before) is None:
+            return True
+    return False
+
+
+def not_for_programs(step: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the same for a command, which sees neither the user's folder nor environment variables."""
+    said = " ".join((step.get("shell", ""), *step.get("run", ())))
+    why = "commands see no login of yours: name `GH_TOKEN` in `env_vars`"
+    return [("gh", why)] if re.search(r"\bgh\s+[a-z]", said) else []
+
+
+def unread(condition: str) -> str:
+    """Return an expression that `check` refuses, in place of a condition that could not be read."""
+    return f"{UNWRITTEN}({json.dumps(condition, ensure_ascii=False)})"
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a rewritten text has no syntax left that only the other system understands."""
+    return "\\{{" not in text and not ("{%" in text and "%}" in text)
+
+
+def holes_of(text: str) -> list[re.Match[str]]:
+    """Return all `{{ }}` placeholders."""
+    return list(_HOLE.finditer(text, 0, _last_end(text, "}}")))
+
+
+def _last_end(text: str, sign: str) -> int:
+    """Return the last possible end of a construct, because a search after it would scan the rest in vain."""
+    return text.rfind(sign) + len(sign)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Conditions and values of other languages as CEL: names, operators, quotes. Anything else is not converted.
+
+NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
+"""The longest number that expressions certainly accept."""
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<number>{NUMBER})"
+    r"|(?P<path>\$?[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)(?P<length>\s*\|\s*length\b)?"
+    r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)|\[|\]|,|-))",
+    re.ASCII,
+)
+_VALUES = {
+    "true": "true", "false": "false", "True": "true", "False": "false", "null": "null", "None": "null",
+    "none": "null",
+}  # fmt: skip
+_RESERVED = frozenset({"and", "or", "not", "in", "is", "if", "else"})
+_COMPARISONS = {one: one for one in ("==", "!=", "<=", ">=", "<", ">", "in")} | {"===": "==", "!==": "!="}
+_MAX_DEPTH = 50
+_ESCAPE = r"\\(.)"
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
+_LITERAL = rf"""'[^'\\]*'|"[^"\\]*"|-?{NUMBER}|true|false"""
+_OTHERWISE = (
+    rf"(?a)(?P<path>[\w.\[\]-]+)\s*(?:\|\s*default\(\s*(?P<given>{_LITERAL})\s*(?:,\s*true\s*)?\)"
+    rf"|or\s+(?P<or>{_LITERAL}))"
+)
+_IF, _ELSE = (re.compile(rf"(?<!\s)\s+{word}\s") for word in ("if", "else"))
+
+
+def to_cel(text: str, resolve: Callable[[str], str | None]) -> str | None:
+    """Return the condition as our expression; None if a part has no counterpart here."""
+    inside = text.strip()
+    if inside.startswith("{{") and inside.endswith("}}"):
+        inside = inside[2:-2].strip()
+    tokens: list[re.Match[str]] = []
+    at = 0
+    while at < len(inside):
+        found = _TOKEN.match(inside, at)
+        if found is None:
+            return None
+        tokens.append(found)
+        at = found.end()
+    try:
+        return _Condition(tokens, resolve).read()
+    except _NoCounterpartError:
+        return None
+
+
+class _NoCounterpartError(Exception):
+    """A part that is not a condition here."""
+
+
+class _Condition:
+    """Parses a condition by precedence: `or`, `and`, `not`, one comparison, values."""
+
+    def __init__(self, tokens: list[re.Match[str]], resolve: Callable[[str], str | None]) -> None:
+        self._tokens = tokens
+        self._resolve = resolve
+        self._at = 0
+        self._depth = 0
+
+    def read(self) -> str:
+        found = self._either()
+        if self._at < len(self._tokens):
+            raise _NoCounterpartError
+        return found
+
+    def _next(self) -> str:
+        return self._tokens[self._at][0].strip() if self._at < len(self._tokens) else ""
+
+    def _takes(self, *words: str) -> bool:
+        found = self._next() in words
+        self._at += found
+        return found
+
+    def _either(self) -> str:
+        parts = [self._both()]
+        while self._takes("or", "||"):
+            parts.append(self._both())
+        return " || ".join(parts)
+
+    def _both(self) -> str:
+        parts = [self._negated()]
+        while self._takes("and", "&&"):
+            parts.append(self._negated())
+        return " && ".join(parts)
+
+    def _negated(self) -> str:
+        turned = False
+        while self._takes("not"):
+            turned = not turned
+        found = self._compared()
+        return f"!({found})" if turned else found
+
+    def _compared(self) -> str:
+        left = self._value()
+        if self._takes("is"):
+            sign = "!=" if self._takes("not") else "=="
+            if not self._takes("none", "None", "null"):
+                raise _NoCounterpartError
+            return f"{left} {sign} null"
+        if self._takes("not"):
+            if self._next() != "in":
+                raise _NoCounterpartError
+            self._at += 1
+            return f"!({left} in {self._value()})"
+        sign = self._next()
+        if sign not in _COMPARISONS:
+            return left
+        self._at += 1
+        return f"{left} {_COMPARISONS[sign]} {self._value()}"
+
+    def _value(self) -> str:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _NoCounterpartError
+        found = self._one_value()
+        self._depth -= 1
+        return found
+
+    def _one_value(self) -> str:
+        if self._takes("!"):
+            return f"!{self._value()}"
+        if self._takes("("):
+            found = self._either()
+            self._close(")")
+            return f"({found})"
+        if self._takes("["):
+            items = [] if self._next() == "]" else [self._value()]
+            while items and self._takes(","):
+                items.append(self._value())
+            self._close("]")
+            return f"[{', '.join(items)}]"
+        minus = "-" if self._takes("-") else ""
+        if self._at >= len(self._tokens):
+            raise _NoCounterpartError
+        token = self._tokens[self._at]
+        self._at += 1
+        if token["number"] is not None:
+            return minus + token["number"]
+        if minus or token["sign"] is not None:
+            raise _NoCounterpartError
+        if token["string"] is not None:
+            return cel_text(_unescaped(token["string"][1:-1]))
+        return self._named(token)
+
+    def _close(self, sign: str) -> None:
+        if not self._takes(sign):
+            raise _NoCounterpartError
+
+    def _named(self, token: re.Match[str]) -> str:
+        path = token["path"]
+        word = None if path in _RESERVED else _VALUES.get(path) or self._resolve(path)
+        if word is None:
+            raise _NoCounterpartError
+        word = in_cel(word) if "." in word else word
+        return f"size({word})" if token["length"] else word
+
+
+def _unescaped(text: str) -> str:
+    """Return a quoted text; escapes that differ between the languages are not converted."""
+    if any(one not in _ESCAPED for one in re.findall(_ESCAPE, text)):
+        raise _NoCounterpartError
+    return re.sub(_ESCAPE, lambda found: _ESCAPED[found[1]], text)
+
+
+def cel_text(text: str) -> str:
+    """Return a text in the notation of expressions, on one line and without forbidden characters."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+
+
+def in_cel(path: str) -> str:
+    """Return a path in the notation of expressions: `-` in a name is `_`."""
+    return path.replace("-", "_")
+
+
+def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
+    """Return the value of a text as CEL; None if a part has no counterpart here."""
+    if "{%" in text:
+        return None
+    holes = holes_of(text)
+    if not holes:
+        return cel_text(text)
+    if len(holes) == 1 and holes[0][0] == text.strip():
+        return _expression(holes[0][1].strip(), resolve)
+    parts: list[str] = []
+    at = 0
+    for hole in holes:
+        found = _expression(hole[1].strip(), resolve)
+        if found is None:
+            return None
+        before = text[at : hole.start()]
+        parts += [cel_text(before)] if before else []
+        parts.append(f"string({found})")
+        at = hole.end()
+    parts += [cel_text(text[at:])] if text[at:] else []
+    return " + ".join(parts)
+
+
+def _expression(text: str, resolve: Callable[[str], str | None], depth: int = 0) -> str | None:
+    if depth > _MAX_DEPTH:
+        return None
+    otherwise = re.fullmatch(_OTHERWISE, text)
+    if otherwise is not None:
+        path = resolve(otherwise["path"])
+        if path is None:
+            return None
+        name = in_cel(path)
+        # An empty value counts as missing only for `or`.
+        instead = to_cel(otherwise["given"] or otherwise["or"], resolve)
+        missing = f"{name} == null" if otherwise["given"] else f'{name} == null || {name} == ""'
+        return f"{missing} ? {instead} : {name}"
+    when = _IF.search(text)
+    other = None if when is None else _ELSE.search(text, when.end())
+    if when is not None and other is not None:
+        words = (text[when.end() : other.start()], text[: when.start()], text[other.end() :])
+        parts = [_expression(one.strip(), resolve, depth + 1) for one in words]
+        return None if None in parts else f"({parts[0]}) ? ({parts[1]}) : ({parts[2]})"
+    if re.search(r"(?<![\w'\"])(?:or|and)(?![\w'\"])", text):
+        return None  # `or` and `and` of values, not of conditions: the result depends on empty values
+    return to_cel(text, resolve)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Conversion of consecutive steps to a loop: other steps then read the output of the loop.
+
+_REFERENCE = r"(?a)(?<![\w.])steps\.([A-Za-z0-9][\w-]*)\.output((?:\.[\w-]+|\[\d+\])*)"
+_LOOPS_HOLE = r"(?a)(?<!\\)\{\{\s*steps\.([A-Za-z0-9][\w-]*)\.output((?:\.[\w-]+|\[\d+\])*)\s*\}\}"
+
+
+class FoundLoop(Struct, frozen=True):
+    """Steps that are repeated until an expression is true."""
+
+    inside: tuple[str, ...]
+    """Their ids, in order."""
+    until: str
+    most: int
+    goes_on: bool = False
+    """Whether the following steps run even if it never becomes true."""
+
+
+def as_loop(
+    steps: list[dict[str, Any]], loop: FoundLoop, output: dict[str, str]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the steps with those of the loop in a group, and the recipe's output with new references."""
+    ids = [step["id"] for step in steps]
+    start, end = ids.index(loop.inside[0]), ids.index(loop.inside[-1])
+    inner = steps[start : end + 1]
+    name = f"{in_cel(loop.inside[0])}_loop"
+    inside = {step["id"] for step in inner}
+    moved: tuple[str, ...] = ("depends_on", "when")
+    outer = {key: inner[0].pop(key) for key in moved if key in inner[0]}
+    group: dict[str, Any] = {"id": name, **outer}
+    group["repeat"] = {"until": loop.until, "max_iterations": loop.most}
+    if loop.goes_on:
+        group["repeat"]["on_exhausted"] = "continue"
+    group["steps"] = inner
+    group["output"] = {step["id"]: f"steps.{step['id']}.output" for step in inner}
+    rest = [_renamed(step, inside, name) for step in steps[end + 1 :]]
+    return [*steps[:start], group, *rest], _renamed(output, inside, name)
+
+
+def referred(text: str) -> list[str]:
+    """Return the steps whose output a text refers to."""
+    return [found[1] for found in re.finditer(_REFERENCE, text)]
+
+
+def looking_back(value: Any, later: list[str], inside: Collection[str], lose: Callable[[str], None]) -> Any:
+    """Return a value without references to later steps; in a loop they refer to the previous round.
+
+    Elsewhere they stay as text and are lost.
+    """
+    if isinstance(value, dict):
+        return {key: looking_back(one, later, inside, lose) for key, one in value.items()}
+    if isinstance(value, list):
+        return [looking_back(one, later, inside, lose) for one in value]
+    if not isinstance(value, str):
+        return value
+
+    def hole(found: re.Match[str]) -> str:
+        if found[1] not in later:
+            return found[0]
+        if found[1] in inside:
+            return f"{{{{feedback.{found[1]}{found[2]}}}}}"
+        lose(found[0])
+        return f"\\{found[0]}"
+
+    return re.sub(_LOOPS_HOLE, hole, value)
+
+
+def _renamed(value: Any, inside: set[str], group: str) -> Any:
+    if isinstance(value, dict):
+        renamed: dict[str, Any] = {
+            key: list(dict.fromkeys(group if one in inside else one for one in inner))
+            if key == "depends_on" and isinstance(inner, list)
+            else _renamed(inner, inside, group)
+            for key, inner in value.items()
+        }
+        return renamed
+    if isinstance(value, list):
+        return [_renamed(one, inside, group) for one in value]
+    if isinstance(value, str):
+        for one in sorted(inside, key=len, reverse=True):
+            for spelled, named in ((one, group), (in_cel(one), in_cel(group))):
+                value = value.replace(f"steps.{spelled}.output", f"steps.{named}.output.{spelled}")
+                value = value.replace(f"steps.{spelled}.status", f"steps.{named}.status")
+    return value

@@ -1,0 +1,551 @@
+"""Parses TOML to the same tree as YAML, so that mistakes in role files have a line and a column.
+
+The standard library returns the values of TOML, but not their positions. So the text is read twice: `tomllib`
+checks it and returns the values, and the walk below finds the positions. Dates and times are kept as text,
+because JSON has none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import abc
+from typing import Any, NamedTuple, TypeAlias
+
+from fanfold.language.diagnostics import Diagnostic, Report, Source, Span, lines_of
+from fanfold.language.json_text import JSON, SettingsUnreadableError, line_end
+from fanfold.language.tree import INT_MAX, INT_MIN, Mapping, Node, Scalar, Sequence, character_map, resolve
+from fanfold.language.yaml_text import TextFormat, decode, parse_yaml
+
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_INDENT = re.compile(r"[ \t]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
+_QUOTED = re.compile(
+    r"'''(?s:.*?)'{3,5}(?!')|\"\"\"(?s:(?:\\.|[^\\])*?)\"{3,5}(?!\")|'[^'\n]*'|\"(?:\\.|[^\"\\\n])*\""
+)
+MAX_KEY_PARTS = 64
+_TOKEN = rf"(?P<part>{_QUOTED.pattern}|[A-Za-z0-9_-]+|[ \t]+)|(?P<dot>\.)|#[^\n]*|[^#.]"
+"""The tokens of keys: parts and dots; anything else ends a key."""
+_PLACE = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
+
+
+class _Leaf:
+    """The position of one value."""
+
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+
+
+class _Table:
+    """An unfinished table; later headers can add to it."""
+
+    __slots__ = ("end", "fields", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.fields: dict[str, tuple[Span, _Part]] = {}
+
+
+class _Array:
+    __slots__ = ("end", "items", "start")
+
+    def __init__(self, start: int, end: int, items: list[_Part]) -> None:
+        self.start = start
+        self.end = end
+        self.items = items
+
+
+_Part: TypeAlias = _Leaf | _Table | _Array
+
+
+def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None, Source, Report]:
+    """Parse one file; the tree is None if the text is not TOML.
+
+    >>> tree, source, report = parse_toml(b"[a]\\nb = [1, 'x']", "a.toml", Format(name="role"))
+    >>> source.position(tree.get("a").get("b").items[1].start)
+    Position(line=2, column=9)
+    """
+    import tomllib
+
+    report = Report(form.name)
+    source = decode(data, file, form, report)
+    if not report.ok:
+        return None, source, report
+    if (at := find_long_key(source.text)) is not None:
+        message = f"a key of the {form.name} has more than {MAX_KEY_PARTS} parts"
+        report.error(".too_deep", message, source, (at, at + 1))
+        return None, source, report
+    try:
+        values = tomllib.loads(source.text)
+        table = _TomlWalk(source.text, form.max_depth).document()
+    except tomllib.TOMLDecodeError as error:
+        report.error(".syntax", *_told(error, source))
+        return None, source, report
+    except RecursionError:
+        message = f"the {form.name} nests more than {form.max_depth} levels deep"
+        report.error(".too_deep", message, source, (0, 0))
+        return None, source, report
+    except ValueError:  # more digits than Python converts to an integer
+        report.error(".bad_value", "a number is too large", source, (0, 0))
+        return None, source, report
+    tree = _Builder(source, report).node(table, values)
+    assert isinstance(tree, Mapping)
+    return tree, source, report
+
+
+def find_long_key(text: str) -> int | None:
+    """Return where a key with more than `MAX_KEY_PARTS` parts ends; `tomllib` takes cubic time for one."""
+    parts = 1
+    for token in re.finditer(_TOKEN, text):
+        if token.lastgroup is None:
+            parts = 1
+        elif token.lastgroup == "dot":
+            parts += 1
+            if parts > MAX_KEY_PARTS:
+                return token.start()
+    return None
+
+
+def _told(error: ValueError, source: Source) -> tuple[str, Source, Span]:
+    message = str(error)
+    place = re.search(_PLACE, message)
+    at = len(source.text)
+    if place is not None and place[1] is not None:
+        at = source.offset(int(place[1]), int(place[2]))
+    return f"this is no TOML: {re.sub(_PLACE, '', message)}", source, (at, at + 1)
+
+
+class _TomlWalk:
+    """Finds the positions of all values in a valid TOML text."""
+
+    def __init__(self, text: str, max_depth: int) -> None:
+        self._text = text
+        self._at = 0
+        self._max_depth = max_depth
+
+    def document(self) -> _Table:
+        root = current = _Table(0, len(self._text))
+        while self._skip(_BLANK) < len(self._text):
+            if self._text[self._at] == "[":
+                current = self._header(root)
+            else:
+                self._pair(current, 1)
+        return root
+
+    def _header(self, root: _Table) -> _Table:
+        start, many = self._at, self._text.startswith("[[", self._at)
+        self._at += 1 + many
+        *path, (name, span) = self._keys()
+        self._at = self._text.index("]", self._at) + 1 + many
+        around = self._inside(root, path)
+        before = around.fields.get(name)
+        table = _Table(start, self._at)
+        if many and before is not None and isinstance(before[1], _Array):
+            before[1].items.append(table)
+        elif many:
+            around.fields[name] = (span, _Array(start, self._at, [table]))
+        elif before is not None and isinstance(before[1], _Table):
+            return before[1]
+        else:
+            around.fields[name] = (span, table)
+        return table
+
+    def _inside(self, table: _Table, path: list[tuple[str, Span]]) -> _Table:
+        """Return the table at a dotted key; for a list of tables the last one."""
+        if len(path) > self._max_depth:
+            raise RecursionError
+        for name, span in path:
+            _, found = table.fields.setdefault(name, (span, _Table(*span)))
+            inner = found.items[-1] if isinstance(found, _Array) else found
+            assert isinstance(inner, _Table), "nothing else can be entered"
+            table = inner
+        return table
+
+    def _pair(self, table: _Table, depth: int) -> None:
+        *path, (name, span) = self._keys()
+        self._at = self._text.index("=", self._at) + 1
+        self._inside(table, path).fields[name] = (span, self._value(depth + len(path)))
+
+    def _keys(self) -> list[tuple[str, Span]]:
+        keys = []
+        while True:
+            start = self._skip(_INDENT)
+            found = _QUOTED.match(self._text, start) or _BARE.match(self._text, start)
+            assert found is not None, "it is TOML"
+            self._at = found.end()
+            keys.append((_key(found[0]), (start, self._at)))
+            if self._text[self._skip(_INDENT)] != ".":
+                return keys
+            self._at += 1
+
+    def _value(self, depth: int) -> _Part:
+        start = self._skip(_INDENT)
+        if depth > self._max_depth:
+            raise RecursionError
+        if self._text[start] == "[":
+            return self._array(depth)
+        if self._text[start] == "{":
+            return self._inline_table(depth)
+        found = _QUOTED.match(self._text, start) or _PLAIN.match(self._text, start)
+        assert found is not None, "it is TOML"
+        self._at = found.end()
+        return _Leaf(start, self._at)
+
+    def _array(self, depth: int) -> _Array:
+        start, items = self._at, list[_Part]()
+        self._at += 1
+        while self._text[self._skip(_BLANK)] != "]":
+            items.append(self._value(depth + 1))
+            if self._text[self._skip(_BLANK)] == ",":
+                self._at += 1
+        self._at += 1
+        return _Array(start, self._at, items)
+
+    def _inline_table(self, depth: int) -> _Table:
+        table = _Table(self._at, self._at)
+        self._at += 1
+        while self._text[self._skip(_BLANK)] != "}":
+            self._pair(table, depth + 1)
+            if self._text[self._skip(_BLANK)] == ",":
+                self._at += 1
+        self._at += 1
+        table.end = self._at
+        return table
+
+    def _skip(self, what: re.Pattern[str]) -> int:
+        found = what.match(self._text, self._at)
+        self._at = found.end() if found else self._at
+        return self._at
+
+
+def _key(written: str) -> str:
+    if written[0] not in "\"'":
+        return written
+    import tomllib
+
+    return next(iter(tomllib.loads(f"{written} = 0")))
+
+
+class _Builder:
+    """Combines values and positions."""
+
+    def __init__(self, source: Source, report: Report) -> None:
+        self._source = source
+        self._report = report
+
+    def node(self, part: _Part, value: Any) -> Node:
+        if isinstance(part, _Table):
+            entries = [
+                (Scalar(name, name, *span, "", self._source.text), self.node(inner, value[name]))
+                for name, (span, inner) in part.fields.items()
+            ]
+            return Mapping(entries, part.start, part.end)
+        if isinstance(part, _Array):
+            items = [self.node(inner, one) for inner, one in zip(part.items, value, strict=True)]
+            return Sequence(items, part.start, part.end)
+        text = self._source.text
+        written = text[part.start : part.end]
+        if isinstance(value, str):
+            style = written[:3] if written[:3] in ("'''", '"""') else written[0]
+            return Scalar(value, value, part.start, part.end, style, text)
+        if not isinstance(value, bool | int | float):  # a date or a time
+            return Scalar(written, written, part.start, part.end, "", text)
+        if isinstance(value, float) and value - value != 0:
+            message = "infinity and NaN are not allowed: JSON has no such numbers"
+            self._report.error(".bad_value", message, self._source, (part.start, part.end))
+        elif not isinstance(value, bool) and not INT_MIN <= value <= INT_MAX:
+            message = "the integer does not fit in 64 bits"
+            self._report.error(".bad_value", message, self._source, (part.start, part.end))
+        return Scalar(value, written, part.start, part.end, "", text)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Editing of one table in a TOML file: the configuration of a program that agents use.
+#
+# The table is a separate block of lines, from its header to the next. Comments, order and unknown keys of
+# everything else stay unchanged. The result of an edit is parsed again, and an edit that would change
+# anything else is refused.
+
+_HEADER = r"^[ \t]*\["
+
+
+def set_table(text: str, path: abc.Sequence[str], values: abc.Mapping[str, JSON]) -> str:
+    """Return the text with a table of these values; unchanged if it is already there."""
+    before = _read(text)
+    if _inside(before, path) == values:
+        return text
+    rest = remove_table(text, path)
+    table = [f"[{'.'.join(path)}]", *(f"{key} = {_written(one)}" for key, one in values.items())]
+    gap = [] if not rest.strip() else [""] if rest.endswith("\n") else ["", ""]
+    added = line_end(text).join([*gap, *table, ""])
+    return _checked(f"{rest}{added}", _with(_read(rest), path, dict(values)))
+
+
+def table_at(text: str, path: abc.Sequence[str]) -> JSON:
+    """Return the table under a path of keys; None if there is none."""
+    return _inside(_read(text), path)
+
+
+def remove_table(text: str, path: abc.Sequence[str]) -> str:
+    """Return the text without a table and the tables inside it; unchanged if there is none."""
+    before = _read(text)
+    if _inside(before, path) is None:
+        return text
+    lines = text.splitlines(keepends=True)
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        if re.match(_HEADER, line):
+            inside = _named(line)[: len(path)] == list(path)
+        if not inside:
+            kept.append(line)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    return _checked("".join(kept), _with(before, path, None))
+
+
+def _named(line: str) -> list[str]:
+    """Return the keys of a header."""
+    try:
+        value: JSON = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return []
+    names: list[str] = []
+    while isinstance(value, dict) and value:
+        name, value = next(iter(value.items()))
+        names.append(name)
+        if isinstance(value, list):
+            value = value[0]
+    return names
+
+
+def _read(text: str) -> dict[str, JSON]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise SettingsUnreadableError from None
+
+
+def _inside(value: JSON, path: abc.Sequence[str]) -> JSON:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _with(value: dict[str, JSON], path: abc.Sequence[str], new: JSON) -> dict[str, JSON]:
+    """Return a copy with another value under a path; None removes it, and tables that become empty."""
+    head, *rest = path
+    inner = value.get(head)
+    changed = _with(inner if isinstance(inner, dict) else {}, rest, new) if rest else new
+    copied = {key: one for key, one in value.items() if key != head}
+    return copied if changed in (None, {}) else {**copied, head: changed}
+
+
+def _checked(text: str, expected: dict[str, JSON]) -> str:
+    """Return the text if it has exactly the expected content, because not every table is a block of lines."""
+    if _read(text) != expected:
+        raise SettingsUnreadableError
+    return text
+
+
+def _written(value: JSON) -> str:
+    # Strings, numbers, booleans and lists of JSON are valid TOML.
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_written(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Front matter: the `---` block of keys at the top of a markdown file, as the same tree as a recipe's.
+#
+# Authors write such blocks by hand and rarely quote (`description: Use when: tests fail`), which YAML
+# refuses. So a block that is valid YAML is read as YAML. In any other block, each key is read separately, and
+# plain text is accepted. A value that cannot be read in either way is kept as text, with a diagnostic in
+# `unread` for callers that need the key.
+#
+# A caller can name keys with prose (`Habits`). Their text continues over lines that are not indented, up to
+# the next known key, and is text whatever quotes it contains. For other keys such a line is refused, because
+# it could be a key that restricts the role.
+
+MAX_KEYS = 100
+_KEY = r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+|$)"
+_FENCE = r"---[ \t]*$"
+_BLOCK = re.compile(r"[ \t]*:[ \t]*[|>][-+\d]*[ \t]*(?:#.*)?$", re.MULTILINE)
+_STRUCTURED = ("[", "{", '"', "'", "|", ">")
+
+
+class Habits(NamedTuple):
+    """Common ways to write files of one kind by hand."""
+
+    known: frozenset[str] = frozenset()
+    """Keys that end a text, in lower case."""
+    prose: frozenset[str] = frozenset()
+    """Keys whose values are text for people."""
+    repeated: frozenset[str] = frozenset()
+    """Keys that can occur twice, because they have no effect; the last one is used."""
+
+
+NO_HABITS = Habits()
+INDENT = "indent it, so that it belongs to the key above"
+
+
+class FrontMatter(NamedTuple):
+    """A file with front matter; without a `tree` it has none that can be read."""
+
+    tree: Mapping | None
+    body: str
+    source: Source
+    report: Report
+    unread: dict[str, Diagnostic]
+    """By key: why its value could only be read as text."""
+
+
+def parse_front_matter(data: bytes, file: str, form: TextFormat, habits: Habits = NO_HABITS) -> FrontMatter:
+    """Parse one file.
+
+    >>> found = parse_front_matter(b"---\\ntools: [Read, Grep]\\n---\\nLook.", "a.md", Format(name="role"))
+    >>> found.tree.get("tools").items[1].text, found.body
+    ('Grep', 'Look.')
+    """
+    report = Report(form.name)
+    source = decode(data, file, form, report)
+    fences = _fences(source, report) if report.ok else None
+    if fences is None:
+        return FrontMatter(None, "", source, report, {})
+    start, end, rest = fences
+    body = source.text[rest:]
+    whole = _read_front_matter(source, (start, end), form)
+    if isinstance(whole, Mapping):
+        return FrontMatter(whole, body, source, report, {})
+    unread: dict[str, Diagnostic] = {}
+    entries: list[tuple[Scalar, Node]] = []
+    for key, span in _Chunks(source, report, habits).read(start, end):
+        found = _value(source, key, span, form, is_prose=key.text in habits.prose)
+        if isinstance(found, Diagnostic) and key.text in habits.prose and _is_quoted(source, key.end):
+            found = _text(source, key.end, span[1])
+        if isinstance(found, Diagnostic):
+            unread[key.text] = found
+            found = _text(source, key.end, span[1])
+        entries.append((key, found))
+    return FrontMatter(Mapping(entries, start, end), body, source, report, unread)
+
+
+def _fences(source: Source, report: Report) -> tuple[int, int, int] | None:
+    """Return where the block starts and ends, and where the text below starts."""
+    lines = lines_of(source.text, 0, len(source.text))
+    first = next((one for one in lines if source.text[one[0] : one[1]].strip()), (0, 0, 0))
+    if not re.match(_FENCE, source.text[first[0] : first[1]]):
+        message = 'there is no front matter: the file must begin with a "---" line'
+        report.error(".syntax", message, source, first[:2])
+        return None
+    for start, end, after in lines:
+        if re.match(_FENCE, source.text[start:end]):
+            return first[2], start, after
+    last = len(source.text.rstrip())
+    report.error(".syntax", 'the front matter is not closed by a "---" line', source, (last, last))
+    return None
+
+
+class _Chunks:
+    """Each key with its lines: its own, and those below that are indented or list items."""
+
+    def __init__(self, source: Source, report: Report, habits: Habits) -> None:
+        self._source = source
+        self._report = report
+        self._habits = habits
+        self._found: dict[str, tuple[Scalar, Span]] = {}
+        self._current = ""
+
+    def read(self, start: int, end: int) -> list[tuple[Scalar, Span]]:
+        text = self._source.text
+        for at, stop, after in lines_of(text, start, end):
+            line = text[at:stop]
+            key = re.match(_KEY, line)
+            if not line.strip() or self._is_comment(line):
+                continue  # part of a value only if the value continues after it
+            if self._current and self._goes_on(line, key[1] if key else ""):
+                word, span = self._found[self._current]
+                self._found[self._current] = (word, (span[0], after))
+            elif key is None:
+                self._report.error(".syntax", 'expected "key: value"', self._source, (at, stop), INDENT)
+            elif key[1] in self._found and key[1] not in self._habits.repeated:
+                self._refuse_second(key[1], (at, at + key.end(1)))
+            elif len(self._found) == MAX_KEYS:
+                self._report.error(".too_large", f"more than {MAX_KEYS} keys", self._source, (at, stop))
+                break
+            else:
+                self._current = key[1]
+                word = Scalar(key[1], key[1], at, at + key.end(1), "", text)
+                self._found[self._current] = (word, (at, after))
+        return list(self._found.values())
+
+    def _is_comment(self, line: str) -> bool:
+        """Return whether a line is a comment; in a block of text it is a normal line."""
+        if not line.lstrip().startswith("#"):
+            return False
+        if line[0] == "#" or not self._current:
+            return True
+        word, _ = self._found[self._current]
+        return _BLOCK.match(self._source.text, word.end) is None
+
+    def _goes_on(self, line: str, key: str) -> bool:
+        """Return whether a line belongs to the key above it."""
+        if line[0] in " \t-]}":
+            return True
+        return self._current in self._habits.prose and key.lower() not in self._habits.known
+
+    def _refuse_second(self, key: str, at: Span) -> None:
+        line_before = self._source.position(self._found[key][0].start).line
+        message = f'key "{key}" is already given at line {line_before}'
+        self._report.error(".duplicate_key", message, self._source, at, "remove one of them")
+
+
+def _is_quoted(source: Source, colon: int) -> bool:
+    return source.text[source.text.index(":", colon) + 1 :].lstrip(" \t").startswith(("'", '"'))
+
+
+def _value(source: Source, key: Scalar, span: Span, form: TextFormat, *, is_prose: bool) -> Node | Diagnostic:
+    """Return the value of one key: YAML if it is valid YAML, otherwise plain text."""
+    rest = source.text[key.end + 1 : span[1]].lstrip(" \t")
+    structured = rest.startswith(_STRUCTURED) and not rest.startswith("{{")
+    is_text = not structured and rest[:1] not in ("\n", "\r", "#", "")
+    if is_text and is_prose:
+        return _text(source, key.end, span[1])
+    read = _read_front_matter(source, span, form)
+    if isinstance(read, Mapping):
+        return read.entries[0][1]
+    return _text(source, key.end, span[1]) if is_text else read
+
+
+def _read_front_matter(source: Source, span: Span, form: TextFormat) -> Mapping | Diagnostic:
+    """Return a part of the file as YAML, with correct positions: everything before it is blanked."""
+    written = source.text[span[0] : span[1]]
+    if not written.strip():
+        return Mapping([], *span)
+    before = re.sub(r"[^\r\n]", " ", source.text[: span[0]])
+    tree, _, report = parse_yaml((before + written).encode(), source.file, form)
+    if isinstance(tree, Mapping) and report.ok:
+        return tree
+    if report.ok:
+        report.error(".syntax", "this is no list of keys", source, span)
+    return report.diagnostics[0]
+
+
+def _text(source: Source, colon: int, end: int) -> Scalar:
+    """Return the text after the colon, with its lines joined."""
+    start = source.text.index(":", colon) + 1
+    written = source.text[start:end]
+    start += len(written) - len(written.lstrip())
+    end = start + len(written.strip())
+    text = "".join(char for char, _, _ in character_map(source.text, start, end, "", ""))
+    try:
+        value = resolve(text)
+    except ValueError:
+        value = text
+    return Scalar(value, text, start, end, "", source.text)

@@ -1,1 +1,0 @@
-"""From text to plan: recipes are read, checked and compiled here; reading one executes nothing."""

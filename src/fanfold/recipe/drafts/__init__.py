@@ -1,1 +1,0 @@
-"""Drafts: the steps of a recipe between reading and planning."""

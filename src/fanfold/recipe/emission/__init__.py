@@ -1,1 +1,0 @@
-"""Emission: what agents were delegated, read back as the recipe that would do it again."""

@@ -1,1 +1,0 @@
-"""CEL expressions: what they may name, what they may cost, what they evaluate to."""

@@ -1,1 +1,0 @@
-"""The embedded host: everything between a checked plan and the world."""

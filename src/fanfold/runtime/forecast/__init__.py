@@ -1,1 +1,0 @@
-"""What a run would do, predicted before it begins."""

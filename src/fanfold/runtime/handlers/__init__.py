@@ -1,1 +1,0 @@
-"""Python callables that `function` steps name: how they are registered, found, loaded and called."""

@@ -1,1 +1,0 @@
-"""The embedded host: load, decide, append, act."""

@@ -1,1 +1,0 @@
-"""Everything a person or a program can do with a project and its runs."""

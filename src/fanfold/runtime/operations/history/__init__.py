@@ -1,1 +1,0 @@
-"""What people ask about runs: which there are, what happened, and why."""

@@ -1,1 +1,0 @@
-"""Recipes as people name them: found, checked, listed, repaired."""

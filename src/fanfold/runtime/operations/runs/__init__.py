@@ -1,1 +1,0 @@
-"""What people do with runs: start, drive, steer, fork, apply."""

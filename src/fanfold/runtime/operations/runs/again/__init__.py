@@ -1,1 +1,0 @@
-"""New runs made of old ones: forks and retries, and what a change reaches."""

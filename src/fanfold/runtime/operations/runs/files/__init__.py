@@ -1,1 +1,0 @@
-"""What runs changed in files: shown, applied, taken back."""

@@ -1,1 +1,0 @@
-"""Before a run begins: what it may do and take, whether it can, and recording it."""

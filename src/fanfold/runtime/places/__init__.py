@@ -1,1 +1,0 @@
-"""Where work happens, and how what it changed comes home."""

@@ -1,1 +1,0 @@
-"""What a host knows of a run besides the kernel's state: values, blobs, names, what was frozen."""

@@ -1,1 +1,0 @@
-"""How steps are prepared and carried out."""

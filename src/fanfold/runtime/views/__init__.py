@@ -1,1 +1,0 @@
-"""What surfaces show: documents, drawings, the report."""

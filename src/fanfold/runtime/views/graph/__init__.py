@@ -1,1 +1,0 @@
-"""Graphs of recipes and runs as pictures: boxes, their places, and the pictures as SVG or Mermaid text."""

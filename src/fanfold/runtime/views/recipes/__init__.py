@@ -1,1 +1,0 @@
-"""Recipes, and what they are made of, as surfaces show them."""

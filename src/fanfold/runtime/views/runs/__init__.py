@@ -1,1 +1,0 @@
-"""Runs as surfaces show them: in lists, whole, step by step, over time, as a report."""

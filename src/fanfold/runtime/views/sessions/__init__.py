@@ -1,1 +1,0 @@
-"""Agents at work as surfaces show them: what they were told, said and did, and whom they asked."""

@@ -1,0 +1,411 @@
+"""Who may use the server: tokens, the sessions of browsers that came with one, and what each may do.
+
+Rules
+* A token is 256 random bits. Nothing on disk holds one: what is kept, here and in the user's configuration,
+  is its digest (`operations.system.tokens`).
+* On a loopback address a token is made at each start and shown once, as a link. Elsewhere only tokens count
+  that the user's configuration lists, each with a role.
+* The link is exchanged for a cookie, so that the token stands in no address bar and no history. Sessions
+  outlive the server, or a page that is open could not go on when it is started again; they end after
+  `SESSION_S`, and with the configured token they came from.
+* A session that a user of this machine began is no other user's (`peers` says why that has to be said).
+* `operator` may do everything, `viewer` may look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Literal, TypeAlias
+from urllib.parse import parse_qs
+
+import h11
+import msgspec
+from msgspec import Struct
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fanfold.api.doctor import digest_of, new_token
+from fanfold.errors import EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
+from fanfold.project_files import write_whole
+from fanfold.server.requests import HEADERS, failure
+
+Role: TypeAlias = Literal["viewer", "operator"]
+
+SESSION_S = 14 * 24 * 3600
+LINK = "link"
+"""The name of whoever came by a link: always the user who started the server, whichever start it was."""
+MAX_SESSIONS = 200
+"""Kept at once; the oldest make room."""
+MAX_FILE_BYTES = 256 * 1024
+
+
+class Session(Struct, frozen=True):
+    """A browser that showed a token once. `digest` is of its cookie, `came_with` of that token."""
+
+    digest: str
+    role: Role
+    came_with: str
+    until: float
+    user: int | None = None
+    """Whose browser it is, where that is a user of this machine: nobody else's is let in by its cookie."""
+
+
+class Principal(Struct, frozen=True):
+    """Who asks for something. `name` tells one from another without giving anything away."""
+
+    role: Role
+    name: str
+
+    def must_be_operator(self) -> None:
+        if self.role != "operator":
+            raise forbidden("this token may look, and nothing else")
+
+
+def forbidden(message: str) -> WorldError:
+    return WorldError("request.forbidden", message, exit_status=EXIT_PERMISSION)
+
+
+class Admission:
+    """`file` keeps the sessions. `link` is the token of this start, which lets an operator in."""
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        link: str | None = None,
+        operators: Iterable[str] = (),
+        viewers: Iterable[str] = (),
+    ) -> None:
+        self._file = file
+        self._configured: dict[str, Role] = dict.fromkeys(viewers, "viewer")
+        self._configured |= dict.fromkeys(operators, "operator")
+        self._link = None if link is None else digest_of(link)
+        self._sessions = _read(file)
+
+    def with_token(self, token: str) -> Principal | None:
+        """Who shows this token; every known one is compared, so that time tells nothing."""
+        shown = digest_of(token)
+        found: Principal | None = None
+        if self._link is not None and hmac.compare_digest(shown, self._link):
+            found = Principal("operator", LINK)
+        for digest, role in self._configured.items():
+            if hmac.compare_digest(shown, digest):
+                found = Principal(role, shown)
+        return found
+
+    def with_cookie(self, cookie: str, user: int | None) -> Principal | None:
+        """Whose browser shows this cookie; `user` of this machine started it."""
+        shown, now = digest_of(cookie), time.time()
+        for session in self._sessions:
+            known = hmac.compare_digest(shown, session.digest) and session.user in (None, user)
+            if known and self._holds(session, now):
+                name = LINK if session.came_with.startswith(f"{LINK}:") else session.came_with
+                return Principal(self._configured.get(session.came_with, session.role), name)
+        return None
+
+    def _holds(self, session: Session, now: float) -> bool:
+        """A session from a configured token ends with it; one from a link has only its time."""
+        from_link = session.came_with.startswith(f"{LINK}:")
+        return session.until > now and (
+            (from_link and self._link is not None) or session.came_with in self._configured
+        )
+
+    def begin_session(self, token: str, user: int | None) -> str | None:
+        """The cookie for the browser of a user that shows a token; None where the token is none."""
+        visitor = self.with_token(token)
+        if visitor is None:
+            return None
+        cookie = new_token()
+        came_with = f"{LINK}:{self._link}" if visitor.name == LINK else visitor.name
+        session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S, user)
+        held = [one for one in self._sessions if self._holds(one, time.time())]
+        self._sessions = [*held[-MAX_SESSIONS + 1 :], session]
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self._file, msgspec.json.encode(self._sessions))
+        return cookie
+
+
+def _read(file: Path) -> list[Session]:
+    try:
+        with file.open("rb") as opened:
+            return msgspec.json.decode(opened.read(MAX_FILE_BYTES), type=list[Session])
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return []  # nobody is let in by a file that cannot be read
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Which user of this machine is at the other end of a connection.
+#
+# Cookies know hosts and no ports: a page that another user of this machine serves is given those of our
+# console by a browser that opens it. So a session is worth something only to the user whose browser began
+# it,
+# and the kernel says which user that is.
+
+_HEADER = struct.Struct("=IHHII")
+_WANTED = struct.Struct("=BBBBI")
+_ENDS = struct.Struct("!HH16s16s")
+_SOCKET = struct.Struct("=III")
+_UID = struct.Struct("=I")
+_UID_AT = 80
+"""Behind the header, four bytes, the socket's two ends and three numbers."""
+_SOCK_DIAG = 4
+_BY_FAMILY = 20
+_REQUEST = 1
+_ANY = 0xFFFFFFFF
+_WAIT_S = 1.0
+
+Address = tuple[str, int]
+
+
+def owner_of_peer(client: Address | None, server: Address | None) -> int | None:
+    """The user whose process connected from `client`; None for another machine, or where nobody can tell."""
+    if client is None or server is None:
+        return None
+    try:
+        return _ask(client, server)
+    except (AttributeError, OSError, struct.error):  # no such socket here, or no such kernel
+        return None
+
+
+def _ask(client: Address, server: Address) -> int | None:
+    """One question to the kernel about the socket that is the client's: some 50 microseconds."""
+    family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
+    ends = (socket.inet_pton(family, end[0]).ljust(16, b"\0") for end in (client, server))
+    body = _WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY)
+    body += _ENDS.pack(client[1], server[1], *ends) + _SOCKET.pack(0, _ANY, _ANY)
+    header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
+        asked.settimeout(_WAIT_S)
+        asked.sendto(header + body, (0, 0))
+        told = asked.recv(4096)
+    if _HEADER.unpack_from(told)[1] != _BY_FAMILY:
+        return None
+    owner: int = _UID.unpack_from(told, _UID_AT)[0]
+    return owner
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What every request passes first: is it for this server, from this server's pages, and from somebody known.
+#
+# Rules
+# * The `Host` must be exactly one of ours: a name that an attacker's page was rebound to is not (421).
+# * An `Origin`, where there is one, must be exactly ours, and so must what the browser says of the site
+# (403).
+#   A change that comes with a cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can send.
+# * A cookie counts only in the hands of the user of this machine whose browser it was given to.
+# * Everything needs a token, files of the console too, but for the one request that brings it: `/?token=…`.
+# * Every reply has the headers of `replies.HEADERS`.
+
+VISITOR = "fanfold.visitor"
+"""Where in a request's scope its visitor is found."""
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+OWN_SITE = frozenset({"same-origin", "none"})
+_WAY_IN = """<!doctype html><meta charset="utf-8"><title>Fanfold</title>
+<p>This console needs the link that <code>fanfold serve</code> printed when it was started.
+"""
+
+
+class RequestGuard:
+    """Lets requests through to `app`. `hosts` are the values of `Host` that mean this server."""
+
+    def __init__(self, app: ASGIApp, access: Admission, hosts: Iterable[str], cookie: str) -> None:
+        self._app = app
+        self._access = access
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(f"http://{host}" for host in self._hosts)
+        self._cookie = cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = Headers(scope=scope)
+        try:
+            self._check_origin(scope["method"], headers)
+            entering = self._enter(scope)
+            if entering is None:
+                scope[VISITOR] = self._visitor(scope, headers)
+        except FanfoldError as error:
+            entering = self._refuse(error, scope, headers)
+        await (entering or self._app)(scope, receive, _with_headers(send))
+
+    def _check_origin(self, method: str, headers: Headers) -> None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            raise AuthorError("request.host", "this server is not meant by that Host")
+        origins = headers.getlist("origin")
+        if any(origin not in self._origins for origin in origins):
+            raise forbidden("a page of another origin may not ask this server")
+        site = headers.get("sec-fetch-site", "none")
+        is_visit = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if site not in OWN_SITE and not is_visit:
+            raise forbidden("a page of another site may not ask this server")
+
+    def _enter(self, scope: Scope) -> Response | None:
+        """The reply to the link that was printed: a cookie, and the address without the token."""
+        query = scope.get("query_string", b"")
+        if scope["method"] != "GET" or scope["path"] != "/" or b"token=" not in query:
+            return None
+        try:
+            tokens = parse_qs(query.decode("ascii"), max_num_fields=20).get("token", [])
+        except ValueError:
+            tokens = []
+        cookie = self._access.begin_session(tokens[0], _user_of(scope)) if len(tokens) == 1 else None
+        if cookie is None:
+            raise _unknown()
+        reply = RedirectResponse("/", status_code=303)
+        reply.set_cookie(self._cookie, cookie, max_age=SESSION_S, httponly=True, samesite="strict", path="/")
+        reply.headers["cache-control"] = "no-store"
+        return reply
+
+    def _visitor(self, scope: Scope, headers: Headers) -> Principal:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme:
+            found = self._access.with_token(token.strip()) if scheme.lower() == "bearer" else None
+            if found is None:
+                raise _unknown()
+            return found
+        found = self._access.with_cookie(_cookie_of(headers, self._cookie), _user_of(scope))
+        if found is None:
+            raise _unknown()
+        if scope["method"] not in READING and "origin" not in headers and headers.get("x-fanfold") != "1":
+            raise forbidden("a change needs the header X-Fanfold: 1, or an Origin")
+        return found
+
+    def _refuse(self, error: FanfoldError, scope: Scope, headers: Headers) -> Response:
+        is_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        if error.code == "request.unauthorized" and is_page:
+            return HTMLResponse(_WAY_IN, status_code=401)
+        unknown = {"www-authenticate": "Bearer"} if error.code == "request.unauthorized" else None
+        return failure(error, unknown)
+
+
+def _user_of(scope: Scope) -> int | None:
+    return owner_of_peer(scope.get("client"), scope.get("server"))
+
+
+def _cookie_of(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _unknown() -> FanfoldError:
+    return WorldError(
+        "request.unauthorized",
+        "this needs a token: Authorization: Bearer TOKEN",
+        hint="fanfold serve prints a link that holds one",
+        exit_status=EXIT_PERMISSION,
+    )
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS:
+                headers[name.decode()] = value.decode()
+        await send(message)
+
+    return send_with_headers
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Connections, bounded: who connects and says nothing, or says it very slowly, keeps nobody else out.
+#
+# Anybody on the machine can connect, token or not. So the head of a request has to arrive within `HEAD_S`,
+# and
+# where `MAX_CONNECTIONS` are open, the one that has been silent longest makes room. Only one that is being
+# answered does not: somebody could take all the room with requests that were refused already. One that does
+# not
+# read its answer is dropped after `WRITE_S`.
+
+HEAD_S = 12.0
+"""Longer than browsers keep a connection open that they made beforehand."""
+WRITE_S = 20.0
+"""For a client to take what is buffered for it, while it is answered and when its connection is closed."""
+MAX_CONNECTIONS = 600
+"""More than streams may be open, and fewer than the files a process may usually have open."""
+
+
+class BoundedConnection(H11Protocol):
+    """One connection of uvicorn's, with a deadline while the head of a request is awaited."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _heard_at = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._heard_at = self.loop.time()
+        self._await_head()
+        if len(self.connections) > MAX_CONNECTIONS:
+            bounded = [one for one in self.connections if isinstance(one, BoundedConnection)]
+            min(bounded, key=BoundedConnection.silent_since).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
+        if self._deadline is None and self.conn.their_state is h11.IDLE:
+            self._await_head()
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._is_read()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._await_reading()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._await_reading()
+
+    def _await_head(self) -> None:
+        self._deadline = self.loop.call_later(HEAD_S, self._close)
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._await_reading()  # closing waits until what is buffered was read
+
+    def _await_reading(self) -> None:
+        if self._unread is None:
+            self._unread = self.loop.call_later(WRITE_S, self.transport.abort)
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def silent_since(self) -> float:
+        """When it was last heard of; one that is being answered is not silent."""
+        answered = getattr(
+            self.cycle, "response_complete", True
+        )  # there is no cycle before the first request
+        return self._heard_at if answered else float("inf")

@@ -1,0 +1,672 @@
+"""The MCP server of a project: the SDK's, with lists that are looked up when they are asked for.
+
+Every call opens the project anew, so that it sees recipes, roles and settings as they are, and closes it when
+it is over. What a call started goes on without the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import logging
+import secrets
+import shlex
+import signal
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+import anyio
+import msgspec
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+from mcp.server.request_state import RequestStateSecurity
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    ErrorData,
+    GetPromptResult,
+    InputRequiredResult,
+    JSONRPCError,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    Resource,
+    ResourceTemplate,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as OfferedTool
+from mcp_types.version import is_version_at_least
+from msgspec import Struct
+from pydantic import AnyUrl, ValidationError
+from starlette.types import ASGIApp
+
+from fanfold.api.addresses import find_run
+from fanfold.api.history import inspect_step, transcript
+from fanfold.api.permission import Options
+from fanfold.api.project import Project
+from fanfold.api.recipes import check_recipe
+from fanfold.api.report import executive_report
+from fanfold.api.run_documents import indented
+from fanfold.api.run_list import list_heads
+from fanfold.api.tool_registry import INSTRUCTIONS, call_tool, instructions, offered
+from fanfold.api.tools import (
+    CallMemory,
+    Form,
+    FormAnswer,
+    Tool,
+    ToolContext,
+    as_tool_calls,
+    permit_by_forms,
+    report_address,
+)
+from fanfold.api.transcripts import transcript_text
+from fanfold.errors import FanfoldError, NotFoundError
+from fanfold.kernel.plan import JSON
+from fanfold.language.consent import ConsentRequest
+from fanfold.language.inputs import parse_input_text
+
+# -----------------------------------------------------------------------------------------------------------
+# Fanfold as an MCP server: tools, recipes as prompts, runs as resources. It presents and decides nothing.
+
+# -----------------------------------------------------------------------------------------------------------
+# Recipes as prompts: a person picks one in their client, and the model is told how to run it.
+
+MAX_PROMPTS = 200
+
+
+def list_prompts(project: Project) -> list[Prompt]:
+    """The recipes that can be run; of several versions the highest."""
+    found: list[Prompt] = []
+    for name in dict.fromkeys(one.name for one in project.library.list()):
+        try:
+            plan = check_recipe(project, name).runnable()
+        except FanfoldError:
+            continue  # `fanfold check` tells what is wrong with it
+        arguments = [
+            PromptArgument(name=one.name, description=one.description or None, required=one.required)
+            for one in plan.inputs
+        ]
+        described = plan.description or f"Run the workflow {name}"
+        found.append(Prompt(name=name, title=name, description=described, arguments=arguments))
+    return found[:MAX_PROMPTS]
+
+
+def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetPromptResult:
+    """What the model is told when a person picked a recipe."""
+    plan = check_recipe(project, name).runnable()
+    inputs: dict[str, JSON] = {}
+    for one in plan.inputs:
+        if one.name in given:
+            inputs[one.name] = parse_input_text(one, given[one.name])
+    call = msgspec.json.encode({"name": name, "inputs": inputs}).decode()
+    missing = [one.name for one in plan.inputs if one.required and one.name not in given]
+    lines = [
+        f"Run the Fanfold workflow `{name}` for me. {plan.description}".rstrip(),
+        f"Call the tool `run_workflow` with {call}",
+    ]
+    if missing:
+        lines.append(f"First ask me for: {', '.join(missing)}.")
+    lines.append("Then tell me what came of it in a few sentences, with the run id.")
+    message = PromptMessage(role="user", content=TextContent(type="text", text="\n".join(lines)))
+    return GetPromptResult(description=plan.description or None, messages=[message])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs as resources: the report of each, the output of a step, what an agent was told, said and did.
+
+SCHEME = "fanfold://runs/"
+MARKDOWN = "text/markdown"
+MAX_LISTED = 50
+MAX_CHARS = 1_000_000
+
+TEMPLATES = (
+    ResourceTemplate(
+        name="report",
+        uri_template="fanfold://runs/{run}/report",
+        description="The report of a run: what was asked, the answer, who did what, what failed",
+        mime_type=MARKDOWN,
+    ),
+    ResourceTemplate(
+        name="output",
+        uri_template="fanfold://runs/{run}/outputs/{+step}",
+        description="The output of one step; of a very long one the beginning, and how to get the rest",
+        mime_type="text/plain",
+    ),
+    ResourceTemplate(
+        name="transcript",
+        uri_template="fanfold://runs/{run}/transcripts/{+step}",
+        description="What the agent of one step was told, said and did",
+        mime_type=MARKDOWN,
+    ),
+)
+
+
+def list_resources(project: Project) -> list[Resource]:
+    """The reports of the latest runs."""
+    return [
+        Resource(
+            uri=report_address(quote(head.run_id, safe="")),
+            name=head.run_id,
+            title=f"{head.recipe}: {head.status}",
+            description=f"Report of run {head.run_id} of {head.recipe}",
+            mime_type=MARKDOWN,
+        )
+        for head in list_heads(project, limit=MAX_LISTED)
+    ]
+
+
+def read_resource(project: Project, uri: str) -> tuple[str, str]:
+    """The text behind an address, and what kind of text it is."""
+    run, what, step = _parts(uri)
+    if what == "report" and not step:
+        found = find_run(project, run)
+        text, kind = executive_report(found.tree, found.run, owned=project.has_owner(found.root_id)), MARKDOWN
+    elif what == "outputs" and step:
+        text, kind = indented(inspect_step(project, run, step).output), "text/plain"
+    elif what == "transcripts" and step:
+        text, kind = transcript_text(transcript(project, run, step)), MARKDOWN
+    else:
+        raise _unknown(uri)
+    if len(text) > MAX_CHARS:
+        left = f"{len(text) - MAX_CHARS:,} more characters: {_whole(what, run, step)}"
+        text = f"{text[:MAX_CHARS]}\n\n… {left}\n"
+    return text, kind
+
+
+def _whole(what: str, run: str, step: str) -> str:
+    """The command that gives everything."""
+    command = "inspect" if what == "outputs" else "transcript"
+    return f"fanfold {command} {shlex.quote(run)} {shlex.quote(step)}"
+
+
+def _parts(uri: str) -> tuple[str, str, str]:
+    if not uri.startswith(SCHEME):
+        raise _unknown(uri)
+    run, _, rest = uri.removeprefix(SCHEME).partition("/")
+    what, _, step = rest.partition("/")
+    return unquote(run), what, unquote(step)
+
+
+def _unknown(uri: str) -> NotFoundError:
+    hint = "fanfold://runs/RUN/report, /outputs/STEP or /transcripts/STEP"
+    return NotFoundError("resource.not_found", f"there is no resource {uri[:200]}", hint=hint)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The person behind an MCP client, asked through elicitation: a form that the client shows, never the model.
+#
+# Two generations of the protocol, one question:
+# * Until 2025-11-25 the server sends a request of its own while the call is under way, and gets the answer.
+# * From 2026-07-28 on the call ends with `input_required`; the client calls again with the answer and with
+# the
+#   state it was given. The SDK's resolvers do the same, but what they carry from round to round is answers
+#   alone. A call of ours has begun a run by then, which must not begin again: so the state is ours
+# (`Rounds`),
+#   sealed by the SDK's boundary and bound to what the call was given, and an answer counts only for the very
+#   question that was asked, and once: who sends it again gets the same result again.
+
+IN_ROUNDS = "2026-07-28"
+"""The first protocol in which a call that needs an answer ends and is made again."""
+MAX_OPEN_CALLS = 1_000
+
+
+class InputRequired(BaseException):
+    """The call ends here, and is made again with the answer. No error: only the server catches it."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__(form.key)
+        self.form = form
+
+
+class RoundState(Struct, frozen=True):
+    """What the client hands back with an answer."""
+
+    token: str
+    run: str
+    asked: dict[str, str]
+    """Key of the question to the digest of its words."""
+
+
+class OpenCall:
+    """A call that a client may bring back, with one more answer each time."""
+
+    def __init__(self, state: RoundState) -> None:
+        self.token = state.token
+        self.memory = CallMemory(run=state.run)
+        self.alone = asyncio.Lock()
+        """Held while the call is worked on: the same answer may be sent twice at once."""
+        self.result: CallToolResult | None = None
+
+    def input_required(self, needed: InputRequired) -> InputRequiredResult:
+        """What the client is told: the question, and the state to bring back with the answer."""
+        form = needed.form
+        state = RoundState(self.token, self.memory.run, {form.key: _digest(form)})
+        request = ElicitRequest(
+            params=ElicitRequestFormParams(message=form.message, requested_schema=_schema(form))
+        )
+        return InputRequiredResult(
+            input_requests={form.key: request}, request_state=msgspec.json.encode(state).decode()
+        )
+
+
+class Rounds:
+    """Calls that wait for an answer, or had one and may be brought back with it again."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[str, OpenCall] = OrderedDict()
+
+    def begin(self, context: Context[Any, Any]) -> tuple[OpenCall, dict[str, str]]:
+        """The call, and what was asked in it the last time: nothing where it is new."""
+        state = RoundState(secrets.token_urlsafe(16), "", {})
+        if context.request_state:
+            state = msgspec.json.decode(context.request_state, type=RoundState)
+        call = self._calls.setdefault(state.token, OpenCall(state))
+        while len(self._calls) > MAX_OPEN_CALLS:
+            self._calls.popitem(last=False)
+        return call, state.asked
+
+    def end(self, call: OpenCall, result: CallToolResult, asked: Mapping[str, str]) -> None:
+        """The call has its result. A client that was asked something may bring the answer once more."""
+        if asked:
+            call.result = result
+        else:
+            self._calls.pop(call.token, None)
+
+
+class ClientPerson:
+    """Whoever sits in front of the client of one call."""
+
+    def __init__(self, context: Context[Any, Any], asked: dict[str, str], memory: CallMemory) -> None:
+        self._context = context
+        self._asked = asked
+        self._memory = memory
+
+    async def permit(self, request: ConsentRequest) -> bool | None:
+        return await permit_by_forms(self.fill_in, self._memory.shown, request)
+
+    async def fill_in(self, form: Form) -> FormAnswer | None:
+        if not _can_ask(self._context):
+            return None
+        if is_version_at_least(self._context.protocol_version or "", IN_ROUNDS):
+            return self._filled(form)
+        session = self._context.request_context.session
+        if not session.can_send_request:
+            return None
+        try:
+            answered = await session.elicit_form(
+                form.message, _schema(form), related_request_id=self._context.request_context.request_id
+            )
+        except (MCPError, ValidationError):
+            return None  # it says that it shows forms, and did not
+        return _meant(answered)
+
+    def _filled(self, form: Form) -> FormAnswer:
+        answer = (self._context.input_responses or {}).get(form.key)
+        if not isinstance(answer, ElicitResult) or self._asked.get(form.key) != _digest(form):
+            raise InputRequired(form)
+        return _meant(answer)
+
+
+def _can_ask(context: Context[Any, Any]) -> bool:
+    """Whether the client shows forms; one that names no mode shows forms alone."""
+    capabilities = context.client_capabilities
+    offered = None if capabilities is None else capabilities.elicitation
+    return offered is not None and (offered.form is not None or offered.url is None)
+
+
+def _meant(answer: ElicitResult) -> FormAnswer:
+    return FormAnswer(
+        dict(answer.content) if answer.action == "accept" and answer.content is not None else None
+    )
+
+
+def _schema(form: Form) -> dict[str, Any]:
+    return {"type": "object", "properties": form.properties, "required": list(form.required)}
+
+
+def _digest(form: Form) -> str:
+    return hashlib.sha256(msgspec.json.encode([form.message, _schema(form)])).hexdigest()[:32]
+
+
+_Result = TypeVar("_Result")
+PATIENCE_S = 24 * 3_600.0
+"""How long a person may take to answer."""
+HOW_TO_ALLOW = (
+    "this client shows no questions: the user can do it in a terminal, or let the server run without asking:"
+    " fanfold mcp --permission auto"
+)
+ON_THE_CONSOLE = (
+    "this client shows no questions: the user can do it in a terminal, or on this server's console"
+)
+
+
+class FanfoldServer(MCPServer[Any]):
+    """`open_project` puts the project together; `options` hold for whatever calls start. `how_to_allow` is
+    what somebody can do whose client cannot ask them.
+    """
+
+    def __init__(
+        self,
+        open_project: Callable[[], Project],
+        options: Options,
+        version: str,
+        how_to_allow: str = HOW_TO_ALLOW,
+    ) -> None:
+        _quiet_logging()  # before the SDK sets up its own
+        super().__init__(
+            "fanfold",
+            title="Fanfold",
+            description="Hand one job to a team of agents, and get a single answer back",
+            instructions=INSTRUCTIONS,
+            version=version,
+            log_level="WARNING",
+            request_state_security=RequestStateSecurity.ephemeral(ttl=PATIENCE_S),
+        )
+        self._open_project = open_project
+        self._options = options
+        self._how_to_allow = how_to_allow
+        self._rounds = Rounds()
+        self.leaving = False
+        """Set when connections are closed or lost: calls then end, and what they started goes on."""
+
+    async def serve(self, incoming: Any, outgoing: Any) -> None:
+        """Serve one connection until the other side closes it."""
+        self.refresh_instructions()
+        own = self._lowlevel_server
+        await own.run(incoming, outgoing, own.create_initialization_options())
+
+    @contextmanager
+    def _project(self) -> Iterator[Project]:
+        project = self._open_project()
+        try:
+            yield project
+        finally:
+            project.close()
+
+    # Tools
+
+    def refresh_instructions(self) -> None:
+        """Name the workflows and roles that exist now to the next client."""
+        with suppress(FanfoldError), self._project() as project:
+            self._lowlevel_server.instructions = instructions(project)
+
+    async def list_tools(self) -> list[OfferedTool]:
+        self.refresh_instructions()
+        with self._project() as project:
+            return [_offered(tool) for tool in offered(project)]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        assert context is not None, "a call comes from a client"
+        call, asked = self._rounds.begin(context)
+        person = ClientPerson(context, asked, call.memory)
+        async with call.alone:
+            if call.result is not None:
+                return call.result
+            try:
+                result = await _undisturbed(self._carry_out(name, arguments, context, person, call.memory))
+            except InputRequired as needed:
+                return call.input_required(needed)
+            self._rounds.end(call, result, asked)
+            return result
+
+    async def _carry_out(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        context: Context[Any, Any],
+        person: ClientPerson,
+        memory: CallMemory,
+    ) -> CallToolResult:
+        told = 0
+
+        async def report(line: str) -> None:
+            nonlocal told
+            told += 1
+            await context.report_progress(told, message=line)
+
+        with self._project() as project:
+            caller = ToolContext(
+                project=project,
+                options=self._options,
+                person=person,
+                report=report,
+                memory=memory,
+                was_cancelled=lambda: not self.leaving,
+                how_to_allow=self._how_to_allow,
+            )
+            document = await call_tool(caller, name, arguments)
+        text = TextContent(type="text", text=msgspec.json.encode(document).decode())
+        return CallToolResult(content=[text], structured_content=document, is_error=not document["ok"])
+
+    # Recipes
+
+    async def list_prompts(self) -> list[Prompt]:
+        with self._project() as project:
+            return list_prompts(project)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Any, Any] | None = None,  # noqa: ARG002 - the SDK's signature
+    ) -> GetPromptResult | InputRequiredResult:
+        with self._project() as project:
+            try:
+                return get_prompt(project, name, arguments or {})
+            except FanfoldError as error:
+                raise MCPError(code=INVALID_PARAMS, message=_words(error)) from None
+
+    # Runs
+
+    async def list_resources(self) -> list[Resource]:
+        with self._project() as project:
+            return list_resources(project)
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        return list(TEMPLATES)
+
+    async def read_resource(
+        self,
+        uri: AnyUrl | str,
+        context: Context[Any, Any] | None = None,  # noqa: ARG002 - the SDK's signature
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        with self._project() as project:
+            try:
+                text, kind = read_resource(project, str(uri))
+            except NotFoundError as error:
+                raise ResourceNotFoundError(_words(error)) from None
+            except FanfoldError as error:
+                raise ResourceError(_words(error)) from None
+        return [ReadResourceContents(content=text, mime_type=kind)]
+
+
+def _offered(tool: Tool) -> OfferedTool:
+    return OfferedTool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=ToolAnnotations(
+            read_only_hint=not tool.mutates,
+            destructive_hint=tool.ends_something,
+            idempotent_hint=False if tool.mutates else None,
+            open_world_hint=tool.mutates,
+        ),
+    )
+
+
+def _words(error: FanfoldError) -> str:
+    return f"{error.message} ({as_tool_calls(error.hint)})" if error.hint else error.message
+
+
+async def _undisturbed(call: Coroutine[Any, Any, _Result]) -> _Result:
+    """Have a call done in a task of its own, which hears once that it is cancelled.
+
+    The SDK's tasks are told again and again until they are over, so that nothing could be cleared up in them.
+    """
+    task = asyncio.create_task(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        raise
+
+
+def _quiet_logging() -> None:
+    """What this process logs goes to stderr: over stdio, stdout belongs to the protocol."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# How clients reach the server: over stdin and stdout, or as an endpoint of an HTTP server.
+#
+# Over HTTP the exact hosts and origins that may call are named; whether a caller is allowed at all is for
+# the
+# HTTP server around the endpoint.
+
+
+class HttpEndpoint:
+    """`app` answers one path, as long as `lifespan` is entered."""
+
+    def __init__(self, server: MCPServer[Any], security: TransportSecuritySettings) -> None:
+        server.streamable_http_app(transport_security=security)  # makes the manager that the endpoint is for
+        self._server = server
+        self._manager = server.session_manager
+        self.app: ASGIApp = StreamableHTTPASGIApp(self._manager)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Begins and ends with the HTTP server, in its event loop."""
+        if isinstance(self._server, FanfoldServer):
+            self._server.refresh_instructions()
+        async with self._manager.run():
+            try:
+                yield
+            finally:
+                self.stopping()
+
+    def stopping(self) -> None:
+        """Calls end now because the server does; nobody cancelled them."""
+        if isinstance(self._server, FanfoldServer):
+            self._server.leaving = True
+
+
+def http_endpoint(
+    server: MCPServer[Any], hosts: Sequence[str] | None = None, origins: Sequence[str] = ()
+) -> HttpEndpoint:
+    """The server as an endpoint. `hosts` and `origins` are exact, with their port; without them, whoever
+    mounts the endpoint checks both.
+    """
+    allowed = TransportSecuritySettings(
+        enable_dns_rebinding_protection=hosts is not None,
+        allowed_hosts=list(hosts or ()),
+        allowed_origins=list(origins),
+    )
+    return HttpEndpoint(server, allowed)
+
+
+async def serve_stdio(server: FanfoldServer) -> None:
+    """Serve the client at the other end of stdin and stdout until it goes away.
+
+    `BrokenPipeError` says that it was gone before it had heard everything.
+    """
+    here = asyncio.current_task()
+    assert here is not None
+
+    def leave() -> None:
+        server.leaving = True
+        here.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, leave)
+    try:
+        async with stdio_server() as (incoming, outgoing):
+            await server.serve(_Incoming(incoming, outgoing, server), outgoing)
+    except asyncio.CancelledError:
+        if not server.leaving:
+            raise
+    except BaseExceptionGroup as several:
+        gone, others = several.split(BrokenPipeError)
+        if gone is None or others is not None:
+            raise
+        raise BrokenPipeError(errno.EPIPE, "the client is gone") from None
+
+
+class _Incoming:
+    """The messages of a client; when they end, so does the connection, and nothing was cancelled by that.
+
+    A line that is no message is answered as such: the SDK drops it, and who sent it would wait for ever.
+    """
+
+    def __init__(self, incoming: Any, outgoing: Any, server: FanfoldServer) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._server = server
+
+    def __aiter__(self) -> _Incoming:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            while isinstance(message := await self._incoming.__anext__(), Exception):
+                for refusal in _refusals(message):
+                    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody is there
+                        await self._outgoing.send(SessionMessage(refusal))
+            return message
+        except StopAsyncIteration:
+            self._server.leaving = True
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._incoming, name)
+
+
+def _refusals(wrong: Exception) -> list[JSONRPCError]:
+    """What is said to a line that is no message: to each request that can be made out in it, else to none."""
+    if not isinstance(wrong, ValidationError):
+        return [_refusal(None, PARSE_ERROR, "this line cannot be read")]
+    mistakes = wrong.errors(include_url=False)
+    if mistakes[0]["type"] != "json_invalid":
+        words = "this line is no message of JSON-RPC 2.0; each has a line of its own"
+        asked = next(filter(None, (_requests_in(one["input"]) for one in mistakes)), [])
+        return [_refusal(one, INVALID_REQUEST, words) for one in asked or [None]]
+    line = mistakes[0]["input"]
+    try:
+        asked = _requests_in(json.loads(line))  # which takes what is no text too
+    except (ValueError, RecursionError):
+        asked = []
+    return [_refusal(one, PARSE_ERROR, mistakes[0]["msg"]) for one in asked or [None]] if line.strip() else []
+
+
+def _requests_in(found: Any) -> list[str | int | None]:
+    """The ids of the requests among some messages, or of one."""
+    several = found if isinstance(found, list) else [found]
+    ids = [one.get("id") for one in several if isinstance(one, dict) and "method" in one]
+    return [one for one in ids if isinstance(one, str) or type(one) is int]
+
+
+def _refusal(request: str | int | None, code: int, words: str) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=words))

@@ -1,0 +1,1 @@
+"""Step types, and the executor that runs one execution of a step."""

@@ -1,0 +1,171 @@
+"""Command steps: a program runs in the sandbox, and the text that it prints is the output."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from fanfold.agents.redaction import MIN_SECRET_CHARS, looks_secret
+from fanfold.errors import WorldError
+from fanfold.kernel.commands import Start
+from fanfold.kernel.plan import JSON, Step
+from fanfold.kernel.state import Node
+from fanfold.language.consent import Effect
+from fanfold.language.json_text import as_text, read_json
+from fanfold.language.leaf_steps import CommandBody
+from fanfold.language.terminal import shorten_middle
+from fanfold.steps.ids import session_id
+from fanfold.steps.step_type import Execution, Filling, Job, LeafType, Outcome, Services, StepLabel, failure
+
+if TYPE_CHECKING:
+    from fanfold.sessions.processes import ExitStatus
+
+MAX_SAID_CHARS = 2_000
+"""The length of program output in a failure. People read it, and the next iteration of a loop gets it."""
+
+
+class CommandJob(Job, frozen=True):
+    """The job of a command step."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    network: bool
+    own_variables: tuple[str, ...] = ()
+    """The user's environment variables to pass. Their values are read at the start and never recorded."""
+
+
+class CommandSteps(LeafType[CommandBody, CommandJob]):
+    """The step type of commands."""
+
+    body = CommandBody
+    starts_programs = True
+
+    def label(self, _step: Step, said: CommandBody) -> StepLabel:
+        return StepLabel("command", " ".join(said.run) or said.shell.strip())
+
+    def effects(self, step: Step, said: CommandBody, filling: Filling) -> Iterator[Effect]:
+        job = self.prepare(filling, said)
+        # The program comes first: long variables before it would push it out of view.
+        rows = [shlex.join(job.argv)]
+        rows += [f"with {name}={shlex.quote(value)}" for name, value in job.env.items()]
+        rows += [f"with your variable {name}" for name in job.own_variables]
+        if step.write_set:
+            where = ", in the project itself" if step.workspace_mode == "shared" else ""
+            rows.append(f"may write {', '.join(map(filling.pattern, step.write_set))}{where}")
+        yield Effect(step.id, "command", "runs", "\n".join(rows), network=job.network)
+
+    def prepare(self, step: Filling, said: CommandBody) -> CommandJob:
+        argv = _arguments(said, tuple(step.text(part) for part in said.run))
+        env = {name: step.text(value) for name, value in said.env.items()}
+        variables = {name: as_text(value) for name, value in step.inputs.items()}
+        return CommandJob(argv, env | variables, said.network, said.env_vars)
+
+    async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
+        from fanfold.steps.programs import SETUP_FAILED, why_not_startable
+
+        start, node, job, place = execution.start, execution.node, execution.job, execution.place
+        if withheld := why_withheld(job.own_variables, services.granted.variables):
+            code, message, hint = withheld.code, withheld.message, withheld.hint
+            return Outcome(error=failure(node, start, "permission", code, message, hint, retryable=False))
+        environment = job.env | {name: os.environ[name] for name in job.own_variables}
+        if problem := why_not_startable(job.argv, environment):
+            return Outcome(
+                error=failure(node, start, "agent", "command.not_startable", problem, retryable=False)
+            )
+        try:
+            ended = await services.programs.run(
+                job.argv,
+                place,
+                session_id=session_id(start.run, start.step, start.attempt),
+                # In a snapshot it may write anywhere, since undeclared changes are never merged.
+                read_only=place.child is None and node.step.posture == "read_only",
+                network=job.network,
+                environment=environment,
+                named=job.own_variables,
+            )
+        except FileNotFoundError:
+            text = f"there is no program {job.argv[0]!r}"
+            return Outcome(error=failure(node, start, "agent", "command.not_found", text, retryable=False))
+        except OSError as error:
+            text = f"{job.argv[0]} cannot be executed: {error.strerror}"
+            return Outcome(
+                error=failure(node, start, "agent", "command.not_startable", text, retryable=False)
+            )
+        except WorldError as error:
+            if error.code != SETUP_FAILED:
+                raise
+            return Outcome(error=failure(node, start, "transport", error.code, error.message, error.hint))
+        return _said(start, node, job, ended)
+
+    def task(self, job: CommandJob) -> str:
+        return f"Run the command: {' '.join(job.argv)}"
+
+
+def _arguments(said: CommandBody, run: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", said.shell) if said.shell else run
+
+
+def _said(start: Start, node: Node, job: CommandJob, ended: ExitStatus) -> Outcome:
+    """The outcome of a program that ran to its end."""
+    parts = {"exit_code": ended.exit_code, "stdout": ended.stdout, "stderr": ended.stderr}
+    if node.step.outputs:
+        return Outcome({name: parts[name] for name in node.step.outputs if name in parts})
+    output = ended.stdout.removesuffix("\n")
+    if ended.exit_code != 0:
+        # Programs differ in which stream has the errors, and the end of the output matters most.
+        said = shorten_middle(_without_rules(f"{ended.stdout}\n{ended.stderr}"), MAX_SAID_CHARS, tail=2 / 3)
+        text = f"{job.argv[0]} ended with status {ended.exit_code}" + (f": {said}" if said else "")
+        return Outcome(error=failure(node, start, "agent", "command.failed", text))
+    value: JSON = output
+    if node.step.output_schema is not None:  # then the output is a value, not text
+        try:
+            value = read_json(output)
+        except ValueError as error:
+            text = f"{job.argv[0]} did not print one JSON value: {error}"
+            return Outcome(error=failure(node, start, "invalid_output", "output.not_json", text))
+    return Outcome(value)
+
+
+def _without_rules(text: str) -> str:
+    """The output of a program without lines that are only rulers."""
+    return "\n".join(line for line in text.strip().splitlines() if line.strip(" =-_*#+~"))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The user's environment variables that a command requests by name (`env_vars`)
+#
+# A recipe may come from a third party, and a script may have approved it. So a variable is passed only if the
+# user's own configuration lists its name, and only to that command. The value is read from the environment
+# when the command starts. It is in no plan, event or output: stored text is masked.
+
+SETTING = "environment.allow"
+
+
+class Withheld(Struct, frozen=True):
+    """The reason why a variable is not passed to a command."""
+
+    code: str
+    message: str
+    hint: str
+
+
+def why_withheld(names: Iterable[str], allowed: Collection[str]) -> Withheld | None:
+    """The first reason why one of these variables cannot be passed, or None."""
+    wanted = tuple(names)
+    if missing := [name for name in wanted if name not in allowed]:
+        listed = ", ".join(f'"{name}"' for name in (*sorted(allowed), *missing))
+        message = f"{', '.join(missing)} of your environment is asked for, and you did not allow it"
+        hint = f"in your own config.toml: [environment] allow = [{listed}]"
+        return Withheld("variable.not_allowed", message, hint)
+    for name in wanted:
+        value = os.environ.get(name, "")
+        if not value:
+            return Withheld("variable.not_set", f"{name} is not set in your environment", f"export {name}=…")
+        if looks_secret(name) and len(value) < MIN_SECRET_CHARS:
+            message = f"{name} has fewer than {MIN_SECRET_CHARS} characters, and could not be masked"
+            return Withheld("variable.too_short", message, "give it a longer value, or another name")
+    return None

@@ -1,0 +1,337 @@
+"""Folding a phase: one summary of all its outputs, of any size.
+
+Outputs that fit into one window are summarized by one session. Larger outputs are summarized in a tree: a
+separate session summarizes each part, and the digests replace the parts, until they fit into one window.
+
+Rules
+* Every session of the tree has its own log. A session that replied before a crash is not asked again.
+* The sessions count as agents: no more are started than the run may have. If a part has no agent, or its
+  session fails, an extract replaces the digest and is marked as an extract.
+* The step warns about outputs that were cut or only extracted. The report shows the warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct, structs
+
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.confined import ToolFailed
+from fanfold.agents.local.weights import PROVIDER
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.plan import JSON
+from fanfold.language.phases import RESULT
+from fanfold.language.terminal import fair_shares, shorten, shorten_middle
+from fanfold.project_files import read_beneath
+from fanfold.steps.ids import is_held
+from fanfold.steps.records import PARTS_AT_ONCE, Digest, part_id
+from fanfold.steps.step_type import Services, Tell
+from fanfold.steps.step_workspace import StepWorkspace
+from fanfold.steps.values import Piece
+
+# -----------------------------------------------------------------------------------------------------------
+# The outputs of a phase as text of limited size, for agents that judge or summarize it
+#
+# Rules
+# * A prompt has a fixed maximum size. Text that does not fit is cut visibly, every cut is counted, and the
+#   whole output can always be searched (`query_workflow`).
+# * Pieces keep their order, so that two hosts make the same prompt from the same outputs.
+
+JUDGED_CHARS = 60_000
+"""The maximum size of a phase's result for one critic or reviewer."""
+MIN_SHARE = 300
+
+
+class BoundedText(Struct, frozen=True):
+    """A text made of pieces, and the amount of text that was left out."""
+
+    text: str
+    left_out: int
+    """The number of characters that were left out."""
+
+
+def show(pieces: Sequence[Piece], limit: int = JUDGED_CHARS) -> BoundedText:
+    """The pieces in order, within a limit. Long pieces are cut, so that as many as possible are shown."""
+    whole = sum(len(one.text) for one in pieces)
+    if whole <= limit:
+        return BoundedText("\n\n".join(f"{one.name}:\n{one.text}" for one in pieces), 0)
+    most = max(1, limit // MIN_SHARE)
+    seen = pieces[:most]
+    shares = fair_shares([len(one.text) for one in seen], limit)
+    parts = [
+        f"{one.name}:\n{shorten_middle(one.text, share)}" for one, share in zip(seen, shares, strict=True)
+    ]
+    shown = sum(shares)
+    if len(seen) < len(pieces):
+        parts.append(f"[… {len(pieces) - len(seen)} more outputs are not shown; query_workflow finds them …]")
+    return BoundedText("\n\n".join(parts), whole - shown)
+
+
+def pack(pieces: Sequence[Piece], window: int) -> tuple[list[list[Piece]], int]:
+    """Groups of pieces in order, each of which fits into a window, and the number of characters cut."""
+    groups: list[list[Piece]] = []
+    room, left_out = 0, 0
+    for one in pieces:
+        text = one.text if len(one.text) <= window else shorten_middle(one.text, window)
+        left_out += max(0, len(one.text) - window)
+        needed = len(one.name) + len(text) + 4
+        if not groups or needed > room:
+            groups.append([])
+            room = window
+        groups[-1].append(Piece(one.name, text))
+        room -= needed
+    return groups, left_out
+
+
+def extract(pieces: Sequence[Piece], limit: int) -> str:
+    """The start of each piece, together no longer than `limit`."""
+    share = max(40, limit // max(1, len(pieces)))
+    lines, used = [], 0
+    for number, one in enumerate(pieces):
+        line = shorten(f"{one.name}: {' '.join(one.text.split())}", share)
+        if used + len(line) > limit:
+            lines.append(f"… and {len(pieces) - number} more")
+            break
+        lines.append(line)
+        used += len(line) + 1
+    return "\n".join(lines)
+
+
+WINDOW_CHARS = 60_000
+"""The amount of text that one session summarizes: about 15,000 tokens."""
+LOCAL_WINDOW_CHARS = 4_000
+DIGEST_CHARS = 1_600
+MAX_LEVELS = 4
+_PART = "This is one part of it; others sum up the rest. Keep decisions, results, numbers, names and paths."
+
+
+class FoldMaterial(Struct, frozen=True):
+    """The text for the last session of a fold, and the usage of the sessions before it."""
+
+    text: str
+    usage: Usage | None = None
+    warning: Failure | None = None
+    held: Failure | None = None
+    """The failure that interrupts the fold: a pause or an unavailable provider. It continues with the run."""
+
+
+class Folding:
+    """The sessions that summarize parts of the input of one fold."""
+
+    def __init__(
+        self, services: Services, request: SessionRequest, place: StepWorkspace, progress: Tell
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._place = place
+        self._progress = progress
+        self._asked = 0
+        self._usage: Usage | None = None
+        self._extracted: list[str] = []
+        self._held: Failure | None = None
+
+    async def run(self, pieces: Sequence[Piece], agents_left: int) -> FoldMaterial:
+        """Reduce the pieces until one session can summarize them."""
+        window = window_of(self._request.role.model or self._services.frozen.default_model)
+        groups, left_out = pack(pieces, window)
+        for _ in range(MAX_LEVELS):
+            if len(groups) <= 1:
+                break
+            digests = await self._level(groups, agents_left)
+            if self._held is not None:
+                return FoldMaterial("", self._usage, held=self._held)
+            groups, cut = pack(digests, window)
+            left_out += cut
+        text = "\n\n".join(f"{one.name}:\n{one.text}" for one in (groups[0] if groups else ()))
+        return FoldMaterial(text, self._usage, self._warning(left_out, len(groups) - 1))
+
+    async def _level(self, groups: Sequence[Sequence[Piece]], agents_left: int) -> list[Piece]:
+        places = asyncio.Semaphore(PARTS_AT_ONCE)
+
+        async def digest(number: int, group: Sequence[Piece]) -> Piece:
+            async with places:
+                return await self._digest(number, group)
+
+        first = self._asked
+        most = max(0, agents_left - first)
+        self._asked += min(len(groups), most)
+        asked = [digest(first + index, group) for index, group in enumerate(groups[:most])]
+        done = list(await asyncio.gather(*asked))
+        return done + [self._extract(group, "no agent was left for it") for group in groups[most:]]
+
+    async def _digest(self, number: int, group: Sequence[Piece]) -> Piece:
+        name = _named(group)
+        material = "\n\n".join(f"{one.name}:\n{one.text}" for one in group)
+        session = part_id(self._request.session_id, number)
+        request = structs.replace(
+            self._request,
+            session_id=session,
+            step=f"{self._request.step}/part[{number}]",
+            prompt=f"{self._request.prompt}\n\n{_PART}\n\n{material}",
+        )
+        why = ""
+        try:
+            result = await self._services.supervisor.run_step(
+                request,
+                backend=self._services.frozen.backend_of(request.role),
+                on_progress=self._progress,
+                journal=self._services.journal,
+                durable=True,  # a session that replied is not asked again
+            )
+            self._spend(result.usage)
+            return Piece(name, str(result.output)[: DIGEST_CHARS * 2])
+        except SessionFailed as error:
+            self._spend(error.usage)
+            if is_held(error.failure):
+                self._held = error.failure
+            why = error.failure.message or error.failure.code
+            return self._extract(group, why)
+        finally:
+            self._place.evidence.append(Digest(session_id=session, part=number, why=why))
+
+    def _extract(self, group: Sequence[Piece], why: str) -> Piece:
+        name = _named(group)
+        self._extracted.append(f"{name} ({why})")
+        return Piece(name, f"(Extract; nobody summed it up.)\n{extract(group, DIGEST_CHARS)}")
+
+    def _spend(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self._usage = (self._usage or NOTHING_SPENT) + usage
+
+    def _warning(self, left_out: int, dropped: int) -> Failure | None:
+        told = []
+        if left_out:
+            told.append(f"{left_out:,} characters of long outputs were left out")
+        if self._extracted:
+            told.append(f"only extracts of {len(self._extracted)} parts: {'; '.join(self._extracted[:3])}")
+        if dropped > 0:
+            told.append(f"{dropped} digests were left out")
+        if not told:
+            return None
+        hint = "the outputs themselves are whole: the run's folder has them, and a query finds words in them"
+        message = f"the summary is not of everything: {', '.join(told)}"
+        return Failure("agent", "fold.left_out", message, hint, retryable=False, step=self._request.step)
+
+
+def window_of(model: str | None) -> int:
+    """The number of characters that a session of this model summarizes."""
+    return LOCAL_WINDOW_CHARS if (model or "").startswith(f"{PROVIDER}:") else WINDOW_CHARS
+
+
+def _named(group: Sequence[Piece]) -> str:
+    return group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Verification of the quotes of critics and reviewers
+#
+# Rules
+# * A quote is found if its words are in the file on the given line, or within a few lines of it. Agents often
+#   miscount lines, but rarely invent words by accident. White space is normalized.
+# * Files are read in the workspace of the agent, up to a maximum size, without links that leave it. Artifacts
+#   and published files of earlier phases, which the file tools show too, may also be quoted.
+# * A quote that cannot be verified counts as not found. Statements of an agent about it do not count.
+
+NEAR_LINES = 3
+MAX_FILE_BYTES = 2 * 1024 * 1024
+
+
+class Beside(Protocol):
+    """Files outside the workspace that an agent reads under special names."""
+
+    def has(self, args: Mapping[str, Any]) -> bool: ...
+
+    def locate(self, path: str) -> tuple[Path, str]: ...
+
+
+class CitedEvidence:
+    """Verifies the quotes of one reply. Each file is read once."""
+
+    def __init__(self, folder: str, judged: str, beside: Sequence[Beside] = ()) -> None:
+        self._folder = Path(folder)
+        self._beside = beside
+        self._judged = _even(judged)
+        self._lines: dict[str, list[str]] = {}
+
+    def checked(self, answer: JSON) -> JSON:
+        """The reply with `found` added to every piece of evidence: whether the quote was verified."""
+        if isinstance(answer, list):
+            return [self.checked(one) for one in answer]
+        if not isinstance(answer, dict):
+            return answer
+        if {"file", "line", "quote"} <= answer.keys():
+            return {**answer, "found": self.is_there(answer["file"], answer["line"], answer["quote"])}
+        return {key: self.checked(value) for key, value in answer.items()}
+
+    def is_there(self, file: Any, line: Any, quote: Any) -> bool:
+        """Whether a quote is in the file near that line."""
+        if not (isinstance(file, str) and isinstance(line, int) and isinstance(quote, str)):
+            return False
+        words = _even(quote)
+        if not words:
+            return False
+        if file == RESULT:
+            return words in self._judged
+        lines = self._read(file)
+        first = max(0, line - 1 - NEAR_LINES)
+        last = line + NEAR_LINES + quote.count("\n")
+        return words in _even("\n".join(lines[first:last]))
+
+    def _read(self, file: str) -> list[str]:
+        if file not in self._lines:
+            self._lines[file] = self._text(file).splitlines()
+        return self._lines[file]
+
+    def _text(self, file: str) -> str:
+        try:
+            top, inside = self._located(file)
+            if "\0" in inside or inside.split("/", 1)[0] in ("..", ".fanfold"):
+                return ""
+            return read_beneath(top, top / inside, MAX_FILE_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError, ToolFailed):
+            return ""
+
+    def _located(self, file: str) -> tuple[Path, str]:
+        for other in self._beside:
+            if other.has({"path": file}):
+                return other.locate(file)
+        return self._folder, os.path.relpath(file, self._folder) if os.path.isabs(file) else file
+
+
+def invented(answer: JSON) -> list[str]:
+    """The locations in a verified reply whose quotes were not found."""
+    return [f"{one['file']}:{one['line']}" for one in quotes_in(answer) if not one.get("found")]
+
+
+def quotes_in(answer: JSON) -> Iterator[dict[str, JSON]]:
+    """The pieces of evidence of a verdict, in order."""
+    given = answer.get("evidence") if isinstance(answer, dict) else None
+    for one in given if isinstance(given, list) else ():
+        if isinstance(one, dict):
+            yield one
+
+
+def judged_verdict(verdict: dict[str, JSON]) -> dict[str, JSON]:
+    """The verdict of a critic after its quotes were verified.
+
+    It passes only if it has evidence and all of its quotes were found.
+    """
+    wrong = invented(verdict)
+    problems = []
+    if wrong:
+        problems.append(f"The critic quoted what is not there ({', '.join(wrong[:5])}): do not rely on it.")
+    elif verdict.get("pass") and not any(True for _ in quotes_in(verdict)):
+        problems.append("The critic passed it without any evidence, which does not count.")
+    if not problems:
+        return verdict
+    said = " ".join((str(verdict.get("feedback") or ""), *problems)).strip()
+    return {**verdict, "pass": False, "feedback": said}
+
+
+def _even(text: str) -> str:
+    return " ".join(text.split())

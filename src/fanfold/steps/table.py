@@ -1,0 +1,234 @@
+"""The table of step types, by the name that recipes use.
+
+The module of a type is imported with the first step of that type. Most runs have steps of one or two types.
+Code that only reads runs needs no event loop, no sandbox and no processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from fanfold.errors import WorldError
+from fanfold.kernel.events import Failure
+from fanfold.kernel.plan import GroupAction, Step, WorkflowAction
+from fanfold.kernel.state import Node
+from fanfold.language.consent import Effect
+from fanfold.language.leaf_steps import STEPS
+from fanfold.language.step_grammar import StepGrammar
+from fanfold.language.template import ExpressionError, UnresolvedPath
+from fanfold.steps.step_type import (
+    CallJob,
+    Filling,
+    Job,
+    Outcome,
+    Preparation,
+    StepLabel,
+    StepReply,
+    StepType,
+    value_of,
+)
+from fanfold.steps.values import Values
+from fanfold.workspace.artifacts import NOTHING_SEEN
+
+AnyType = StepType[Any, Any]
+
+
+@cache
+def _agent() -> AnyType:
+    from fanfold.steps.agent import AgentSteps
+
+    return AgentSteps()
+
+
+@cache
+def _function() -> AnyType:
+    from fanfold.steps.function import FunctionSteps
+
+    return FunctionSteps()
+
+
+@cache
+def _command() -> AnyType:
+    from fanfold.steps.command import CommandSteps
+
+    return CommandSteps()
+
+
+@cache
+def _workflow() -> AnyType:
+
+    return WorkflowSteps()
+
+
+@cache
+def _set() -> AnyType:
+    from fanfold.steps.immediate import SetSteps
+
+    return SetSteps()
+
+
+@cache
+def _ask() -> AnyType:
+    from fanfold.steps.approval import AskSteps
+
+    return AskSteps()
+
+
+@cache
+def _wait() -> AnyType:
+    from fanfold.steps.immediate import WaitSteps
+
+    return WaitSteps()
+
+
+@cache
+def _deliver() -> AnyType:
+    from fanfold.steps.deliver import DeliverSteps
+
+    return DeliverSteps()
+
+
+@cache
+def _end() -> AnyType:
+    from fanfold.steps.immediate import EndSteps
+
+    return EndSteps()
+
+
+@cache
+def _approval() -> AnyType:
+    from fanfold.steps.approval import ApprovalSteps
+
+    return ApprovalSteps()
+
+
+@cache
+def _group() -> AnyType:
+
+    return GroupSteps()
+
+
+STEP_TYPES: dict[str, Callable[[], AnyType]] = {
+    "agent": _agent,
+    "function": _function,
+    "command": _command,
+    "workflow": _workflow,
+    "set": _set,
+    "ask": _ask,
+    "wait": _wait,
+    "deliver": _deliver,
+    "end": _end,
+    "approval": _approval,
+    "group": _group,
+}
+
+
+def register(kind: AnyType, grammar: StepGrammar) -> None:
+    """Register a step type for the host and for the compiler of recipes."""
+    STEP_TYPES[kind.name] = lambda: kind
+    STEPS.add(grammar)
+
+
+class Unrenderable(Exception):
+    """A step's templates cannot be rendered; `failure` is the failure of the step."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def type_of(step: Step) -> AnyType:
+    """The type of a step. Raises `step.unknown_type` for a type of another version."""
+    load = STEP_TYPES.get(step.type)
+    if load is None:
+        message = f"step {step.id} is of type {step.type}, which is not known here"
+        raise WorldError("step.unknown_type", message, hint="the run was made by another version of Fanfold")
+    return load()
+
+
+def label_of(step: Step) -> StepLabel:
+    """How a step is shown: its kind, and its agent or program."""
+    kind = type_of(step)
+    return kind.label(step, kind.read(step))
+
+
+def effects_of(step: Step, filling: Filling) -> list[Effect]:
+    """The effects of a step beyond reading, derived from the job that is executed; empty if it only reads."""
+    kind = type_of(step)
+    return list(kind.effects(step, kind.read(step), filling))
+
+
+def answer(values: Values, node: Node, reply: StepReply) -> Outcome:
+    """The outcome of a waiting step after a person's reply. Raises `AuthorError` if it is invalid."""
+    kind = type_of(node.step)
+    step = Preparation(names=values.at(node), inputs={}, values=values, node=node)
+    return kind.answer(step, kind.read(node.step), reply)
+
+
+def preparation(values: Values, node: Node) -> Preparation:
+    """The names and inputs of a step that is about to start. Raises `UnresolvedPath`."""
+    names = values.at(node)
+    inputs = {key: value_of(value, names) for key, value in node.step.inputs.items()}
+    return Preparation(names=names, inputs=inputs, values=values, node=node)
+
+
+def prepare(values: Values, node: Node) -> Job:
+    """The job of a step that is about to start. Raises `Unrenderable`."""
+    step = node.step
+    try:
+        kind = type_of(step)
+        job: Job = kind.prepare(preparation(values, node), kind.read(step))
+        seen = values.artifacts(node) if job.performed else NOTHING_SEEN
+        return job if seen is NOTHING_SEEN else replace(job, artifacts=seen)
+    except (UnresolvedPath, ExpressionError) as error:
+        code = "expression.failed" if isinstance(error, ExpressionError) else "template.unresolved"
+        message = f"{node.path} cannot start: {error}"
+        raise Unrenderable(Failure("agent", code, message, retryable=False, step=node.path)) from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Steps that contain other steps: groups, which the kernel runs, and workflows, which become child runs
+
+
+class GroupJob(Job, frozen=True):
+    """A job without work: the kernel runs the steps of the group."""
+
+    performed: ClassVar[bool] = False
+
+
+class GroupSteps(StepType[GroupAction, GroupJob]):
+    """The step type of groups."""
+
+    name = "group"
+
+    def read(self, step: Step) -> GroupAction:
+        assert isinstance(step.action, GroupAction)
+        return step.action
+
+    def label(self, step: Step, said: GroupAction) -> StepLabel:
+        return StepLabel("group", (said.goal or said.phase_kind) if said.phase else step.description)
+
+    def prepare(self, step: Preparation, said: GroupAction) -> GroupJob:
+        del step, said
+        return GroupJob()
+
+
+class WorkflowSteps(StepType[WorkflowAction, CallJob]):
+    """The step type of child workflows."""
+
+    name = "workflow"
+
+    def read(self, step: Step) -> WorkflowAction:
+        assert isinstance(step.action, WorkflowAction)
+        return step.action
+
+    def label(self, _step: Step, said: WorkflowAction) -> StepLabel:
+        return StepLabel("workflow", said.workflow)
+
+    def prepare(self, step: Preparation, said: WorkflowAction) -> CallJob:
+        del said
+        return CallJob(step.inputs)

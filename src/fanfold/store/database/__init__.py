@@ -1,1 +1,0 @@
-"""The database as a file: where it is, how it is opened, what its errors mean."""

@@ -1,1 +1,0 @@
-"""Ranked search over the outputs of steps: questions, documents, the index, excerpts."""

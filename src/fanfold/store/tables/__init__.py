@@ -1,1 +1,0 @@
-"""Rows of the SQLite store: one module a table or two."""

@@ -1,1 +1,0 @@
-"""What every store must do, as tests: one suite, run against each of them."""

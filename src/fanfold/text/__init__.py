@@ -1,1 +1,0 @@
-"""Texts that know where they stand: YAML trees, templates, diagnostics. For recipes, scripts, roles."""

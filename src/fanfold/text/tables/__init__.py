@@ -1,1 +1,0 @@
-"""Tables of keys, and reading the objects of a language by them."""

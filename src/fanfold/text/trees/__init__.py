@@ -1,1 +1,0 @@
-"""Trees that remember where every value stands, whether YAML, TOML or front matter was read."""

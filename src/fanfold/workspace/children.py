@@ -1,0 +1,295 @@
+"""Step workspaces: the workspace of one step, a layer over a base.
+
+Rules
+* The fastest available method is used: a visible overlay (root), an overlay in a user namespace, cloned
+  files, copied files. This process does not retry a method that failed once. The method is reported.
+* The folder of a step workspace contains everything needed to find it again: base, method, access, write-set,
+  owner.
+* A process that continues a session owns its workspace from then on, even if the previous owner is alive.
+  That one was stopped for so long that it lost its run. When it wakes up, it no longer touches the workspace.
+* `path` is the path of the files for this process. In a user namespace it is a handle of this process.
+  Programs are started through the sandbox, which joins the namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from fanfold.errors import NotFoundError, WorldError
+from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.project_files import write_whole
+from fanfold.workspace import changes as overlay
+from fanfold.workspace import layout
+from fanfold.workspace.bases import Base, Bases, copy_files, make_folders
+from fanfold.workspace.beneath import Copier, FileEntry, Manifest, decode, encode, open_top
+from fanfold.workspace.changes import Change, FoundChanges, TouchedPaths, judge
+from fanfold.workspace.ignored import Ignoring
+from fanfold.workspace.layout import read_kept
+
+Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
+_failed: set[str] = set()
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored record of a step workspace."""
+
+    session: str
+    base: str
+    method: Method
+    read_only: bool
+    write_set: tuple[str, ...] | None
+    owner: str
+    kept: str = ""
+    """The reason why it was kept after its step."""
+    origin: str = ""
+    """Its purpose, as named by the caller that created it."""
+    epoch: int = 0
+    """The epoch of its owner; a later owner has a higher one."""
+
+    @property
+    def maker(self) -> ProcessIdentity | None:
+        """The process that owns it; None for an invalid record."""
+        return ProcessIdentity.parse(self.owner)
+
+    @property
+    def has_live_owner(self) -> bool:
+        return self.maker is not None and self.maker.is_alive()
+
+
+class Child:
+    """One open step workspace."""
+
+    def __init__(
+        self,
+        folder: Path,
+        record: SnapshotRecord,
+        base: Base,
+        ignoring: Ignoring,
+        entrance: overlay.Entrance | None,
+    ) -> None:
+        self.session_id = record.session
+        self.folder = folder
+        self.record = record
+        self.base = base
+        self.entrance = entrance
+        self._ignoring = ignoring
+        self._found: FoundChanges | None = None
+
+    @property
+    def method(self) -> Method:
+        """The method that created it."""
+        return self.record.method
+
+    @property
+    def read_only(self) -> bool:
+        return self.record.read_only
+
+    @property
+    def place(self) -> Path:
+        """The folder where it is mounted or copied to; looks empty if the overlay is in a namespace."""
+        return self.folder / "workspace"
+
+    @property
+    def path(self) -> Path:
+        """The path of its files for this process."""
+        return self.entrance.path if self.entrance else self.place
+
+    def changes(self) -> list[Change]:
+        """Return the differences to the base, sorted by path. Its programs must have ended."""
+        touched = TouchedPaths(self.base.manifest)
+        child = open_top(self.path)
+        try:
+            if self.method.startswith("overlay"):
+                upper = open_top(self.folder / "upper")
+                try:
+                    touched.layer(upper)
+                finally:
+                    os.close(upper)
+            else:
+                file = self.folder / "copied"
+                touched.compare(child, decode(read_kept(file), file)[0].files)
+                touched.missing(child)
+            with self.base.opened() as base:
+                self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())
+            return self._found.changes
+        finally:
+            os.close(child)
+
+    def found(self) -> FoundChanges:
+        """Return the last result of `changes`, including ignored files."""
+        if self._found is None:
+            self.changes()
+        assert self._found is not None, "looking at the changes finds them"
+        return self._found
+
+    def is_held(self) -> bool:
+        """Return whether this process still owns it. The result is valid while the workspace lock is held."""
+        try:
+            now = read_record(self.folder)
+        except WorldError:
+            return False
+        return (now.owner, now.epoch) == (self.record.owner, self.record.epoch)
+
+    def require_held(self) -> None:
+        """Raise `workspace.taken_over` if another process continues it."""
+        if not self.is_held():
+            raise taken_over(self.session_id)
+
+    def detach(self, *, held: bool = True) -> None:
+        """Unmount the layer; its files stay in the folder.
+
+        If another process owns it (not `held`), only the handles of this process are closed.
+        """
+        if self.entrance is not None:
+            self.entrance.close()
+        if not held:
+            return
+        if self.entrance is None and self.method == "overlay":
+            overlay.lift(self.place)
+        layout.let_be_removed(self.folder / "upper" if self.method.startswith("overlay") else self.place)
+
+
+def make(
+    folder: Path,
+    session: str,
+    base: Base,
+    ignoring: Ignoring,
+    *,
+    read_only: bool,
+    write_set: tuple[str, ...] | None,
+    origin: str = "",
+    epoch: int = 0,
+) -> Child:
+    """Create a step workspace in a new folder."""
+    folder.mkdir(mode=0o700)
+    for name in ("upper", "work", "workspace"):
+        (folder / name).mkdir(mode=0o755)
+    method, entrance = _lay(folder, base, read_only)
+    record = SnapshotRecord(
+        session=session,
+        base=base.id,
+        method=method or _copy(folder, base),
+        read_only=read_only,
+        write_set=write_set,
+        owner=str(this_process()),
+        origin=origin,
+        epoch=epoch,
+    )
+    write_whole(folder / "child.json", msgspec.json.encode(record))
+    return Child(folder, record, base, ignoring, entrance)
+
+
+def _lay(folder: Path, base: Base, read_only: bool) -> tuple[Method | None, overlay.Entrance | None]:
+    layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
+    if "overlay" not in _failed:
+        try:
+            overlay.lay(*layers, read_only=read_only)
+            return "overlay", None
+        except OSError:
+            _failed.add("overlay")
+    if "overlay-userns" not in _failed:
+        try:
+            return "overlay-userns", overlay.lay_in_namespace(*layers, read_only=read_only)
+        except OSError:
+            _failed.add("overlay-userns")
+    return None, None
+
+
+def _copy(folder: Path, base: Base) -> Method:
+    for name in ("upper", "work"):
+        os.rmdir(folder / name)
+    target = open_top(folder / "workspace")
+    try:
+        copier = Copier()
+        make_folders(target, base.manifest)
+        copied = Manifest()
+        with base.opened() as source:
+            for tree, paths in source.split(base.manifest.files):
+                _, gone = copy_files(tree, target, paths, copier)
+                if gone:
+                    raise WorldError("workspace.damaged", f'base {base.id} has lost "{gone[0]}"')
+        # Read the entries again, from the place where they will be compared.
+        _describe(target, "", copied.files)
+        write_whole(folder / "copied", encode(copied))
+        return "reflink" if copier.clones else "copy"
+    finally:
+        os.close(target)
+
+
+def _describe(handle: int, prefix: str, found: dict[str, FileEntry]) -> None:
+    with os.scandir(handle) as listing:
+        entries = list(listing)
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            found[prefix + entry.name] = FileEntry.of(entry.stat(follow_symlinks=False))
+            continue
+        below = os.open(
+            entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle
+        )
+        try:
+            _describe(below, f"{prefix}{entry.name}/", found)
+        finally:
+            os.close(below)
+
+
+def read_record(folder: Path) -> SnapshotRecord:
+    """Return the record in the folder of a step workspace."""
+    try:
+        return msgspec.json.decode(read_kept(folder / "child.json"), type=SnapshotRecord)
+    except FileNotFoundError:
+        raise NotFoundError("workspace.no_child", f"there is no workspace {folder.name}") from None
+    except msgspec.DecodeError as error:
+        raise WorldError("workspace.damaged", f"{folder}/child.json is damaged: {error}") from error
+
+
+def find(folder: Path, bases: Bases) -> tuple[SnapshotRecord, Base] | None:
+    """Return the record and the base of the workspace in a folder; None if either is missing."""
+    try:
+        record = read_record(folder)
+        return record, bases.get(record.base)
+    except (NotFoundError, FileNotFoundError):
+        return None
+
+
+def check_turn(folder: Path, epoch: int) -> None:
+    """Raise `workspace.taken_over` if a live process opened the workspace with a higher epoch."""
+    try:
+        record = read_record(folder)
+    except WorldError:
+        return  # no process can continue it
+    if record.epoch > epoch and record.has_live_owner:
+        raise taken_over(record.session)
+
+
+def taken_over(session: str) -> WorldError:
+    return WorldError("workspace.taken_over", f"another process goes on with the workspace of {session}")
+
+
+def attach(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring, epoch: int) -> Child:
+    """Open a workspace that another process left, and become its owner."""
+    child = lay_again(folder, record, base, ignoring)
+    child.record = msgspec.structs.replace(record, owner=str(this_process()), kept="", epoch=epoch)
+    write_whole(folder / "child.json", msgspec.json.encode(child.record))
+    return child
+
+
+def lay_again(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -> Child:
+    """Open a workspace that another process left, without becoming its owner."""
+    entrance = None
+    if record.method.startswith("overlay"):
+        overlay.lift(folder / "workspace")
+        overlay.forgive(folder / "work")
+        layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
+        try:
+            if record.method == "overlay":
+                overlay.lay(*layers, read_only=record.read_only)
+            else:
+                entrance = overlay.lay_in_namespace(*layers, read_only=record.read_only)
+        except OSError as error:
+            message = f"the workspace of {record.session} cannot be laid again: {error}"
+            raise WorldError("workspace.no_overlay", message) from error
+    return Child(folder, record, base, ignoring, entrance)

@@ -1,0 +1,1 @@
+"""Programs that run next to Fanfold and use only the standard library."""

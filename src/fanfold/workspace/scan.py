@@ -1,0 +1,470 @@
+"""Scans a tree, without following links and without leaving it.
+
+Rules
+* Each folder is opened through the handle of its parent. A file that is replaced meanwhile is either seen or
+  not.
+* Names decide which files are included (see `ignored`). Git is asked once for all of them. If there is a
+  manifest to compare with, `rescan` asks only about new names.
+* Limits are enforced during the scan: a tree that is too large is refused with the path that exceeded the
+  limit.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from fanfold.errors import WorldError
+from fanfold.kernel.claims import plain_name
+from fanfold.workspace.beneath import (
+    GRAIN_NS,
+    FileEntry,
+    Manifest,
+    PathProblem,
+    clock_ns,
+    left_out_name,
+    open_folder,
+    open_top,
+    spot_beneath,
+)
+from fanfold.workspace.ignored import BUILT, CACHES, DEPENDENCIES, MAKERS, MARKS, GitView, Ignoring, is_built
+from fanfold.workspace.layout import OWN_FOLDER
+
+_MARKED = frozenset(MARKS)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class SnapshotLimits(msgspec.Struct, frozen=True):
+    """The maximum size of a snapshot."""
+
+    max_files: int = 200_000
+    max_bytes: int = 8 * 1024**3
+    max_file_bytes: int = 2 * 1024**3
+    max_depth: int = 100
+    max_path_bytes: int = 3_000
+
+
+_Place: TypeAlias = Literal["keep", "leave", "point"]
+
+
+class _IgnoreRules:
+    """Decides by git's list; folders that git does not mention are doubtful."""
+
+    def __init__(self, belonging: GitView, in_git: bool) -> None:
+        self._belonging = belonging
+        self._in_git = in_git
+        self.allowed: set[str] = set()
+        self.doubtful: list[str] = []
+
+    def keeps_file(self, path: str) -> bool:
+        return self._belonging.holds(path)
+
+    def place_of(self, path: str, name: str, beside: list[str]) -> _Place:
+        if not self._in_git and is_built(name, beside):
+            return "leave"
+        if path in self._belonging.folders or path in self.allowed:
+            return "keep"
+        if name in DEPENDENCIES:
+            return "point"
+        if name not in CACHES:
+            self.doubtful.append(path)
+        return "leave"
+
+
+class _ScanWalk:
+    def __init__(self, rules: _IgnoreRules, limits: SnapshotLimits, tracked: set[str], asked_ns: int) -> None:
+        self.found = Manifest()
+        self.found.taken_ns, self.found.clock_ns = time.time_ns(), clock_ns()
+        self._rules = rules
+        self._limits = limits
+        self._tracked = tracked
+        self._asked_ns = asked_ns
+        self._bytes = 0
+
+    def folder(self, handle: int, path: str, depth: int) -> None:
+        """Scan one open folder and everything below it."""
+        if depth > self._limits.max_depth:
+            raise _too_much("deep", path, f"folders nest deeper than {self._limits.max_depth}")
+        with os.scandir(handle) as listing:
+            entries = list(listing)
+        names = [entry.name for entry in entries]
+        if depth and not _MARKED.isdisjoint(names) and self._is_marked(path, names):
+            return
+        prefix = path + "/" if path else ""
+        below: list[str] = []
+        for entry in entries:
+            name = entry.name
+            where = prefix + name
+            if (name[0] == "." or "~" in name) and self._is_own(entry, where, depth):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                place = self._rules.place_of(where, name, names)
+                if place == "keep":
+                    below.append(name)
+                elif place == "point":
+                    self.found.points[where] = True
+                else:
+                    self.found.left_out.add(where + "/")
+            elif self._rules.keeps_file(where):
+                self._file(entry, where)
+            else:
+                self._leave_out(entry, where)
+        for name in below:
+            self._enter(handle, name, prefix + name, depth)
+
+    def _leave_out(self, entry: os.DirEntry[str], where: str) -> None:
+        """Record a file that git did not list as left out, unless it was created after the query."""
+        status = entry_of(entry)
+        if status is not None and status.ctime_ns < self._asked_ns - GRAIN_NS:
+            self.found.left_out.add(left_out_name(where, status.mode))
+
+    def _is_marked(self, path: str, names: list[str]) -> bool:
+        """Return whether an untracked marker file shows that a tool created this folder."""
+        marks = [mark for mark in MARKS if mark in names and f"{path}/{mark}" not in self._tracked]
+        if not marks:
+            return False
+        self.found.folders.discard(path)
+        self.found.marked[path] = marks[0]
+        if MARKS[marks[0]]:
+            self.found.points[path] = True
+        else:
+            self.found.left_out.add(path + "/")
+        return True
+
+    def note_ignored(self, top: int, path: str) -> None:
+        """Record an ignored folder; with a marker file it still counts as a dependency."""
+        for mark, depends in MARKS.items():
+            if depends and _is_there(top, f"{path}/{mark}"):
+                self.found.left_out.discard(path + "/")
+                self.found.marked[path] = mark
+                self.found.points[path] = True
+
+    def _is_own(self, entry: os.DirEntry[str], where: str, depth: int) -> bool:
+        """Return whether this belongs to git or Fanfold.
+
+        It is mounted from the project, and not part of the tree.
+        """
+        if entry.name == ".gitignore":
+            self.found.rules[where] = entry_of(entry)
+        plain = plain_name(entry.name)
+        if plain != ".git" and (depth or plain != OWN_FOLDER):
+            return False
+        if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
+            self.found.points[where] = entry.is_dir(follow_symlinks=False)
+        else:
+            self.found.left_out.add(where + "//")
+        return True
+
+    def _file(self, entry: os.DirEntry[str], where: str) -> None:
+        status = entry_of(entry)
+        if status is None:
+            return  # gone since it was listed
+        if not (stat.S_ISREG(status.mode) or stat.S_ISLNK(status.mode)):
+            self.found.left_out.add(where + "//")  # a pipe, a socket or a device cannot be copied
+            return
+        limits = self._limits
+        self._bytes += status.size
+        self.found.files[where] = status
+        if status.size > limits.max_file_bytes:
+            raise _too_much("large", where, f"{status.size:,} bytes, at most {limits.max_file_bytes:,}")
+        if len(where) * 4 > limits.max_path_bytes and len(os.fsencode(where)) > limits.max_path_bytes:
+            raise _too_much(
+                "long", where[:80] + "…", f"its path is over {limits.max_path_bytes:,} bytes long"
+            )
+        if self._bytes > limits.max_bytes:
+            raise _too_much("large", where, f"the files up to here have over {limits.max_bytes:,} bytes")
+        if len(self.found.files) > limits.max_files:
+            raise _too_much("many", where, f"there are over {limits.max_files:,} files")
+
+    def _enter(self, handle: int, name: str, where: str, depth: int) -> None:
+        try:
+            below = os.open(name, _FOLDER, dir_fd=handle)
+        except (FileNotFoundError, NotADirectoryError):
+            return  # gone or replaced since it was listed
+        except OSError as error:
+            hint = "make it readable, or have .gitignore name it"
+            message = f'"{where}" cannot be read: {error.strerror}'
+            raise WorldError("workspace.unreadable", message, hint=hint) from error
+        self.found.folders.add(where)
+        try:
+            self.folder(below, where, depth + 1)
+        finally:
+            os.close(below)
+
+
+def scan_asking(top: int, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
+    """Scan the current tree and ask git which files belong to it."""
+    outside = ignoring.sources()
+    asked_ns = time.time_ns()
+    belonging = ignoring.ask()
+    rules = _IgnoreRules(belonging, ignoring.has_git())
+    walk = _ScanWalk(rules, limits, belonging.tracked, asked_ns)
+    walk.folder(top, "", 0)
+    while rules.doubtful:
+        asked, rules.doubtful = rules.doubtful, []
+        nested = [point.removesuffix("/.git") for point in walk.found.points if point.endswith("/.git")]
+        ignored = ignoring.ignored([path + "/" for path in asked], nested)
+        for path in asked:
+            if path + "/" in ignored:
+                walk.note_ignored(top, path)
+                continue
+            walk.found.left_out.discard(path + "/")
+            rules.allowed.add(path)
+            _walk_into(walk, top, path)
+    walk.found.rules |= outside
+    return walk.found
+
+
+def _walk_into(walk: _ScanWalk, top: int, path: str) -> None:
+    try:
+        handle = open_folder(top, path)
+    except (FileNotFoundError, PathProblem):
+        return
+    walk.found.folders.add(path)
+    try:
+        walk.folder(handle, path, path.count("/") + 1)
+    finally:
+        os.close(handle)
+
+
+def _is_there(top: int, path: str) -> bool:
+    """Return whether a path exists beneath an open folder, without following links."""
+    try:
+        with spot_beneath(top, path) as spot:
+            return spot.status() is not None
+    except (OSError, PathProblem):
+        return False
+
+
+def entry_of(entry: os.DirEntry[str]) -> FileEntry | None:
+    """Return the current entry; None if it is gone."""
+    try:
+        return FileEntry.of(entry.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+
+
+def _too_much(code: str, where: str, why: str) -> WorldError:
+    hint = "have .gitignore name what no step needs, or run the step in the shared workspace"
+    message = f'the workspace cannot be copied for a step: "{where}": {why}'
+    return WorldError(f"workspace.too_{code}", message, hint=hint, details={"path": where})
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rescan: finds the differences to a manifest in one walk, and asks git only about new names
+#
+# Rules
+# * The entry of every file is read. A known name is judged as before, as long as nothing changed that affects
+#   it: rules, marker files, inner repositories, or the type of a path.
+# * Git is asked only about new names. If a new name could affect others, or a limit is near, there is
+#   *doubt*. Then the whole tree is scanned without previous knowledge.
+# * A file may have changed if its entry differs or is not settled; the caller that has its earlier content
+#   compares it.
+
+_TOOLS = DEPENDENCIES | CACHES
+_TELLING = frozenset({".gitignore", *MARKS, *MAKERS})
+"""Files that affect other names when they are added or removed."""
+
+
+class _Doubt(Exception):  # not an error: used inside this module only
+    """The manifest is not enough to decide which files belong to the tree."""
+
+
+class Rescan:
+    """The current tree and its differences; `now` is the given manifest itself if nothing changed."""
+
+    def __init__(self, now: Manifest, differs: set[str]) -> None:
+        self.now = now
+        self.differs = differs
+        """New files, and known files whose entry differs or is not settled."""
+
+
+class _Rewalk:
+    def __init__(self, known: Manifest, max_depth: int) -> None:
+        self.known = known
+        self.max_depth = max_depth
+        self.settled_ns = known.settled_ns()
+        self.taken_ns, self.clock_ns = time.time_ns(), clock_ns()
+        self.entries: dict[str, FileEntry] = {}
+        """The entries of changed and new files."""
+        self.new_files: dict[str, FileEntry] = {}
+        self.new_folders: list[str] = []
+        self.files: list[str] = []
+        self.folders: list[str] = []
+        self.others: set[str] = set()
+        """Left-out paths and mount points that still exist."""
+
+    def folder(self, handle: int, prefix: str) -> None:
+        """Compare a known open folder and everything below it."""
+        files, folders, settled_ns = self.known.files, self.known.folders, self.settled_ns
+        seen = self.files
+        below: list[str] = []
+        with os.scandir(handle) as listing:
+            for entry in listing:
+                where = prefix + entry.name
+                before = files.get(where)
+                if before is not None:
+                    now = entry.stat(follow_symlinks=False)
+                    times = (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+                    if (now.st_mode, now.st_size, *times) != before or before[3] >= settled_ns:
+                        self._differs(where, entry.name, now)
+                    seen.append(where)
+                elif where in folders:
+                    below.append(entry.name)
+                else:
+                    self._other(handle, entry, where, prefix)
+        self.folders += [prefix + name for name in below]
+        for name in below:
+            self._enter(handle, name, f"{prefix}{name}/")
+
+    def _enter(self, handle: int, name: str, prefix: str) -> None:
+        inner = os.open(name, _FOLDER, dir_fd=handle)
+        try:
+            self.folder(inner, prefix)
+        finally:
+            os.close(inner)
+
+    def _differs(self, where: str, name: str, now: os.stat_result) -> None:
+        if name == ".gitignore" or not (stat.S_ISREG(now.st_mode) or stat.S_ISLNK(now.st_mode)):
+            raise _Doubt
+        self.entries[where] = FileEntry.of(now)
+
+    def _other(self, handle: int, entry: os.DirEntry[str], where: str, prefix: str) -> None:
+        """Handle an entry that is neither a file nor a folder of the known tree."""
+        name, known = entry.name, self.known
+        is_folder = entry.is_dir(follow_symlinks=False)
+        is_file = entry.is_file(follow_symlinks=False)
+        if where in known.points and (is_file or is_folder) and known.points[where] is is_folder:
+            self.others.add(where)
+            return
+        plain = plain_name(name) if name[0] == "." or "~" in name else name
+        own = plain == ".git" or (not prefix and plain == OWN_FOLDER)
+        kept = is_file or (entry.is_symlink() and not own)
+        left = where + ("/" if is_folder else "" if kept else "//")
+        if left in known.left_out:
+            if name == ".gitignore" and entry_of(entry) != known.rules.get(where):
+                raise _Doubt
+            self.others.add(left)
+        elif own or name in _TELLING:
+            raise _Doubt
+        elif is_folder:
+            self._new_folder(handle, name, where)
+        elif (status := entry_of(entry)) is not None:
+            self.new_files[where] = status
+
+    def _new_folder(self, handle: int, name: str, where: str) -> None:
+        if name in _TOOLS or name in BUILT or where.count("/") >= self.max_depth:
+            raise _Doubt
+        self.new_folders.append(where)
+        self._enter(handle, name, where + "/")
+
+
+def rescan(top: int, known: Manifest, ignoring: Ignoring, limits: SnapshotLimits) -> Rescan | None:
+    """Return the current tree and its differences to a manifest; None if there is doubt."""
+    walk = _Rewalk(known, limits.max_depth)
+    try:
+        _check_rules(walk, ignoring, known)
+        walk.folder(top, "")
+        _check_marks(top, known)
+        return _judge(walk, ignoring, limits)
+    except (_Doubt, OSError):  # the tree changed meanwhile; the full scan reports the cause
+        return None
+
+
+def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
+    """Return the current tree; uses a manifest if that is enough."""
+    top = open_top(folder)
+    try:
+        again = rescan(top, known, ignoring, limits) if known else None
+        return again.now if again else scan_asking(top, ignoring, limits)
+    finally:
+        os.close(top)
+
+
+def _check_rules(walk: _Rewalk, ignoring: Ignoring, known: Manifest) -> None:
+    """Raise `_Doubt` if files outside the tree that define ignore rules changed, or are not settled."""
+    for name, entry in ignoring.sources().items():
+        if known.rules.get(name, _NEVER) != entry or (entry and entry.ctime_ns >= walk.settled_ns):
+            raise _Doubt
+
+
+_NEVER = FileEntry(-1, -1, -1, -1, -1)
+
+
+def _check_marks(top: int, known: Manifest) -> None:
+    """Raise if a tool's folder lost its marker file or got one with priority.
+
+    Their content is not scanned.
+    """
+    for folder, mark in known.marked.items():
+        order = list(MARKS)
+        if any(_is_there_rescan(top, f"{folder}/{before}") for before in order[: order.index(mark)]):
+            raise _Doubt
+        os.stat(f"{folder}/{mark}", dir_fd=top, follow_symlinks=False)
+
+
+def _is_there_rescan(top: int, path: str) -> bool:
+    try:
+        os.stat(path, dir_fd=top, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _judge(walk: _Rewalk, ignoring: Ignoring, limits: SnapshotLimits) -> Rescan:
+    known = walk.known
+    gone = known.files.keys() - walk.files if len(walk.files) < len(known.files) else set[str]()
+    gone_folders = known.folders.difference(walk.folders)
+    if any(path.rpartition("/")[2] in _TELLING for path in gone):
+        raise _Doubt
+    if any(point not in walk.others for point in known.points):
+        raise _Doubt  # an inner repository or a tool's folder is gone, which affects other paths
+    now = Manifest()
+    now.taken_ns, now.clock_ns = walk.taken_ns, walk.clock_ns
+    now.points, now.rules, now.marked = dict(known.points), dict(known.rules), dict(known.marked)
+    now.left_out = known.left_out & walk.others
+    now.folders = (known.folders - gone_folders).union(walk.new_folders)
+    new = _ask(walk, ignoring, now)
+    changed = walk.entries | new
+    now.files = known.files | changed
+    for path in gone:
+        del now.files[path]
+    _check_limits(changed, now, limits)
+    same = not (changed or gone or walk.new_folders or gone_folders) and now.left_out == known.left_out
+    return Rescan(known if same else now, set(changed))
+
+
+def _ask(walk: _Rewalk, ignoring: Ignoring, now: Manifest) -> dict[str, FileEntry]:
+    """Return the new files that belong to the tree; record the others as left out."""
+    if not walk.new_files and not walk.new_folders:
+        return {}
+    names = [*walk.new_files, *(folder + "/" for folder in walk.new_folders)]
+    if any(not _TOOLS.isdisjoint(name.split("/")) for name in names):
+        raise _Doubt
+    nested = [point.removesuffix("/.git") for point in now.points if point.endswith("/.git")]
+    ignored = ignoring.ignored(names, nested)
+    if any(folder + "/" in ignored for folder in walk.new_folders):
+        raise _Doubt  # it may still contain tracked files
+    found: dict[str, FileEntry] = {}
+    for path, entry in walk.new_files.items():
+        if path not in ignored and (stat.S_ISREG(entry.mode) or entry.is_link):
+            found[path] = entry
+        else:
+            now.left_out.add(left_out_name(path, entry.mode))
+    return found
+
+
+def _check_limits(changed: dict[str, FileEntry], now: Manifest, limits: SnapshotLimits) -> None:
+    """Raise `_Doubt` if a limit may be exceeded: the full scan reports which one, and where."""
+    if not changed:
+        return
+    for path, entry in changed.items():
+        if entry.size > limits.max_file_bytes or len(os.fsencode(path)) > limits.max_path_bytes:
+            raise _Doubt
+    if len(now.files) > limits.max_files or sum(entry[1] for entry in now.files.values()) > limits.max_bytes:
+        raise _Doubt

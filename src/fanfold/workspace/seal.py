@@ -1,0 +1,559 @@
+"""Verifies that the state of a project was written by this user's Fanfold, for this very folder.
+
+A project's `.fanfold` contains files of the repository (`workflows/`, `agents/`, `config.toml`) and state:
+the database, unfinished merges, snapshots, runs. State decides which files Fanfold writes, so only the user's
+own state is trusted. A clone, an archive or another user can put any files there.
+
+Rules
+* The seal proves that this user created the state for this folder. It contains the folder's path and inode,
+  signed with a secret that never leaves the user's own folder. Without a valid seal, no other file is opened.
+* It also records whether the database is keyed with that secret. If it is, a database without the key is
+  never accepted in its place. If not (an older version created it, or it was adopted), it is keyed when it is
+  next opened.
+* State that came with a commit is foreign, even with a valid seal: git overwrites ignored files without a
+  warning.
+* A genuine seal of this user for another place is accepted in two cases: the other place no longer has it
+  (the folder was moved), or only the folder was created again (restored from a cache or a backup). It is
+  renewed, and the user gets a notice. A copy next to its original is foreign.
+* Links, and files of other users, are foreign.
+* Only files that Fanfold itself reads are state (`is_state`). Other files in the folder are never opened.
+* `claim` writes a seal before the first state is created, and `require_ours` when it renews one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fanfold.errors import EXIT_PERMISSION, FanfoldError, WorldError
+from fanfold.project_files import read_beneath, write_beneath, write_whole
+from fanfold.workspace.repository import UnreadableIndex, find_repository
+
+OWN_FOLDER = ".fanfold"
+SEAL = "state.seal"
+ADOPTED = "adopted.json"
+"""The runs that were in the state when it was adopted; see `list_adopted`."""
+SECRET = "secret"  # noqa: S105 - the name of the file that holds it
+STATE = frozenset(
+    (
+        "fanfold.db",
+        "index",
+        "index.lock",
+        "runs",
+        "wake",
+        "subagents",
+        "workspace",
+        "smoke",
+        "ctx",
+        SEAL,
+        ADOPTED,
+    )
+)
+STATE_PREFIXES = ("fanfold.db-", "index.old.")
+"""Prefixes of other state files: files next to the database, and an index that is being removed."""
+VERSION = 2
+"""Seals of version 1 do not record whether the database is keyed."""
+MAX_SEAL_BYTES = 16 * 1024
+THEIRS = "the folder belongs to another user, who could replace whatever is in it"
+MAKE_YOURS = "make the folder yours (chown), or work in a copy of the project"
+HINT = "fanfold state show says what it holds, fanfold state adopt keeps it, fanfold state remove deletes it"
+
+
+class StateForeign(WorldError):
+    """The state is not from this user's Fanfold; none of it was read."""
+
+    def __init__(self, folder: Path, why: str, hint: str = HINT) -> None:
+        message = f"the state in {folder} is not from this user's Fanfold: {why}"
+        details = {"folder": str(folder), "why": why}
+        super().__init__("state.foreign", message, hint=hint, details=details, exit_status=EXIT_PERMISSION)
+        self.why = why
+
+
+def is_state(name: str) -> bool:
+    """Return whether a file name in the folder is state. File systems may ignore case.
+
+    >>> [name for name in ("fanfold.db-wal", "Runs", "README.md", "workflows") if is_state(name)]
+    ['fanfold.db-wal', 'Runs']
+    """
+    plain = name.casefold()
+    return plain in STATE or plain.startswith(STATE_PREFIXES)
+
+
+def require_ours(project: Path, home: Path) -> str:
+    """Raise `StateForeign` if there is foreign state; return a notice if the seal was renewed."""
+    folder = project / OWN_FOLDER
+    why = why_foreign(project, home)
+    if why:
+        raise StateForeign(folder, why, _untrack_hint(project) or HINT)
+    return _renew_seal(project, home)
+
+
+def why_foreign(project: Path, home: Path) -> str:
+    """Return why the state of a project is foreign; empty if it is ours or there is none."""
+    folder = project / OWN_FOLDER
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return "it is a link, a file, or may not be opened"
+    try:
+        state = sorted(filter(is_state, os.listdir(handle)))
+        if not state:
+            return ""
+        if os.fstat(handle).st_uid != os.geteuid():
+            return THEIRS
+        for name in state:
+            try:
+                found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # another process has just closed its database
+            if stat.S_ISLNK(found.st_mode):
+                return f'"{name}" is a link'
+            if found.st_uid != os.geteuid():
+                return f'"{name}" belongs to another user'
+        return _read_seal(handle, project, home)[0] or _why_brought(project)
+    finally:
+        os.close(handle)
+
+
+def claim(project: Path, home: Path) -> None:
+    """Make the folder private and seal it, before the first state is written."""
+    require_ours(project, home)
+    folder = project / OWN_FOLDER
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"{folder} cannot be used: {error.strerror}"
+        hint = "check that the project's folder may be written and the disk has space"
+        raise WorldError("store.cannot_open", message, hint=hint) from error
+    try:
+        status = os.fstat(handle)
+        if status.st_uid != os.geteuid():
+            raise StateForeign(folder, THEIRS, MAKE_YOURS)
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            os.fchmod(handle, 0o700)  # our files in it must not be readable for other users
+        if _read_seal(handle, project, home)[0]:
+            # If a commit contains state, all state here would count as the commit's from now on.
+            if why := _why_brought(project):
+                raise StateForeign(folder, why, _untrack_hint(project))
+            _write_seal(handle, project, home, keyed=True)
+    finally:
+        os.close(handle)
+
+
+def chain_key(home: Path) -> bytes:
+    """Return the key that binds stored data to this user; empty if there is no secret yet."""
+    import hashlib
+
+    secret = _read_secret(home)
+    return hashlib.blake2b(b"fanfold chain", key=secret[:64], digest_size=32).digest() if secret else b""
+
+
+def is_keyed(project: Path, home: Path) -> bool:
+    """Return whether the seal records that the database is keyed.
+
+    `require_ours` has already verified the seal.
+    """
+    try:
+        handle = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        said = _parse_seal(handle)
+        return not isinstance(said, str) and said.keyed and not _read_seal(handle, project, home)[0]
+    finally:
+        os.close(handle)
+
+
+def note_keyed(project: Path, home: Path) -> None:
+    """Record in the seal that the database is keyed now."""
+    if is_keyed(project, home):
+        return
+    handle = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _write_seal(handle, project, home, keyed=True)
+    finally:
+        os.close(handle)
+
+
+def adopt(project: Path, home: Path) -> None:
+    """Accept the existing state as the user's own. The user has inspected it and confirmed this."""
+    folder = project / OWN_FOLDER
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not any(map(is_state, os.listdir(handle))):
+            raise WorldError(
+                "state.none", f"there is no state in {folder}", hint="nothing needs to be adopted"
+            )
+        if os.fstat(handle).st_uid != os.geteuid():
+            raise StateForeign(folder, THEIRS, MAKE_YOURS)
+        os.fchmod(handle, 0o700)
+        _write_seal(handle, project, home, keyed=False)
+    finally:
+        os.close(handle)
+    require_ours(project, home)
+
+
+def remove(project: Path) -> list[str]:
+    """Delete all state and nothing else; return the deleted names. No link is followed."""
+    folder = project / OWN_FOLDER
+    if folder.is_symlink():
+        os.unlink(folder)
+        return [OWN_FOLDER]
+    import shutil
+
+    gone = sorted(filter(is_state, os.listdir(folder)))
+    for name in gone:
+        thing = folder / name
+        if not thing.is_symlink() and thing.is_dir():
+            make_removable(thing)
+            shutil.rmtree(thing)
+        else:
+            thing.unlink()
+    return gone
+
+
+def list_state(project: Path) -> list[tuple[str, str, int]]:
+    """List the state: name, type and size of each entry. No file is opened."""
+    folder = project / OWN_FOLDER
+    if folder.is_symlink():
+        return [(OWN_FOLDER, "link", 0)]
+    rows: list[tuple[str, str, int]] = []
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for entry in entries:
+        if not is_state(entry.name):
+            continue
+        if entry.is_symlink():
+            rows.append((entry.name, "link", 0))
+        elif entry.is_dir(follow_symlinks=False):
+            rows.append((entry.name, "folder", _size_below(entry.path)))
+        else:
+            found = entry.stat(follow_symlinks=False)
+            rows.append((entry.name, "file" if stat.S_ISREG(found.st_mode) else "special", found.st_size))
+    return rows
+
+
+def is_users_own(project: Path, home: Path) -> bool:
+    """Return whether the project's `.fanfold` is also the user's own: the project is the home folder."""
+    return os.path.join(os.path.realpath(project), OWN_FOLDER) == os.path.realpath(home)
+
+
+# The seal
+
+
+def _read_seal(handle: int, project: Path, home: Path) -> tuple[str, str]:
+    """Return why the seal is not valid, and the path it was made for if that is another one."""
+    said = _parse_seal(handle)
+    if isinstance(said, str):
+        return said, ""
+    import hmac
+
+    secret, here, number = _read_secret(home), os.path.realpath(project), os.fstat(handle).st_ino
+    if secret and hmac.compare_digest(said.mac, _sign(secret, said._replace(path=here, inode=number))):
+        return "", ""
+    signed = _sign(secret, said._replace(inode=said.inode or number))
+    if not secret or not hmac.compare_digest(said.mac, signed):
+        return "its seal is not of this user, or was made with another FANFOLD_HOME", ""
+    if said.inode not in (0, number) and said.path != here and _has_seal(said.path, said.mac):
+        return f"it is a copy of the state in {said.path}, which is adopted first", ""
+    return "", said.path
+
+
+class _Seal(NamedTuple):
+    path: str
+    inode: int
+    """0 in seals without an inode."""
+    version: int
+    keyed: bool
+    mac: str = ""
+
+
+def _parse_seal(handle: int) -> _Seal | str:
+    """Return the parsed seal, or the reason why it cannot be read."""
+    try:
+        seal = os.open(SEAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+    except OSError:
+        return "it has no seal"
+    with os.fdopen(seal, "rb") as opened:
+        regular = stat.S_ISREG(os.fstat(seal).st_mode)
+        data = opened.read(MAX_SEAL_BYTES) if regular else b""
+    try:
+        said: Any = json.loads(data)
+        version, keyed = int(said["version"]), said.get("keyed") is True
+        return _Seal(str(said["project"]), int(said.get("inode", 0)), version, keyed, str(said["mac"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "its seal cannot be read"
+
+
+def _has_seal(project: str, mac: str) -> bool:
+    """Return whether a folder still has the state that a seal was made for."""
+    try:
+        handle = os.open(
+            Path(project) / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+    except OSError:
+        return False
+    try:
+        said = _parse_seal(handle)
+        return not isinstance(said, str) and said.mac == mac
+    finally:
+        os.close(handle)
+
+
+def _renew_seal(project: Path, home: Path) -> str:
+    """Renew the seal of state that was moved or restored; return a notice, or "" if nothing changed."""
+    try:
+        handle = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        _, place = _read_seal(handle, project, home)
+        if place:
+            said = _parse_seal(handle)
+            with suppress(OSError):  # in a read-only folder it is recognised again the next time
+                _write_seal(handle, project, home, keyed=not isinstance(said, str) and said.keyed)
+    finally:
+        os.close(handle)
+    if not place:
+        return ""
+    moved = place != os.path.realpath(project)
+    return (
+        f"the state of this project was {f'moved from {place}' if moved else 'restored'}; it continues here"
+    )
+
+
+def _write_seal(handle: int, project: Path, home: Path, *, keyed: bool) -> None:
+    secret = _read_secret(home) or _make_secret(home)
+    seal = _Seal(os.path.realpath(project), os.fstat(handle).st_ino, VERSION, keyed)
+    said = {"version": VERSION, "project": seal.path, "inode": seal.inode, "keyed": keyed}
+    write_whole(SEAL, json.dumps({**said, "mac": _sign(secret, seal)}).encode(), folder=handle)
+
+
+def _sign(secret: bytes, seal: _Seal) -> str:
+    import hmac
+
+    parts: list[Any] = [seal.version, seal.path, seal.inode]
+    text = json.dumps(parts if seal.version == 1 else [*parts, seal.keyed], ensure_ascii=True)
+    return hmac.new(secret, text.encode(), "sha256").hexdigest()
+
+
+def _read_secret(home: Path) -> bytes:
+    try:
+        return (home / SECRET).read_bytes()
+    except OSError:
+        return b""
+
+
+def _make_secret(home: Path) -> bytes:
+    """Create the secret of this user once; a concurrent second process uses the first one's."""
+    file = home / SECRET
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = home / f".{SECRET}.{os.urandom(4).hex()}"
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(os.urandom(32))
+        try:
+            os.link(beside, file)
+        except FileExistsError:
+            pass
+        os.unlink(beside)
+        return file.read_bytes()
+    except OSError as error:
+        message = f"{file} cannot be made: {error.strerror}"
+        raise WorldError("state.no_secret", message, hint="set FANFOLD_HOME to a folder of yours") from error
+
+
+# State in commits
+
+
+def _why_brought(project: Path) -> str:
+    """Return the reason if git's index contains state: then a commit brought it, despite a valid seal."""
+    try:
+        names = _tracked(project)
+    except UnreadableIndex:
+        return "git's index cannot be read, which could have brought it"
+    return f'"{names[0]}" came with a commit' if names else ""
+
+
+def _untrack_hint(project: Path) -> str:
+    """Return the hint how to remove state from a repository; empty if it contains none."""
+    import shlex
+
+    try:
+        names = _tracked(project)
+    except UnreadableIndex:
+        return ""
+    if not names:
+        return ""
+    paths = shlex.join(f"{OWN_FOLDER}/{name}" for name in names)
+    whole = "; git update-index --no-split-index" if _is_split(project) else ""
+    return f"take it out of the repository first, in the project's folder: git rm -r --cached {paths}{whole}"
+
+
+def _is_split(project: Path) -> bool:
+    from fanfold.workspace.repository import is_split
+
+    repository = find_repository(Path(os.path.realpath(project)))
+    return repository is not None and is_split(repository.index_file)
+
+
+def _tracked(project: Path) -> list[str]:
+    """Return the names of state files in git's index."""
+    repository = find_repository(Path(os.path.realpath(project)))
+    if repository is None:
+        return []
+    from fanfold.workspace.repository import tracked_below
+
+    below = os.path.relpath(os.path.realpath(project), repository.top)
+    folder = OWN_FOLDER if below == "." else f"{below}/{OWN_FOLDER}"
+    paths = tracked_below(repository.index_file, folder)
+    names = (path.removeprefix(f"{folder}/").partition("/")[0] for path in paths)
+    return [name for name in dict.fromkeys(names) if is_state(name)]
+
+
+# Removing
+
+
+def make_removable(top: Path) -> None:
+    """Give folders the modes that deletion needs; folders of a snapshot may lack them."""
+    for here, folders, _ in os.walk(top):
+        for name in folders:
+            inner = os.path.join(here, name)
+            if not os.path.islink(inner):
+                os.chmod(inner, 0o700)
+
+
+def _size_below(folder: str) -> int:
+    total = 0
+    for here, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(here, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Adopted runs: runs that were in state when it was adopted
+#
+# Another user may have written the permissions, replies and choice of back end in their logs. Such a run does
+# not continue until the user has seen what it does and permitted it. It stays foreign after that: the
+# permissions in its log never apply here.
+#
+# The list is part of the state. It is written before the state is adopted, as "every run", and made exact
+# afterwards. A crash in between leaves too many runs on it, never too few, until the store is next opened.
+# Changes require a lock, so that a name that another process adds meanwhile is not lost.
+
+EVERY = "*"
+PERMITTED = "permitted:"
+"""The prefix of a run that the user permitted here. It never occurs in a run id."""
+MAX_BYTES = 16 * 1024 * 1024
+
+
+class RunAdopted(WorldError):
+    """The run must not continue before this user has permitted it."""
+
+    def __init__(self, root: str) -> None:
+        message = f"run {root} was in this folder when its state was adopted; nobody here permitted it yet"
+        hint = f"fanfold resume {root} shows what it does and asks"
+        super().__init__("run.adopted", message, hint=hint, exit_status=EXIT_PERMISSION)
+
+
+def adopt_with_runs(project: Path, home: Path) -> None:
+    """Adopt the state; all its runs must be permitted before they continue."""
+    _write(project, [EVERY])
+    adopt(project, home)
+
+
+def list_adopted(project: Path, list_runs: Callable[[], Iterable[str]]) -> None:
+    """Replace "every run" by the actual runs, unless that was done before."""
+    try:
+        if EVERY not in _read(project):
+            return
+        with _locked(project):
+            if EVERY in _read(project):
+                known = [one for one in _read(project) if one.startswith(PERMITTED)]
+                runs = [root for root in list_runs() if PERMITTED + root not in known]
+                _write(project, sorted((*known, *runs)))
+    except (OSError, FanfoldError):
+        pass  # a store that cannot be opened cannot be listed: every run stays on the list
+
+
+def is_foreign(project: Path, root: str) -> bool:
+    """Return whether a run came from elsewhere, permitted here since or not."""
+    listed = _listed(project)
+    return root in listed or EVERY in listed or PERMITTED + root in listed
+
+
+def add_adopted(project: Path, root: str) -> None:
+    """Record that a single run came from elsewhere: it must be permitted like the runs of adopted state."""
+    with _locked(project):
+        _write(project, sorted({*_listed(project), root}))
+
+
+def is_adopted(project: Path, root: str) -> bool:
+    """Return whether a run must be permitted before it continues."""
+    listed = _listed(project)
+    return root in listed or EVERY in listed
+
+
+def require_permitted(project: Path, root: str) -> None:
+    """Raise `RunAdopted` if the user has not permitted the run."""
+    if is_adopted(project, root):
+        raise RunAdopted(root)
+
+
+def permitted(project: Path, root: str) -> None:
+    """Record that the user has seen what a run does, and permitted it."""
+    with _locked(project):
+        listed = _listed(project)
+        if root in listed:
+            _write(project, [PERMITTED + root if one == root else one for one in listed])
+
+
+def _listed(project: Path) -> list[str]:
+    try:
+        return _read(project)
+    except OSError:
+        return [EVERY]
+
+
+def _read(project: Path) -> list[str]:
+    """Return the list; "every run" if the file is not a valid list."""
+    try:
+        data = read_beneath(project, project / OWN_FOLDER / ADOPTED, MAX_BYTES)
+    except FileNotFoundError:
+        return []
+    try:
+        listed = json.loads(data)
+        return [str(one) for one in listed] if isinstance(listed, list) else [EVERY]
+    except (ValueError, RecursionError):
+        return [EVERY]
+
+
+def _write(project: Path, listed: list[str]) -> None:
+    write_beneath(project, f"{OWN_FOLDER}/{ADOPTED}", json.dumps(listed).encode(), mode=0o600)
+
+
+@contextmanager
+def _locked(project: Path) -> Iterator[None]:
+    """Hold the lock of the list; it ends with its process, even if the process is killed."""
+    folder = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

@@ -1,0 +1,392 @@
+"""What a conversion cannot say is refused by `check`, never a step that runs and is paid for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fanfold.cli.main import main
+
+
+@pytest.fixture
+def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def call(file: str, text: str) -> Any:
+        (tmp_path / file).write_text(text)
+        main(["convert", file, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "await agent(lens.prompt)",
+        "await agent(`Look at ${lens.prompt}`)",
+        "for (const one of args.list) { await agent('Look again') }",
+        "if (args.deep) await agent('Look deeper')",
+        "const more = args.deep ? await agent('Look deeper') : null",
+        "async function look() { await agent('Look') }",
+    ],
+)
+def test_an_agent_whose_prompt_or_condition_is_javascript_is_to_be_written(convert: Any, call: str) -> None:
+    made = convert("w.js", f"await agent('First')\n{call}\n")
+    assert not made["ok"]
+    assert [one["code"] for one in made["diagnostics"]] == ["recipe.unknown_key"]
+    assert made["text"].count("prompt:") == 1
+    assert made["text"].count("to_be_written:") == 1
+
+
+def test_constants_are_written_out_and_lists_of_them_become_maps(convert: Any) -> None:
+    script = """\
+const ROOT = 'src'
+const STYLE = `Be short. Look in ${ROOT}.`
+const LENSES = [{ key: 'bugs', prompt: 'Find bugs. ' + STYLE }, { key: 'docs', prompt: `Read ${ROOT}/docs` }]
+const found = await parallel(LENSES.map(l => () => agent(l.prompt, { label: 'look' })))
+const fixed = await pipeline(LENSES, l => agent(`Fix ${l.key} in ${ROOT}`), r => agent(`Check ${r}`))
+return await agent(`Sum up ${JSON.stringify(found)} and ${JSON.stringify(fixed)}. ${STYLE}`)
+"""
+    made = convert("w.js", script)
+    assert (made["ok"], made["lost"]) == (True, [])
+    for text in ("Find bugs. Be short. Look in src.", "Fix {{item.key}} in src", "Be short. Look in src."):
+        assert text in made["text"]
+    assert made["text"].count("for_each:") == 2
+
+
+def test_a_statement_that_is_lost_is_listed_once(convert: Any) -> None:
+    lost = "const all = list.filter(\n  (one) => one.good,\n).map((one) => {\n  return one\n})\n"
+    script = f"await agent('A')\n{lost}"
+    made = convert("w.js", script)
+    assert [one["line"] for one in made["lost"]] == [2]
+
+
+ARCHON = """\
+name: parts
+nodes:
+  - {id: child, workflow: other, input: "$ARGUMENTS"}
+  - {id: block, include: shared, with: {focus: the fix, base: "$child.output"}}
+  - id: each
+    workflow: probe
+    fan_out: {items: '["a", "b"]', max_parallel: 2, join: all_done}
+  - {id: self, depends_on: [each], prompt: "Say more than $self.output in $BASE_BRANCH"}
+  - id: rounds
+    depends_on: [self]
+    loop_group:
+      max_iterations: 3
+      nodes:
+        - {id: work, prompt: Work}
+        - {id: judge, depends_on: [work], prompt: "Judge $work.output"}
+      until: DONE
+  - {id: build, bash: "make BRANCH=$BASE_BRANCH"}
+"""
+
+
+def test_parts_of_an_archon_workflow_become_sub_workflows_maps_and_loops(
+    convert: Any, tmp_path: Path
+) -> None:
+    for name, inputs in (("other", "arguments"), ("probe", "arguments")):
+        text = f"name: {name}\ninputs: {{{inputs}: {{}}}}\nsteps: [{{id: a, prompt: x}}]\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    shared = "name: shared\ninputs: {focus: {}, base: {}}\nsteps: [{id: a, prompt: x}]\n"
+    (tmp_path / "shared.yaml").write_text(shared)
+    made = convert("parts.archon.yaml", ARCHON)
+    assert made["diagnostics"] == [], made["text"]
+    for part in (
+        "workflow: ./other.yaml",
+        "arguments: '{{inputs.arguments}}'",
+        "base: '{{steps.child.output}}'",
+        'for_each: \'["a", "b"]\'',
+        "arguments: item",
+        "Say more than $self.output in {{inputs.base_branch}}",
+        "max_iterations: 3",
+        "BASE_BRANCH: inputs.base_branch",
+    ):
+        assert part in made["text"], part
+
+
+def test_inputs_of_an_included_workflow_are_inputs_in_prompts_and_scripts(convert: Any) -> None:
+    nodes = "  - {id: a, bash: 'git diff \"$INPUTS.base\"'}\n  - {id: b, prompt: Look for $INPUTS.focus}\n"
+    made = convert("w.yaml", f"name: w\nnodes:\n{nodes}")
+    assert made["ok"], made["text"]
+    assert "INPUTS_base: inputs.base" in made["text"]
+    assert "Look for {{inputs.focus}}" in made["text"]
+
+
+def test_a_command_that_is_not_there_is_to_be_written(convert: Any) -> None:
+    made = convert("w.yaml", "name: w\nnodes:\n  - {id: a, command: nowhere}\n")
+    assert not made["ok"]
+    assert "to_be_written: the prompt of the command nowhere" in made["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "lost"),
+    [
+        ("- {{ one }}", []),
+        ("{{ loop.index }}. {{ one }}", []),
+        ("{{ one.name }}", [4]),
+        ("see {{ one }}", [4]),
+    ],
+)
+def test_a_loop_over_a_list_in_a_prompt_becomes_the_list(convert: Any, body: str, lost: list[int]) -> None:
+    prompt = f"Known: {{% for one in find.output.items %}}{body}{{% endfor %}}"
+    text = (
+        "workflow: {name: w, entry_point: find}\nagents:\n"
+        "  - {name: find, prompt: Find, output: {items: {type: array}}, routes: [{to: use}]}\n"
+        f"  - {{name: use, prompt: '{prompt}'}}\n"
+    )
+    made = convert("w.yaml", text)
+    assert (made["ok"], [one["line"] for one in made["lost"]]) == (True, lost)
+    assert "Known: {{steps.find.output.items}}" in made["text"]
+
+
+def test_a_logic_of_templates_is_listed_once_where_it_opens(convert: Any) -> None:
+    text = (
+        "workflow: {name: w, entry_point: find}\nagents:\n"
+        "  - {name: find, prompt: Find, output: {items: {type: array}}, routes: [{to: use}]}\n"
+        "  - name: use\n    prompt: |\n      {% for one in find.output.items %}- {{ one }}{% endfor %}\n"
+        "      {% if find.output.items %}some{% else %}none{% endif %}\n"
+        "      {% for a, b in find.output.items %}x{% endfor %}\n"
+    )
+    made = convert("w.yaml", text)
+    assert [one["line"] for one in made["lost"]] == [7, 8]
+
+
+def test_what_a_workflow_says_for_all_its_agents_stands_in_each_of_them(convert: Any) -> None:
+    text = (
+        "workflow:\n  name: w\n  entry_point: a\n"
+        "  runtime: {default_reasoning_effort: medium, max_agent_iterations: 20}\n"
+        "agents:\n  - {name: a, prompt: A, routes: [{to: b}]}\n"
+        "  - {name: b, prompt: B, reasoning: {effort: high}, max_agent_iterations: 5}\n"
+    )
+    made = convert("w.yaml", text)
+    assert (made["ok"], made["lost"]) == (True, [])
+    steps = yaml.safe_load(made["text"])["steps"]
+    assert [(one["reasoning_effort"], one["max_turns"]) for one in steps] == [("medium", 20), ("high", 5)]
+
+
+def test_a_recipe_of_protoagent_keeps_failures_as_outputs(convert: Any) -> None:
+    made = convert("w.yaml", "name: w\nsteps: [{id: a, subagent: researcher, prompt: x}]\n")
+    assert made["ok"]
+    assert made["text"].endswith("\non_failure: inline\n")
+
+
+def test_a_program_may_change_files_and_use_the_network_as_it_could(convert: Any) -> None:
+    nodes = "  - {id: a, bash: 'gh issue list > issues.txt'}\n  - {id: b, bash: git commit -m x}\n"
+    made = convert("w.yaml", f"name: w\nnodes:\n{nodes}")
+    assert "shell: gh issue list > issues.txt\n  write_set:\n  - '**/*'\n  network: true" in made["text"]
+    assert "to_be_written: commits and branches of git" in made["text"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("stdin", "words"), ("working_dir", "sub"), ("dialog", "{}"), ("session_key", "k")]
+)
+def test_a_key_that_changes_what_an_agent_does_is_refused_not_dropped(
+    convert: Any, key: str, value: str
+) -> None:
+    agent = f"{{name: a, prompt: Do it, {key}: {value}}}"
+    made = convert("w.yaml", f"workflow: {{name: w, entry_point: a}}\nagents:\n  - {agent}\n")
+    assert not made["ok"]
+    assert [one["line"] for one in made["lost"]] == [3]
+
+
+CONDITIONAL = """\
+export const meta = {{ name: 'w', description: 'x' }}
+const found = await agent('Find')
+{statement}
+const told = await agent('Tell')
+return told
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "if (!found) return { error: 'none' }",
+        "if (found.bad) throw new Error('bad')",
+        "if (found.bad) {\n  log('bad')\n  return null\n}",
+        "for (const one of found.all) { if (one) return one }",
+        "try { check(found) } catch (e) { return null }",
+    ],
+)
+def test_what_follows_javascript_that_may_end_the_script_is_to_be_written(
+    convert: Any, statement: str
+) -> None:
+    made = convert("w.js", CONDITIONAL.format(statement=statement))
+    steps = yaml.safe_load(made["text"])["steps"]
+    assert not made["ok"]
+    assert ["to_be_written" in step for step in steps] == [False, True]
+    assert made["lost"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["const help = (x) => { if (!x) return null; return x }", "function help(x) { if (!x) throw x }"],
+)
+def test_what_ends_a_function_does_not_end_the_script(convert: Any, statement: str) -> None:
+    assert convert("w.js", CONDITIONAL.format(statement=statement))["ok"]
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "if (!args.path) throw new Error('which path?')",
+        "if (!args || !args.path) {\n  log('which path?')\n  return { error: 'no path' }\n}",
+    ],
+)
+def test_a_script_that_ends_without_an_argument_requires_it(convert: Any, guard: str) -> None:
+    made = convert("w.js", f"{guard}\nconst a = await agent(`Look at ${{args.path}}`)\nreturn a\n")
+    assert (made["ok"], made["lost"]) == (True, [])
+    assert yaml.safe_load(made["text"])["inputs"] == {"path": {"required": True}}
+
+
+def test_a_part_of_a_parallel_call_that_is_not_understood_is_to_be_written(convert: Any) -> None:
+    made = convert("w.js", "const all = await parallel([() => agent('One'), () => help(2)])\nreturn all\n")
+    steps = yaml.safe_load(made["text"])["steps"]
+    assert (made["ok"], steps[1]["to_be_written"]) == (False, "() => help(2)")
+
+
+def test_a_call_of_another_workflow_in_a_script_is_to_be_written(convert: Any) -> None:
+    made = convert(
+        "w.js", "const a = await agent('One')\nconst b = await workflow('deep', { a })\nreturn a\n"
+    )
+    steps = yaml.safe_load(made["text"])["steps"]
+    assert [step["id"] for step in steps] == ["a", "b"]
+    assert (made["ok"], steps[1]["to_be_written"]) == (False, "workflow('deep', { a })")
+    assert [one["line"] for one in made["lost"]] == [2]
+
+
+def test_an_agent_whose_schema_is_not_understood_is_to_be_written(convert: Any) -> None:
+    made = convert("w.js", "const a = await agent('One', { schema: made(1) })\nreturn a\n")
+    assert not made["ok"]
+    assert yaml.safe_load(made["text"])["steps"][0]["to_be_written"] == "One"
+
+
+def test_agents_of_parallel_calls_may_fail_as_in_the_script(convert: Any) -> None:
+    text = (
+        "const LIST = ['a', 'b']\nconst one = await parallel(LIST.map((x) => () => agent(`Do ${x}`)))\n"
+        "const two = await parallel([() => agent('One'), () => agent('Two')])\n"
+        "const three = await pipeline(LIST, (x) => agent(`First ${x}`))\nreturn { one, two, three }\n"
+    )
+    made = convert("w.js", text)
+    steps = yaml.safe_load(made["text"])["steps"]
+    assert made["ok"]
+    assert [step["id"] for step in steps if step.get("on_failure") == "inline"] == [
+        "one", "two1", "two2", "three"
+    ]  # fmt: skip
+
+
+def test_an_object_is_one_statement_among_the_losses(convert: Any) -> None:
+    made = convert(
+        "w.js",
+        "const a = await agent('One')\nconst all = {\n  a: f(1),\n  b: 2,\n}\nreturn {\n  x: g(a),\n}\n",
+    )
+    assert [one["line"] for one in made["lost"]] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("w.yaml", "name: w\nnodes:\n  - {id: a, prompt: 'Then git commit it and gh pr create it'}\n", 3),
+        (
+            "w.yaml",
+            "workflow: {entry_point: a}\nagents: [{name: a, prompt: 'git commit it, gh pr create it'}]\n",
+            2,
+        ),
+        ("w.js", "const a = await agent('Then git commit it and gh pr create it')\nreturn a\n", 1),
+    ],
+)
+def test_a_prompt_that_asks_for_commits_and_the_network_is_listed_and_to_be_written(
+    convert: Any, file: str, text: str, line: int
+) -> None:
+    made = convert(file, text)
+    assert (made["ok"], "to_be_written: " in made["text"]) == (False, True)
+    assert [(one["line"], one["what"].rpartition(": ")[2]) for one in made["lost"]] == [
+        (line, "gh"),
+        (line, "git commit"),
+    ]
+
+
+def test_a_prompt_that_forbids_commits_is_kept(convert: Any) -> None:
+    assert convert("w.yaml", "name: w\nnodes:\n  - {id: a, prompt: 'Do not git commit anything'}\n")["ok"]
+
+
+def test_a_question_shows_what_the_node_before_it_said(convert: Any) -> None:
+    asks = "{id: b, depends_on: [a], approval: {message: Answer the questions above, capture_response: true}}"
+    made = convert("w.yaml", f"name: w\nnodes:\n  - {{id: a, prompt: Ask}}\n  - {asks}\n")
+    assert (made["ok"], made["lost"]) == (True, [])
+    assert yaml.safe_load(made["text"])["steps"][1]["show"] == "{{steps.a.output}}"
+
+
+def test_a_model_that_only_archon_knows_is_listed(convert: Any) -> None:
+    nodes = "  - {id: a, prompt: A, model: small}\n  - {id: b, prompt: B, model: opus}\n"
+    text = f"name: w\nmodel: '@mini'\nnodes:\n{nodes}"
+    made = convert("w.yaml", text)
+    assert sorted(one["line"] for one in made["lost"]) == [2, 4]
+    assert [one.get("model") for one in yaml.safe_load(made["text"])["steps"]] == [None, "opus"]
+
+
+def test_a_command_that_needs_a_login_is_listed(convert: Any) -> None:
+    made = convert("w.yaml", "name: w\nnodes:\n  - {id: a, bash: 'gh pr list'}\n")
+    assert (made["ok"], [one["what"] for one in made["lost"]]) == (True, ["node a: gh"])
+
+
+TASKS = (
+    "find: {description: 'Find {what}', expected_output: x}\ntell: {description: Tell, expected_output: x}\n"
+)
+AGENTS = "finder: {role: a finder, goal: g, backstory: s}\nteller: {role: a teller, goal: g, backstory: s}\n"
+CREW = """\
+@CrewBase
+class Birds:
+    @agent
+    def seeker(self) -> Agent:
+        return Agent(config=self.agents_config["finder"], tools=[Search()])
+    @agent
+    def teller(self) -> Agent:
+        return Agent(config=self.agents_config["teller"])
+    @task
+    def find(self) -> Task:
+        return Task(config=self.tasks_config["find"], agent=self.seeker())
+    @task
+    def tell(self) -> Task:
+        return Task(config=self.tasks_config["tell"], agent=self.teller(), context=[self.find()])
+    @crew
+    def crew(self) -> Crew:
+        return Crew(agents=self.agents, tasks=self.tasks, process=Process.{process})
+"""
+
+
+def _crew(folder: Path, process: str = "") -> None:
+    (folder / "birds" / "config").mkdir(parents=True)
+    (folder / "birds" / "config" / "agents.yaml").write_text(AGENTS)
+    if process:
+        (folder / "birds" / "crew.py").write_text(CREW.format(process=process))
+
+
+def test_the_program_of_a_crew_says_who_does_a_task(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path, "sequential")
+    made = convert("birds/config/tasks.yaml", TASKS)
+    assert (made["ok"], [(one["line"], one["what"]) for one in made["lost"]]) == (
+        True,
+        [(5, "seeker: tools")],
+    )
+    first, second = yaml.safe_load(made["text"])["steps"]
+    assert first["prompt"].startswith("You are a finder.")
+    assert second["prompt"].startswith("You are a teller.")
+    assert second["depends_on"] == ["find"]
+
+
+@pytest.mark.parametrize("process", ["", "hierarchical"])
+def test_a_task_of_which_it_is_not_known_who_does_it_is_to_be_written(
+    convert: Any, tmp_path: Path, process: str
+) -> None:
+    _crew(tmp_path, process)
+    made = convert("birds/config/tasks.yaml", TASKS)
+    assert not made["ok"]
+    assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])
+    assert made["lost"]

@@ -1,0 +1,120 @@
+"""Forty plans made by a seed, with every kind of effect; each reports by itself what was executed.
+
+Commands print the arguments and variables they got, functions return theirs, agents write files: what a run
+did is read from its outputs and its changes, not from anything that was predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPORT = (
+    "import json,os,sys; own = {k: v for k, v in os.environ.items() if k[:2] == 'V_'};"
+    " print(json.dumps([sys.argv[1:], own]))"
+)
+PROGRAM = ["python3", "-c", REPORT]
+HANDLERS = "def report(**given):\n    return {'given': given}\n"
+WORDS = (
+    "plain",
+    "two words",
+    "quo'te",
+    '"double"',
+    "semi;colon",
+    "$HOME",
+    "`id`",
+    "new\nline",
+    "é—ü",
+    "-rf",
+    "{brace}",
+    "*",
+)
+
+
+class PlanMaker:
+    """One recipe, the recipes it calls and the script of its agents."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self.name = f"plan-{seed}"
+        self.files: dict[str, str] = {"handlers.py": HANDLERS}
+        self.writes: dict[str, Any] = {}
+        self._steps: list[dict[str, Any]] = []
+        makers = [
+            self._command,
+            self._shell,
+            self._function,
+            self._writer,
+            self._mapped,
+            self._called,
+            self._set,
+        ]
+        for number in range(self._dice.randint(2, 5)):
+            self._dice.choice(makers)(f"s{number}")
+        inputs = [{"name": "given", "default": self._word()}, {"name": "typed"}]
+        self.files[f"{self.name}.yaml"] = json.dumps(
+            {"name": self.name, "inputs": inputs, "steps": self._steps}
+        )
+        self.inputs = {"typed": self._word()}
+
+    @property
+    def script(self) -> str:
+        return json.dumps({"default": "done", "steps": self.writes})
+
+    def put(self, folder: Path) -> None:
+        for name, text in self.files.items():
+            (folder / name).write_text(text)
+
+    def _word(self) -> str:
+        return self._dice.choice(WORDS)
+
+    def _text(self, *more: str) -> str:
+        holes = ("{{inputs.given}}", "{{inputs.typed}}", *more)
+        return self._dice.choice(
+            (self._word(), f"{self._word()} {self._dice.choice(holes)}", self._dice.choice(holes))
+        )
+
+    def _add(self, **step: Any) -> None:
+        self._steps.append(step)
+
+    def _command(self, name: str) -> None:
+        self._add(id=name, run=[*PROGRAM, self._text(), self._text()], env={"V_A": self._text()})
+
+    def _shell(self, name: str) -> None:
+        line = f"exec python3 -c '{REPORT.replace(chr(39), chr(34))}' \"$V_B\""
+        self._add(id=name, shell=line, inputs={"V_B": self._text()})
+
+    def _function(self, name: str) -> None:
+        given = {"a": self._text(), "b": self._dice.randint(0, 99), "c": [self._word(), {"d": None}]}
+        self._add(id=name, handler="handlers:report", inputs=given)
+
+    def _writer(self, name: str) -> None:
+        self._add(id=name, agent="worker", prompt="write", write_set=[f"made/{name}.txt"])
+        self.writes[name] = {"output": "ok", "writes": {f"made/{name}.txt": "x\n"}}
+
+    def _mapped(self, name: str) -> None:
+        items = [self._dice.choice(("a b", "c", "d'e", "f\ng")) for _ in range(3)]
+        self._add(id=name, for_each=json.dumps(items), run=[*PROGRAM, "{{item}}", self._text("{{item}}")])
+
+    def _called(self, name: str) -> None:
+        inner = f"{self.name}-{name}"
+        steps = [{"id": "in", "run": [*PROGRAM, "{{inputs.x}}", "{{inputs.y}}"]}]
+        recipe = {
+            "name": inner,
+            "inputs": [{"name": "x"}, {"name": "y", "default": self._word()}],
+            "steps": steps,
+        }
+        self.files[f"{inner}.yaml"] = json.dumps(recipe)
+        self._add(id=name, workflow=f"./{inner}.yaml", inputs={"x": self._text()})
+
+    def _set(self, name: str) -> None:
+        word = json.dumps(self._word())
+        self._add(id=name, set={"made": f"{word} + inputs.typed"})
+        self._add(id=f"{name}u", depends_on=[name], run=[*PROGRAM, f"{{{{steps.{name}.output.made}}}}"])
+
+
+def forty() -> Iterator[PlanMaker]:
+    return (PlanMaker(seed) for seed in range(40))

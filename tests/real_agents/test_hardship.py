@@ -1,0 +1,205 @@
+"""Limits, budgets, outages and wrong guesses with the real agents, counted at the provider.
+
+What was seen goes into `seen.json`, with the version and the day. With `AGENTS_RECORD=FOLDER` what the
+programs said is kept there, for the tests that replay it without them (`tests/agents/recorded`).
+"""
+
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.real_agents.provider import KEY
+from tests.real_agents.test_real_agents import WANTED, note, processes, pytestmark
+from tests.real_agents.world import Outside, RealWorld, task
+
+__all__ = ["pytestmark"]
+
+SOON_S = 8
+"""A profile with little patience: what takes a minute for users takes so long here."""
+LIMIT_S = 100
+"""Until the reset of a usage limit: longer than what is left to the program itself."""
+
+
+def impatient(world: RealWorld, name: str, **more: object) -> None:
+    keys = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY", "copilot": "COPILOT_PROVIDER_API_KEY"}
+    key = keys.get(name.removesuffix("-acp"), "OPENAI_API_KEY")
+    said = {"credentials": [key], "patience_s": SOON_S, **more}
+    text = "".join(f"{word} = {json.dumps(value)}\n" for word, value in said.items())
+    world.outside.write(f".fanfold/backends/{name}.toml", text)
+
+
+def keep(world: RealWorld, name: str, case: str) -> None:
+    """Keep what the program said first in this test, without anything of this machine."""
+    folder = os.environ.get("AGENTS_RECORD", "")
+    found = world.recorded()
+    if not folder or not found:
+        return
+    for file, ending in ((found[0], "jsonl"), (found[0].with_suffix(".stderr"), "stderr")):
+        text = file.read_text() if file.exists() else ""
+        for place, word in (
+            (str(world.project), "/project"),
+            (str(world.outside.home), "/own"),
+            (str(world.project.parent), "/own"),
+            (os.environ.get("AGENTS_CACHE", "/cache"), "/opt/agents"),
+            (KEY, "KEY"),
+        ):
+            text = text.replace(place, word)
+        text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", text)
+        if text.strip() or ending == "jsonl":
+            (Path(folder) / f"{name}-{case}.{ending}").write_text(text)
+
+
+def firsts(world: RealWorld) -> int:
+    """How many requests began a conversation; some ask for a title beside the first."""
+    return sum(one["turns"] == 0 and len(one["tools"]) > 1 for one in world.asked())
+
+
+def work(world: RealWorld, name: str, prompt: str, **more: object) -> None:
+    world.role("coder", name)
+    step = {"id": "work", "agent": "coder", "prompt": prompt, "write_set": ["*.txt"]}
+    (world.project / "work.yaml").write_text(json.dumps({"name": "work", **more, "steps": [step]}))
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_usage_limit_starts_one_agent_of_eight_and_is_waited_for(world, seen, name):
+    note(seen, name, "limit", "no")
+    if name.startswith("claude"):  # limits belong to logins
+        world.outside.environment |= {"CLAUDE_CODE_OAUTH_TOKEN": KEY}
+        del world.outside.environment["ANTHROPIC_API_KEY"]
+        world.outside.write(f".fanfold/backends/{name}.toml", 'credentials = ["CLAUDE_CODE_OAUTH_TOKEN"]\n')
+    world.role("reader", name, 'sandbox_mode = "read-only"\n')
+    each = {
+        "id": "each",
+        "agent": "reader",
+        "for_each": str([*range(8)]),
+        "prompt": task(say="done {{item}}"),
+    }
+    recipe = {"name": "work", "limits": {"max_concurrency": 1}, "steps": [each]}
+    (world.project / "work.yaml").write_text(json.dumps(recipe))
+    reset = int(time.time()) + LIMIT_S
+    world.fault("limit", reset=reset)
+    process = world.start("run", "work.yaml", "--yes", "--json")
+    found = world.until_status("waiting")
+    assert [(one["reason"], one["steps"]) for one in found["waits"]] == [("limit", 8)]
+    assert found["usage"]["agents"] == 1, "one agent was started"
+    if name.removesuffix("-acp") in ("claude", "codex", "opencode", "gemini"):  # others try again themselves
+        assert sum(one["fault"] for one in world.asked()) <= 2, "the limit was met once, or also by a title"
+    keep(world, name, "limit")
+    time.sleep(max(0.0, reset - time.time()))
+    world.fault()
+    out, err = process.communicate(timeout=200)
+    assert json.loads(out)["status"] == "completed", err
+    assert sum(not one["fault"] for one in world.asked()) <= 16, "each item once, some with a title"
+    note(seen, name, "limit", "yes")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_budget_of_tokens_stops_a_step_while_it_works(world, seen, name):
+    note(seen, name, "budget", "no")
+    acts = [{"run": f"sleep 0.7; echo {number} > {number}.txt"} for number in range(6)]
+    work(world, name, task(*acts, say="Done."))
+    done = world.fanfold("run", "work.yaml", "--yes", "--budget-tokens", "2500")
+    assert done["status"] == "paused", done["steps"]
+    spent = done["usage"]["input_tokens"] + done["usage"]["output_tokens"]
+    assert 2_500 <= spent <= 2_500 + 2_100, "at most the request beyond it, and one that is under way"
+    assert firsts(world) == 1
+    keep(world, name, "budget")
+    done = world.fanfold("resume", "last", "--budget-tokens", "90000")
+    assert done["status"] == "completed", done["steps"]
+    assert firsts(world) == 1, "the conversation was continued"
+    note(seen, name, "budget", "yes")
+
+
+@pytest.mark.parametrize("name", [name for name in WANTED if name == "claude"])
+def test_a_budget_in_dollars_continues_the_conversation(world, name):
+    acts = [{"run": f"echo {number} > {number}.txt"} for number in range(4)]
+    work(world, name, task(*acts, say="Done."))
+    done = world.fanfold("run", "work.yaml", "--yes", "--budget-usd", "0.004")
+    assert done["status"] == "paused", done["steps"]
+    keep(world, name, "usd")
+    done = world.fanfold("resume", "last", "--budget-usd", "5")
+    assert done["status"] == "completed", done["steps"]
+    assert firsts(world) == 1
+    assert 0.01 < done["usage"]["cost_usd"] < 0.04, "each request once"
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_an_outage_is_waited_for_and_the_conversation_continues(world, seen, name):
+    note(seen, name, "outage", "no")
+    impatient(world, name)
+    work(world, name, task({"write": "hello.txt", "text": "hello"}, say="Done."))
+    world.fault("overloaded", turns=1)
+    process = world.start("run", "work.yaml", "--yes", "--json")
+    world.until_status("waiting")
+    keep(world, name, "overloaded")
+    world.fault()
+    out, err = process.communicate(timeout=200)
+    assert json.loads(out)["status"] == "completed", err
+    assert firsts(world) == 1, "nothing was asked twice"
+    note(seen, name, "outage", "yes")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_an_unreachable_provider_is_named_and_a_silent_one_ends_the_step(world, seen, name):
+    note(seen, name, "unreachable", "no")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    reachable = world.outside
+    world.outside = Outside(world.project.parent, port, port)
+    impatient(world, name, idle_s=40)
+    work(world, name, task(say="Done."), limits={"outage": "1s"})
+    begun = time.monotonic()
+    done = world.fanfold("run", "work.yaml", "--yes")
+    assert done["error"]["code"] == "agent.unreachable", done["error"]
+    assert f"127.0.0.1:{port}" in done["error"]["message"]
+    assert time.monotonic() - begun < 120
+    keep(world, name, "unreachable")
+    world.outside = reachable.again()
+    impatient(world, name, idle_s=15)
+    world.fault("silent")
+    done = world.fanfold("run", "work.yaml", "--yes")
+    error = done["steps"]["work"]["error"] or done["error"]
+    assert error["code"] in ("agent.silent", "agent.unreachable"), error
+    note(seen, name, "unreachable", "yes")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_wrong_guess_is_corrected_in_one_turn(world, seen, name):
+    note(seen, name, "correction", "no")
+    wrong = {"run": "echo x > wrong.md"}
+    work(world, name, task(wrong, say="Done.", undo={"run": "mv wrong.md right.txt"}))
+    done = world.fanfold("run", "work.yaml", "--yes")
+    assert "only files that match `*.txt`" in json.dumps(world.asked()[0]["body"])
+    assert done["status"] == "completed", done["steps"]
+    assert [one["path"] for one in done["changes"]] == ["right.txt"]
+    assert firsts(world) == 1
+    keep(world, name, "correction")
+    note(seen, name, "correction", "yes")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_killed_run_loses_no_spending(world, seen, name):
+    note(seen, name, "spending", "no")
+    work(world, name, task({"write": "hello.txt", "text": "hello"}, say="Done.", wait=f"spent-{name}"))
+    process = world.start("run", "work.yaml", "--yes")
+    world.until(lambda: any(one["turns"] == 1 for one in world.asked()), "second request")
+    time.sleep(2)  # what it used is on its way to the log
+    process.kill()
+    process.communicate()
+    session = world.fanfold("transcript", "last", "work")["session_id"]
+    world.until(lambda: not processes(session), "end of the agent")
+    assert world.fanfold("inspect", "last")["usage"]["input_tokens"] == 1_000
+    (world.signs / f"spent-{name}").touch()
+    done = world.fanfold("resume", "last")
+    assert done["status"] == "completed", done["steps"]
+    assert firsts(world) == 1, "the conversation was continued"
+    answered = [one for one in world.asked() if not one["fault"] and len(one["tools"]) > 1]
+    assert done["usage"]["input_tokens"] <= 1_000 * len(answered) + 200
+    assert done["usage"]["input_tokens"] >= 2_200
+    keep(world, name, "killed")
+    note(seen, name, "spending", "yes")

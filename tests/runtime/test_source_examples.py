@@ -1,0 +1,206 @@
+"""The formats that Fanfold promises to take, in the words of their own documents: they check and run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.api.intent_patterns import judge
+from fanfold.cli.main import main
+
+# The examples stand as they were published.
+# ruff: noqa: E501, RUF001
+
+RESEARCH = """\
+name: research-and-brief # unique slug
+description: Research a topic and write a cited brief
+version: 1
+inputs:
+  - name: topic
+    required: true
+  - name: depth
+    default: deep
+steps:
+  - id: gather
+    subagent: researcher # a SUBAGENT_REGISTRY key
+    prompt: "Research {{inputs.topic}} ({{inputs.depth}}). Find 3–5 strong sources."
+  - id: angles
+    subagent: researcher
+    depends_on: [gather]
+    prompt: "From this research, list the 3 key angles:\\n{{steps.gather.output}}"
+  - id: brief
+    subagent: researcher
+    depends_on: [gather, angles]
+    prompt: "Write a cited brief on {{inputs.topic}}.\\nResearch:\\n{{steps.gather.output}}\\nAngles:\\n{{steps.angles.output}}"
+output: "{{steps.brief.output}}" # optional; default = last step's output
+"""
+
+COMPOSITION = """\
+steps:
+  - id: prepare
+    type: function
+    handler: prepare_data
+    outputs: [extracted_data]
+  - id: analyze
+    type: workflow
+    workflow: specialist_workflow@v2
+    inputs:
+      data: steps.prepare.extracted_data
+    outputs: [results, metrics]
+  - id: summarize
+    type: agent
+    agent: summarizer
+    inputs:
+      analysis: steps.analyze.results
+"""
+SPECIALIST = """\
+name: specialist_workflow
+version: 2
+inputs: [{name: data, required: true}]
+steps: [{id: look, agent: explorer, prompt: "Analyze {{inputs.data}}"}]
+output: {results: steps.look.output, metrics: 3}
+"""
+HANDLERS = """\
+import fanfold
+
+@fanfold.function
+def prepare_data():
+    return {"extracted_data": [1, 2]}
+"""
+
+DELEGATED = {
+    "name": "two-readers-and-a-writer",
+    "max_concurrency": 2,
+    "steps": [
+        {"id": "map", "task": "Map the packages", "agent": "explorer", "read_set": ["src/**"]},
+        {"id": "tests", "task": "Map the tests", "agent": "explorer"},
+        {
+            "id": "fix",
+            "task": "Fix what was found",
+            "agent": "worker",
+            "depends_on": ["map", "tests"],
+            "write_set": ["src/**"],
+            "workspace_mode": "isolated",
+        },
+    ],
+}
+
+PHASES = """\
+phases:
+  - id: map
+    goal: Map each package and list candidates
+    kind: understand
+    tasks: [{id: list, agent: explorer, prompt: List candidates}]
+  - id: confirm
+    tasks:
+      - {id: one, agent: explorer, prompt: Confirm and propose fixes}
+      - {id: two, agent: explorer, prompt: Confirm and propose fixes}
+    maxConcurrency: 2
+  - id: apply
+    tasks: [{id: fix, agent: worker, write_set: ["src/**"], prompt: Apply fixes}]
+    verify: {gate: run_tests}
+    converge: {maxIterations: 3}
+  - id: tidy
+    tasks: [{id: style, agent: explorer, prompt: Judge the style}]
+    verify: {gate: run_lint}
+"""
+TASK = (
+    "Audit every package for unhandled promise rejections. Phase 1: map each package and list candidates. Phase 2"
+    " (parallel per package): confirm and propose fixes. Phase 3: apply fixes and run tests; iterate until green."
+    " Return a summary table of what changed."
+)
+
+ROLE = """\
+name = "auditor"
+description = "Reads code and reports risks"
+developer_instructions = "Report risks with file and line."
+model = "openai:gpt-5-mini"
+model_reasoning_effort = "low"
+sandbox_mode = "read-only"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.yaml").write_text("default: done\n")
+    return tmp_path
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """Check and run a file; the document of the run, which completed."""
+    assert main(["check", name]) == 0, capsys.readouterr().out
+    capsys.readouterr()
+    status = main(["run", name, "--script", "script.yaml", "--yes", "--json", *more])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (status, document["status"]) == (0, "completed"), document
+    return document
+
+
+def test_a_recipe_of_subagents_with_inputs_and_outputs_of_earlier_steps(folder: Path, capsys):
+    (folder / "brief.yaml").write_text(RESEARCH)
+    assert run("brief.yaml", capsys, "-i", "topic=owls")["output"] == "done"
+
+
+@pytest.mark.full
+def test_functions_sub_workflows_and_agents_with_state_paths_in_a_file_without_a_name(folder: Path, capsys):
+    (folder / "composition.yaml").write_text(COMPOSITION)
+    (folder / ".fanfold" / "workflows").mkdir(parents=True)
+    (folder / ".fanfold" / "workflows" / "specialist_workflow@2.yaml").write_text(SPECIALIST)
+    (folder / "handlers.py").write_text(HANDLERS)
+    document = run("composition.yaml", capsys)
+    assert document["recipe"] == "composition"
+    assert document["steps"]["analyze"]["output"] == {"results": "done", "metrics": 3}
+
+
+@pytest.mark.full
+def test_steps_with_task_agent_edges_sets_and_workspace_mode(folder: Path, capsys):
+    (folder / "delegated.yaml").write_text(json.dumps(DELEGATED))
+    assert set(run("delegated.yaml", capsys)["steps"]) == {"map", "tests", "fix"}
+
+
+@pytest.mark.full
+def test_phases_with_the_gates_run_tests_and_run_lint_and_max_iterations(folder: Path, capsys):
+    (folder / "audit.yaml").write_text(PHASES)
+    (folder / "Makefile").write_text("test:\n\ttrue\nlint:\n\ttrue\n")
+    document = run("audit.yaml", capsys)
+    assert document["steps"]["apply#1/verify"]["output"]["exit_code"] == 0
+    assert main(["check", "--fix", "audit.yaml"]) == 0
+    repaired = (folder / "audit.yaml").read_text()
+    for word in ("gate: tests", "gate: lint", "max_iterations: 3", "max_concurrency: 2"):
+        assert word in repaired
+
+
+def test_the_example_prompt_of_dynamic_workflows_is_work_for_a_workflow():
+    assert judge(TASK).suitable
+
+
+@pytest.mark.full
+def test_the_example_prompt_of_dynamic_workflows_is_planned_and_runs_in_phases(folder: Path, capsys):
+    (folder / "Makefile").write_text("test:\n\ttrue\n")
+    assert main(["plan", TASK, "--no-model"]) == 0
+    (folder / "planned.yaml").write_text(capsys.readouterr().out)
+    vote = {"holds": True, "reason": "seen", "evidence": []}
+    votes = [{"claim": f"repair[{number}]", **vote} for number in (0, 1)]
+    answers = {
+        "survey#1/list": {"output": {"parts": ["src", "lib"]}},
+        "audit#1/scan[*]": {"output": {"findings": []}},
+        "fix#1/repair[0]": {"output": "fixed", "writes": {"src/a.js": "a\n"}},
+        "fix#1/repair[1]": {"output": "fixed", "writes": {"lib/b.js": "b\n"}},
+        "fix#1/review[*]": {"output": {"verdicts": votes}},
+        "report#1/write": "| what | changed |",
+    }
+    (folder / "script.yaml").write_text(json.dumps({"steps": answers, "default": "done"}))
+    document = run("planned.yaml", capsys)
+    assert document["output"] == "| what | changed |"
+    assert {one["path"] for one in document["changes"]} == {"src/a.js", "lib/b.js"}
+
+
+def test_an_agent_file_of_the_other_format_is_a_role(folder: Path, capsys):
+    (folder / ".codex" / "agents").mkdir(parents=True)
+    (folder / ".codex" / "agents" / "auditor.toml").write_text(ROLE)
+    (folder / "audit.yaml").write_text("steps: [{id: audit, agent: auditor, prompt: Audit it}]\n")
+    assert run("audit.yaml", capsys)["output"] == "done"
