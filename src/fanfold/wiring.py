@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -305,13 +306,11 @@ def serve(
         def watch() -> None:
             left_s = 0.0
             while not stopped.wait(left_s):
-                project = wire(folder)
                 try:
-                    left_s = take_up_due(project)
-                except FanfoldError:  # the store is busy, or was removed: look again later
+                    with closing(wire(folder)) as project:
+                        left_s = take_up_due(project)
+                except FanfoldError:  # the store is busy, or a file was changed badly: try again later
                     left_s = LOOK_S
-                finally:
-                    project.close()
 
         def make_mcp() -> MountedApp:
             # Hosts and origins are checked by the guard that stands before everything that is served here.
@@ -320,10 +319,14 @@ def serve(
             make = partial(wire, folder, kept=children)
             return http_endpoint(FanfoldServer(make, Options(), version, ON_THE_CONSOLE))
 
-        threading.Thread(target=watch, name="fanfold-waits", daemon=True).start()
-        serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, tell=tell)
+        watcher = threading.Thread(target=watch, name="fanfold-waits", daemon=True)
+        watcher.start()
+        try:
+            serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, tell=tell)
+        finally:
+            stopped.set()
+            watcher.join(timeout=5)
     finally:
-        stopped.set()
         history.close()
 
 
