@@ -331,11 +331,7 @@ def serve(
 
 
 def make_mcp_server(folder: Path, options: Options, version: str = "") -> FanfoldServer:
-    """The MCP server of a project: what its calls start is started with these options.
-
-    `fanfold.server.mcp` serves it over stdio (`serve_stdio`) or makes an endpoint of it that an
-    HTTP server mounts (`http_endpoint`).
-    """
+    """The MCP server of a project, for `serve_stdio` or `http_endpoint`; its calls start runs with these options."""
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.server.mcp import FanfoldServer
 
