@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import Machine, Spent, too_slow
+from tests.tiers import Machine, Spent, too_slow, unused_s
 from tools import test_full
 from tools.tidy import ROOT
 
@@ -163,10 +163,15 @@ def test_only_time_of_the_test_itself_counts() -> None:
     assert too_slow(Spent(cpu=0.5, idle=0.0), lambda: quiet) is None
     assert too_slow(Spent(cpu=0.51, idle=0.0), lambda: busy) is not None
     assert too_slow(Spent(cpu=0.9, idle=0.0), lambda: slow) is None
-    assert too_slow(Spent(cpu=0.1, idle=3.0), lambda: quiet) is not None
-    assert (
-        too_slow(Spent(cpu=0.1, idle=3.0), lambda: busy) is None
-    )  # it waited for threads that came too late
+    assert too_slow(Spent(cpu=0.1, idle=3.0, spare=3.0), lambda: quiet) is not None
+    assert too_slow(Spent(cpu=0.1, idle=3.0, spare=3.0), lambda: busy) is None
+    # Every processor was busy: the test waited for threads of its own that got none.
+    assert too_slow(Spent(cpu=0.1, idle=3.0, spare=0.1), lambda: quiet) is None
+
+
+def test_unused_time_of_all_processors_is_read_from_the_counters_of_the_system() -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert unused_s(b"cpu  11 12 13 %d %d 14 15 0 0 0\n" % (3 * ticks, ticks)) == 4.0
 
 
 FLAKY = """\

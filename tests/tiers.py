@@ -66,30 +66,41 @@ os.openpty = _observed_openpty
 sys.addaudithook(_observe)
 
 
+def unused_s(counters: bytes) -> float:
+    """How long all processors had nothing to do: idle and iowait, the fourth and fifth number of the line."""
+    return sum(map(int, counters.split()[4:6])) / os.sysconf("SC_CLK_TCK")
+
+
 class Spent(NamedTuple):
-    """Seconds of this process: computing, and waiting although the machine had time for it."""
+    """Seconds of this process, computing and waiting, and seconds in which a processor had nothing to do."""
 
     cpu: float = 0.0
     idle: float = 0.0
+    spare: float = 0.0
 
     @classmethod
     def now(cls) -> Spent:
+        cpu, wall = time.process_time(), time.monotonic()
         try:  # ready to run while the machine ran other processes, as far as the main thread is concerned
             delay = int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):  # only Linux counts it
-            delay = 0.0
-        cpu = time.process_time()
-        return cls(cpu, time.monotonic() - delay - cpu)
+            with open("/proc/stat", "rb") as counters:
+                spare = unused_s(counters.readline())
+        except (OSError, ValueError, IndexError):  # only Linux counts them
+            delay, spare = 0.0, wall
+        return cls(cpu, wall - delay - cpu, spare)
 
     def since(self, before: Spent) -> Spent:
-        return Spent(self.cpu - before.cpu, self.idle - before.idle)
+        return Spent(self.cpu - before.cpu, self.idle - before.idle, self.spare - before.spare)
 
     def plus(self, more: Spent) -> Spent:
-        return Spent(self.cpu + more.cpu, self.idle + more.idle)
+        return Spent(self.cpu + more.cpu, self.idle + more.idle, self.spare + more.spare)
 
     def alone(self, machine: Machine) -> float:
-        """How long it would have taken on a quiet machine, where what it waits for is faster too."""
-        return self.cpu / machine.cpu + max(0.0, self.idle) / machine.wall
+        """How long it would have taken on a quiet machine, where what it waits for is faster too.
+
+        While no processor had time to spare, the test waited for its own threads, and they for a processor.
+        """
+        return self.cpu / machine.cpu + max(0.0, min(self.idle, self.spare)) / machine.wall
 
 
 class Machine(NamedTuple):
