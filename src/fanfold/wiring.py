@@ -331,7 +331,7 @@ def serve(
 
 
 def make_mcp_server(folder: Path, options: Options, version: str = "") -> FanfoldServer:
-    """The MCP server of a project, for `serve_stdio` or `http_endpoint`; its calls start runs with these options."""
+    """The MCP server of a project; its calls start runs with these options."""
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.server.mcp import FanfoldServer
 
