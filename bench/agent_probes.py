@@ -23,10 +23,10 @@ import httpx2
 from bench.contenders.counting import Writes
 from bench.graphs import chain, layered
 from bench.probes import Figures, drive, memory_kb, open_project
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.kernel.plan import Limits, Plan, Step
 from fanfold.language.leaf_steps import AgentBody
-from fanfold.testing.provider import KEY, Reply, ScriptedProvider
+from tests.provider import KEY, Reply, ScriptedProvider
 
 AT_ONCE = 16
 WORDS = "lorem ipsum dolor sit amet " * 40

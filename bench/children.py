@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fanfold import open as open_project
 from fanfold.api.client import Client
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
 from fanfold.engine.children import AddRequest, act_on_child
 from fanfold.engine.run_tree import RunTree

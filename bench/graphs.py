@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from fanfold.kernel.plan import GroupAction, Plan, Step
-from fanfold.language.leaf_steps import FunctionBody
+from fanfold.steps.function import FunctionBody
 
 LAYER = 50
 FAN_IN = 3

@@ -22,8 +22,8 @@ import apsw
 import fanfold
 from bench.graphs import chain, layered
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.events import Envelope, SubagentEvent

@@ -148,7 +148,7 @@ def _logs(folder: Path, note: Note) -> None:
     store = SqliteStore(folder / ".fanfold", durability="normal")
     try:
         journal = Journal(store, "r1")
-        log, _ = open_log(journal, "s1", "r1", "a")
+        log, _ = open_log(journal, "s1", "r1", "a", 1)
         for i in range(ENTRIES // 4):
             call = RequestedCall(f"c{i}", "read_file", {"path": f"src/{i}.py"})
             log.hold(UserInput(text=f"Go on with number {i}."))

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -10,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.levels import HAS_BUBBLEWRAP
 from tests.tiers import pytest_addoption, pytest_configure
 
-__all__ = ["pytest_addoption", "pytest_configure"]
+# The trial of the sandbox is made here, once: dry runs need its outcome, and fast tests start no process.
+__all__ = ["HAS_BUBBLEWRAP", "pytest_addoption", "pytest_configure"]
 
 # Deadlines, and how fast examples are drawn, measure the machine: a slow neighbour must not fail a property.
 settings.register_profile("dev", deadline=None)
@@ -29,11 +30,6 @@ for _name in [name for name in os.environ if name.startswith(("GIT_", "XDG_"))]:
     del os.environ[_name]
 os.environ |= {"HOME": str(OWN / "user"), "FANFOLD_HOME": str(OWN)}
 Path(os.environ["HOME"]).mkdir()
-
-# Under `nohup` programs would start deaf to a closing terminal, and tests close some. A handler is not
-# inherited: we stay as deaf as we were told to be, and they are not.
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from tests.work import PATIENCE_S
 from tools import docs, markdown
 from tools.markdown import Block, Command
@@ -66,6 +66,7 @@ def run(command: list[str], project: Path) -> subprocess.CompletedProcess[str]:
         env={
             **os.environ,
             "COLUMNS": "100",
+            "PYTHONPATH": str(ROOT),  # how-to pages use the scripted provider of the tests
             "NO_COLOR": "1",
             "HOME": str(project / "home"),
             "FANFOLD_HOME": str(project / "user"),

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 import fanfold
 from tools.agents import check_installed
 from tools.audit import SOUND, UNKNOWN, VULNERABLE, judge
+from tools.release import build, sbom
 from tools.tidy import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -136,7 +137,7 @@ def test_a_package_that_the_lock_file_does_not_name_is_refused(tmp_path: Path):
 @pytest.mark.full
 def test_a_release_needs_an_audit_and_continuous_integration_does_not():
     makefile, script = (ROOT / "Makefile").read_text(), (ROOT / ".ci/run").read_text()
-    assert re.search(r"^release: audit check ##.*\n\t.*hatchling build", makefile, re.MULTILINE)
+    assert re.search(r"^release: audit check dist ##.*\n\t.*tools.release --tag", makefile, re.MULTILINE)
     (line,) = (line for line in script.splitlines() if "tools.audit" in line)
     for status, ends in ((SOUND, 0), (VULNERABLE, 1), (UNKNOWN, 0)):
         tried = line.replace(".venv/bin/python -m tools.audit", f"(exit {status})")
@@ -167,3 +168,26 @@ def test_an_audit_never_takes_silence_for_soundness(rows: list[dict[str, object]
     verdict = judge(rows)
     assert verdict.status == status
     assert said in "\n".join(verdict.lines)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("flags", "status"), [([], 2), (["-P"], 0)])
+def test_python_m_fanfold_runs_only_without_the_current_folder_on_the_import_path(
+    flags: list[str], status: int, tmp_path: Path
+):
+    command = [sys.executable, *flags, "-m", "fanfold", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert ("python -P -m fanfold" in done.stderr) == (status == 2)
+
+
+def test_the_sbom_lists_every_package_that_is_installed():
+    pins = (ROOT / "requirements/run.txt").read_text()
+    document = sbom(pins, fanfold.__version__, b"wheel")
+    assert len(document["components"]) == len(re.findall(r"^[\w.-]+==", pins, re.MULTILINE))
+    assert all(component["hashes"] for component in document["components"])
+
+
+@pytest.mark.full
+def test_two_builds_of_the_packages_have_the_same_bytes():
+    assert build("first") == build("second")

@@ -20,6 +20,19 @@ def test_a_process_is_known_by_its_boot_pid_and_start():
     assert replace(myself, started="1", namespace="another").is_alive(), "it cannot be seen from here"
 
 
+def test_only_a_process_of_this_machine_can_be_known_to_be_dead():
+    myself = this_process()
+    remote = replace(myself, boot_id="another boot", machine="build-7-0a1b2c3d")
+    assert remote.is_alive(), "its machine may be up"
+    assert remote.place == f"process {myself.pid} on build-7"
+    assert not replace(remote, machine=myself.machine).is_alive(), "this machine was started again"
+    assert not replace(remote, machine="").is_alive(), "records of earlier releases are of this machine"
+    renamed = replace(myself, machine="build-7-0a1b2c3d", started="1")
+    assert not renamed.is_alive(), "the same boot is the same machine, whatever its name"
+    assert ProcessIdentity.parse(str(remote)) == remote
+    assert ProcessIdentity.parse("boot:7:42:9") == ProcessIdentity("boot", 7, "42", "9")
+
+
 @pytest.mark.full
 def test_a_finished_process_is_dead_even_before_its_parent_noticed():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

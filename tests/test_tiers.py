@@ -64,17 +64,27 @@ PROMISES = {
     "HTTP provider",
     "MCP client",
     "console page",
+    "recorded runs",
 }
 
 
-def run_tests(folder: Path, text: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    folder: Path, text: str, *options: str, before: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_planted.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-rsE", *options],
+        [
+            *before,
+            sys.executable,
+            "-m",
+            "pytest",
+            *"-p no:cacheprovider -p no:schemathesis -rsE".split(),
+            *options,
+        ],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "TEST_ORDER": "", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -99,6 +109,31 @@ def test_an_order_shows_which_test_needs_another_before_it(tmp_path: Path) -> No
     ended = [run_tests(tmp_path, text, TEST_ORDER=str(seed)).returncode for seed in (1, 1, 2, 3)]
     assert ended[0] == ended[1]
     assert set(ended) == {0, 1}
+
+
+LISTENS = """\
+import asyncio, os, pytest, signal, subprocess, sys
+async def listen():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, print)
+def test_loop(): asyncio.run(listen())
+@pytest.mark.full
+def test_program():
+    actions = "import signal as s; print([s.getsignal(n).name for n in (s.SIGTERM, s.SIGHUP, s.SIGCHLD)])"
+    called = subprocess.run([sys.executable, "-c", actions], capture_output=True, text=True)
+    assert called.stdout.split("'")[1::2] == ["SIG_DFL"] * 3
+def test_hangup(): os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_signals_that_a_shell_ignores_reach_programs_and_leave_the_tests_alone(
+    tmp_path: Path, workers: str
+) -> None:
+    ignoring = ("sh", "-c", "trap '' INT TERM HUP CHLD; exec \"$@\"", "sh")
+    done = run_tests(tmp_path, LISTENS, "--tier", "full", "--numprocesses", workers, before=ignoring)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.full
@@ -199,6 +234,22 @@ def test_a_test_that_passes_on_retry_is_recorded_and_fails_the_second_time(
     assert "passed on retry, recorded in tests/flaky.json" in capfd.readouterr().err
     assert test_full.main([], tmp_path, everything=()) == 1
     assert "not retried, since it passed on retry before" in capfd.readouterr().err
+
+
+@pytest.mark.full
+def test_each_commit_has_its_own_order_which_finds_a_test_that_needs_another_before_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("TEST_ORDER", raising=False)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    chain = "".join(f"def test_{n}(): assert len(seen) == {n}; seen.append({n})\n" for n in range(9))
+    (tmp_path / "tests" / "test_it.py").write_text(f"seen = []\n{chain}")
+    assert test_full.main([], tmp_path, everything=()) == 1
+    assert "TEST_ORDER=no commit" in capfd.readouterr().err
+    monkeypatch.setenv("TEST_ORDER", "")
+    assert test_full.main([], tmp_path, everything=()) == 0
 
 
 @pytest.mark.full

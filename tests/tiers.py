@@ -39,6 +39,8 @@ EVENTS = frozenset(
 )
 MARKED_MODULE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.full\b", re.MULTILINE)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGWINCH)
+NOHUP = "TEST_NOHUP"
+"""Set in the environment if the tests run under `nohup`."""
 
 _started: list[str] = []
 
@@ -193,9 +195,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: starts something or is slow; only `make test-full` runs it")
     config.addinivalue_line("markers", "proof(promise): `make test` runs it, whatever it starts")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells do that to what runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests interrupt inherit it
+    _stop_ignoring_signals()
     config.pluginmanager.register(Tiers(config))
+
+
+def _stop_ignoring_signals() -> None:
+    """Undo what a shell does to background jobs, and `nohup`: programs that tests signal would inherit it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        os.environ[NOHUP] = "1"  # for the workers, which inherit no handler
+    ignored = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _survive_hangup()
+
+
+def _survive_hangup() -> None:
+    """Install the handler for `nohup` again: event loops reset it. Programs do not inherit a handler."""
+    if NOHUP in os.environ and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _ignore_hangup)
+
+
+def _ignore_hangup(*_: object) -> None:
+    """The handler of SIGHUP under `nohup`."""
 
 
 class Tiers:
@@ -283,9 +304,10 @@ class Tiers:
         assert seen is not None
         with self._timed(seen):
             yield
+        _survive_hangup()
         if seen.ended_well:
             if seen.owner and not seen.proof:
-                needed = bool(seen.started()) or seen.spent.alone(Machine()) > WORTH_FULL_S
+                needed = bool(seen.started()) or seen.spent.cpu + seen.spent.idle > WORTH_FULL_S
                 item.user_properties.append(("full", [seen.owner, needed]))
             if problem := seen.problem(timed=self.tier == "fast"):
                 pytest.fail(problem, pytrace=False)

@@ -1,8 +1,8 @@
 """`make audit`: does anything that is pinned have a known vulnerability?
 
-pip-audit asks a database of advisories on the network. A package that it could not look up is not a package
-without vulnerabilities, so what was not looked up is counted and said, and where nothing was, the answer is
-that nobody knows (exit status 3). `make release` fails then. CI fails for vulnerabilities alone.
+pip-audit asks a database of advisories on the network. A package that it could not look up may be vulnerable,
+so the output counts such packages. If none could be looked up, the result is unknown (exit status 3) and
+`make release` fails. CI fails for known vulnerabilities only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Record the chat that `docs/chat.md` shows: the real program, at a real terminal, on the scripted provider.
+"""Record the chat that `docs/mcp.md` shows: the real program, at a real terminal, on the scripted provider.
 
     python -m tools.chat_recording            record it and write it into the page
     python -m tools.chat_recording --check    only say whether the page shows what happens
@@ -18,38 +18,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fanfold.testing.provider import KEY, Call, RecordedRequest, Reply, ScriptedProvider, answer_with
+from tests.provider import KEY, Call, RecordedRequest, Reply, ScriptedProvider, answer_with
 from tools.screen import Screen
 from tools.tidy import ROOT
 
-PAGE = ROOT / "docs" / "chat.md"
+PAGE = ROOT / "docs" / "mcp.md"
 BEGIN, END = "<!-- generated: recording -->", "<!-- end generated -->"
 SOURCE = "def is_leap(year):\n    return year % 4 == 0\n"
-MENDED = "def is_leap(year):\n    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)\n"
+FIXED = "def is_leap(year):\n    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)\n"
 FOUND = "src/clock.py, line 2, takes every fourth year for a leap year and forgets centuries."
 DONE = "is_leap() now excludes centuries that 400 does not divide."
 PATIENCE_S = 60.0
 
 
 def answer(asked: RecordedRequest) -> Reply:
-    """What the models of the recording say, by who is asked and how far the conversation is."""
+    """The replies of the scripted models, by role and turn."""
     last = asked.messages[-1]
     if asked.prompt.startswith("The request, as a JSON string"):
         return answer_with({"suitable": False, "reason": "one agent does it"}, asked)
     if asked.prompt.startswith("Find out"):
         look = Call("read_file", {"path": "src/clock.py"})
         return Reply(text=FOUND) if asked.turns else Reply(calls=(look,))
-    if asked.prompt.startswith("Mend this"):
-        write = Call("write_file", {"path": "src/clock.py", "content": MENDED})
+    if asked.prompt.startswith("Fix this"):
+        write = Call("write_file", {"path": "src/clock.py", "content": FIXED})
         return Reply(text=DONE) if asked.turns else Reply(calls=(write,))
     if "Why does 1900" in last.text:
         task = {"role": "explorer", "name": "scout", "task": "Find out why 1900 is taken for a leap year."}
-        return Reply(text="I have somebody look into it.", calls=(Call("task", task),))
-    if "Mend it" in last.text:
-        task = {"role": "worker", "name": "mend", "task": f"Mend this: {FOUND}"}
+        return Reply(text="An explorer looks into it.", calls=(Call("task", task),))
+    if "Fix it" in last.text:
+        task = {"role": "worker", "name": "fix", "task": f"Fix this: {FOUND}"}
         return Reply(calls=(Call("task", {**task, "write_set": ["src/clock.py"]}),))
     if DONE in last.text or any(DONE in text for _, text in last.results):
-        return Reply(text="It is mended: 1900 is no leap year any more, 2000 still is.")
+        return Reply(text="It is fixed: 1900 is no leap year any more, 2000 still is.")
     return Reply(text=f"Because {FOUND}")
 
 
@@ -93,7 +93,7 @@ def record() -> str:
             rows = list(screen.rows)
         finally:
             screen.close()
-        assert (project / "src/clock.py").read_text() == MENDED
+        assert (project / "src/clock.py").read_text() == FIXED
     while not rows[-1]:
         rows.pop()
     return _settled("\n".join(rows), folder)
@@ -103,12 +103,12 @@ def _play(screen: Screen) -> None:
     for typed, *shown in (
         ("Why does 1900 count as a leap year?\r", "[y/N]"),
         ("y\r", "Because", "\n>"),
-        ("Mend it.\r", "writes src/clock.py", "allow it?"),
+        ("Fix it.\r", "writes src/clock.py", "allow it?"),
         ("y\r", "2000 still is", "/save NAME", "\n>"),
-        ("/agents\r", "mend", "\n>"),
-        ("/save mend-clock\r", "saved as", "\n>"),
+        ("/agents\r", "fix", "\n>"),
+        ("/save fix-clock\r", "saved as", "\n>"),
         ("/cost\r", "tokens in", "\n>"),
-        ("/quit\r", "go on: fanfold chat"),
+        ("/quit\r", "continue it: fanfold chat"),
     ):
         if typed != "y\r":
             screen.until_prompt()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping
 from importlib import import_module
 
 import click
 
-from fanfold.cli.main import COMMANDS, GROUPS
+from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS
 
 _COMMON = ("project", "as_json", "no_color")
 _EXITS = (
@@ -24,27 +26,47 @@ _EXITS = (
 
 
 def load_commands() -> dict[str, click.Command]:
-    """Every command by name, in the order of the help text."""
+    """Every command by name."""
     return {name: getattr(import_module(module), f"{name}_command") for name, module in COMMANDS.items()}
 
 
-def help_text() -> str:
-    """What `fanfold --help` prints; kept as a constant because importing click would triple its cost."""
+def spellings() -> dict[str, str]:
+    """How each command is listed, `recipe show` for example → its name, in the order of the help texts."""
+    everyday = {name: name for names in EVERYDAY.values() for name in names.split()}
+    grouped = {f"{noun} {word}": name for noun, words in NOUNS.items() for word, name in words.items()}
+    return everyday | {listed: name for listed, name in grouped.items() if name not in everyday}
+
+
+def help_texts() -> dict[str, str]:
+    """What `fanfold --help` ("") and `fanfold NOUN --help` print."""
     commands = load_commands()
-    width = max(map(len, commands))
-    groups = []
-    for title, names in GROUPS.items():
-        lines = [f"  {name.ljust(width)}  {commands[name].get_short_help_str(90)}" for name in names]
-        groups.append("\n".join([f"{title}:", *lines]))
-    return _HELP.format(commands="\n\n".join(groups))
+    groups = [
+        "\n".join([f"{title}:", *_lines({name: name for name in names.split()}, commands)])
+        for title, names in EVERYDAY.items()
+    ]
+    nouns = [f"  {noun:<9}{_NOUN_SUMMARIES[noun]}: {', '.join(words)}" for noun, words in NOUNS.items()]
+    nouns = [line for text in nouns for line in textwrap.wrap(text, 80, subsequent_indent=" " * 11)]
+    texts = {"": _HELP.format(commands="\n\n".join(groups), nouns="\n".join(nouns))}
+    for noun, words in NOUNS.items():
+        listed = "\n".join(_lines(words, commands))
+        texts[noun] = _NOUN_HELP.format(noun=noun, summary=_NOUN_SUMMARIES[noun], commands=listed)
+    return texts
+
+
+def _lines(words: Mapping[str, str], commands: Mapping[str, click.Command]) -> list[str]:
+    width = max(map(len, words))
+    return [f"  {word.ljust(width)}  {commands[name].get_short_help_str(90)}" for word, name in words.items()]
 
 
 def reference_markdown() -> str:
     """The page docs/cli.md."""
     parts = [_INTRODUCTION]
     parts += [f"| {status} | {meaning} |\n" for status, meaning in _EXITS]
-    for name, command in load_commands().items():
-        parts += [f"\n## fanfold {name}\n\n", *_describe(name, command)]
+    commands = load_commands()
+    for listed, name in spellings().items():
+        parts += [f"\n## fanfold {listed}\n\n", *_describe(listed, commands[name])]
+        if listed != name:
+            parts.append(f"\n`fanfold {name}` is the same command.\n")
     return "".join(parts)
 
 
@@ -68,6 +90,13 @@ def _row(param: click.Option, context: click.Context) -> str:
     return f"| `{option}` | {meaning} |\n"
 
 
+_NOUN_SUMMARIES = {
+    "recipe": "Write recipes",
+    "history": "Study, repeat and move runs",
+    "agent": "Delegate tasks to agents",
+    "system": "Look after this installation",
+}
+
 _HELP = """\
 Fan a job out to a team of AI agents and fold one answer back.
 
@@ -75,18 +104,24 @@ Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 
 {commands}
 
-Options of every command:
-  --project DIR  The project's folder; default: looked for from here upward.
-  --json         One JSON document on stdout.
-  --no-color     Plain text, also on a terminal.
-  -h, --help     What the command does and takes.
+More commands; "fanfold recipe --help" describes a group:
+{nouns}
 
-  --version      Print the version.
-
+Every command takes --project DIR, --json, --no-color and --help.
 First steps:
   fanfold init
-  fanfold list
-  fanfold run research-and-brief -i topic="solid-state batteries" --dry-run
+  fanfold recipe list
+  fanfold run research-and-brief -i topic=batteries --dry-run
+"""
+
+_NOUN_HELP = """\
+{summary}.
+
+Usage: fanfold {noun} COMMAND [OPTIONS] [ARGUMENTS]
+
+{commands}
+
+"fanfold {noun} COMMAND --help" describes one of them.
 """
 
 _INTRODUCTION = """\

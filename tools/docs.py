@@ -21,21 +21,15 @@ NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost
 
 
 def static_help() -> str:
-    """`fanfold --help` as a constant: the commands themselves would cost too much to import for it."""
-    head = '"""What `fanfold --help` prints. Written by `make fix` from the commands."""\n\n'
-    return f'{head}HELP = """\\\n{cli_reference.help_text()}"""\n'
-
-
-def expression_functions() -> str:
-    from fanfold.language.expression_functions import FUNCTIONS
-
-    rows = [f"| `{function.call}` | {function.doc} |" for function in FUNCTIONS]
-    return "\n".join(["| function | gives |", "|---|---|", *rows])
+    """Help texts as constants: the commands themselves would cost too much to import for them."""
+    head = '"""What `fanfold --help` ("") and `fanfold NOUN --help` print. Written by `make fix`."""\n\n'
+    texts = [f'    "{noun}": """\\\n{text}""",\n' for noun, text in cli_reference.help_texts().items()]
+    return f"{head}HELP = {{\n{''.join(texts)}}}\n"
 
 
 def http_routes() -> str:
     """The table of routes as the server has it."""
-    from fanfold.server.route_table import routes
+    from fanfold.server.routes import routes
 
     rows = [
         f"| {route.method} | `{route.path}` | {route.summary} |"
@@ -58,7 +52,7 @@ def costs() -> str:
     head = ["| | " + " | ".join(CONTENDERS.values()) + " |", "|---" * (len(CONTENDERS) + 1) + "|"]
     resume, sessions = sizes["resume after 10000 events"], sizes["1000 sessions at once"]
     agents = durable["chain: fanfold, agents"]
-    told = (
+    summary = (
         f"An agent step of a chain takes {agents['writes']:.1f} writes and {agents['kb']:.0f} kB. "
         f"A run of 10,000 events is resumed in {resume['resume_s']:.2f} s; 1,000 sessions at once take "
         f"{sessions['kb_per_idle_session']:.0f} kB each."
@@ -66,8 +60,8 @@ def costs() -> str:
     how, cpus = kept["durable"], kept["machine"]["cpus"]
     if how["load_before"] > cpus:
         load = f"from {how['load_before']:.0f} to {how['load_after']:.0f}"
-        told = f"The load average went {load} meanwhile, on {cpus} processors. {told}"
-    return "\n".join([*head, *rows, "", told])
+        summary = f"The load average went {load} meanwhile, on {cpus} processors. {summary}"
+    return "\n".join([*head, *rows, "", summary])
 
 
 CONTENDERS = {
@@ -92,11 +86,13 @@ def agents_seen() -> str:
     columns = {
         "step": "changes files, merged",
         "network": "reaches its provider alone",
-        "resume": "goes on after `kill -9`",
+        "resume": "continues after `kill -9`",
         "cancel": "cancelled, nothing left",
-        "usage": "tells its tokens",
+        "usage": "reports its tokens",
         "limit": "usage limit waited for",
         "budget": "token budget kept, then continued",
+        "usd": "USD budget kept, then continued",
+        "retry": "`retry` continues after silence",
         "outage": "outage waited for, then continued",
         "unreachable": "unreachable host named",
         "correction": "wrong file corrected in a turn",
@@ -132,17 +128,17 @@ def tools_of_models() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cookbook.md": cookbook,
-    "docs/recipes.md": recipe_reference.reference_markdown,
     "docs/cli.md": cli_reference.reference_markdown,
 }
 MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams.state_diagrams,
+    ("docs/recipes.md", "keys"): recipe_reference.reference_markdown,
+    ("docs/recipes.md", "functions"): recipe_reference.expression_functions,
     ("README.md", "costs"): costs,
-    ("docs/agents.md", "agents seen"): agents_seen,
+    ("docs/appendix/agent-programs.md", "agents seen"): agents_seen,
     ("docs/mcp.md", "tools"): tools_of_models,
-    ("docs/expressions.md", "functions"): expression_functions,
-    ("docs/http.md", "routes"): http_routes,
+    ("docs/console.md", "routes"): http_routes,
     ("CONTRIBUTING.md", "long tests"): long_tests.table,
 }
 

@@ -1,4 +1,4 @@
-"""Draw docs/images/live-run-*.svg: frames of the live tree at three widths, in the middle of a real run.
+"""Draw docs/images/live-run-*.svg and tidy-up.svg: frames of the live tree, in the middle of real runs.
 
     python -m tools.live_run
 
@@ -18,10 +18,11 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from fanfold.agents.entries import Calling, News
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.cli.live import LiveTree
 from fanfold.wiring import wire
+from tools import markdown
 from tools.tidy import ROOT
 
 PICTURES = ROOT / "docs" / "images"
@@ -57,23 +58,39 @@ steps:
 """
 
 
-async def frames(folder: Path) -> dict[int, str]:
-    """Width → the live tree a moment after the second iteration began."""
-    (folder / "recipe.yaml").write_text(RECIPE)
+TIDY_UP = """\
+steps:
+  dead_code: {output: three functions, delay_ms: 400, usage: {input_tokens: 2400, output_tokens: 310}}
+  slow_tests: {output: two tests, delay_ms: 700, usage: {input_tokens: 1900, output_tokens: 260}}
+  fix:
+    output: fixed
+    usage: {input_tokens: 5200, output_tokens: 800}
+    tool_calls:
+      - {tool: run_command, args: {argv: [./run-tests, tests/test_orders.py]}}
+"""
+
+
+async def frames(
+    folder: Path, recipe: str, script: str, step: str, widths: tuple[int, ...]
+) -> dict[int, str]:
+    """Width → the live tree a moment after a step called its first tool."""
+    (folder / "recipe.yaml").write_text(recipe)
+    (folder / "run-tests").write_text("#!/bin/sh\nexec sleep 9\n")
+    (folder / "run-tests").chmod(0o755)
     project = wire(folder, {"HOME": str(folder)})
-    options = Options(script=SCRIPT, permission="auto")
+    options = Options(script=script, permission="auto")
     owned = create(project, project.plan_of(folder / "recipe.yaml"), {}, options)
     tree = owned.tree
-    views = {width: LiveTree(console=_console(width)) for width in WIDTHS}
+    views = {width: LiveTree(console=_console(width)) for width in widths}
     for view in views.values():
         view.suspend()  # it listens, and draws when it is asked to
     second = asyncio.Event()
 
-    def hear(run: str, step: str, news: News) -> None:
+    def hear(run: str, path: str, news: News) -> None:
         for view in views.values():
             view.update([], tree)
-            view.hear(run, step, news)
-        if step == "heal#2/fix" and isinstance(news, Calling):
+            view.hear(run, path, news)
+        if path == step and isinstance(news, Calling):
             second.set()
 
     host = owned.host(on_progress=hear)
@@ -105,9 +122,13 @@ def without_web_fonts(template: str) -> str:
 
 
 def main() -> int:
+    readme = markdown.blocks((ROOT / "README.md").read_text("utf-8"))
+    tidy_up = next(block.text for block in readme if block.text.startswith("# tidy-up.yaml"))
     with tempfile.TemporaryDirectory() as folder:
-        drawn = asyncio.run(frames(Path(folder)))
-    PICTURES.mkdir(exist_ok=True)
+        drawn = asyncio.run(frames(Path(folder), RECIPE, SCRIPT, "heal#2/fix", WIDTHS))
+    with tempfile.TemporaryDirectory() as folder:
+        [picture] = asyncio.run(frames(Path(folder), tidy_up, TIDY_UP, "fix", (80,))).values()
+    (PICTURES / "tidy-up.svg").write_text(picture + "\n")
     for width, picture in drawn.items():
         (PICTURES / f"live-run-{width}.svg").write_text(picture + "\n")
     return 0

@@ -3,7 +3,7 @@
     python -m tools.long_tests kill-test "fuzz N=5000"
 
 A result belongs to a commit, so a tree with changes in it is refused. One that failed is kept as well: the
-table in CONTRIBUTING.md says how each of them ended the last time somebody waited for it.
+table in CONTRIBUTING.md says how each of them ended in its last run.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def _span(seconds: int) -> str:
 
 
 def _git(*arguments: str) -> str:
-    told = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
-    return told.stdout.strip()
+    result = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return result.stdout.strip()
 
 
 if __name__ == "__main__":

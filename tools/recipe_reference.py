@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fanfold.language.expression_work import FUNCTIONS
 from fanfold.language.leaf_steps import STEPS
 from fanfold.language.schema import shapes
 from fanfold.language.tables import Key, listed
@@ -11,10 +12,7 @@ from fanfold.language.tables import Key, listed
 
 def reference_markdown() -> str:
     """The reference of the recipe language: one table per object, steps by type."""
-    parts = [
-        "# Recipe reference",
-        "Every key a recipe may hold. Anything else is refused, with the nearest known word.",
-    ]
+    parts: list[str] = []
     for name, shape in shapes().items():
         parts += [f"## {_title(name)}", shape.doc]
         if name != "step":
@@ -24,7 +22,13 @@ def reference_markdown() -> str:
         parts.append(_table(key for key in shape.keys.values() if key.name not in own))
         for kind, syntax in STEPS.syntaxes.items():
             parts += [f"### `{kind}` steps", _table(syntax.keys)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
+
+
+def expression_functions() -> str:
+    """The functions of expressions as a table."""
+    rows = [f"| `{function.call}` | {function.doc} |" for function in FUNCTIONS]
+    return "\n".join(["| function | result |", "|---|---|", *rows])
 
 
 def _title(name: str) -> str:

@@ -34,7 +34,7 @@ class Screen:
         **environment: str,
     ) -> None:
         self._here, there = pty.openpty()
-        self.told = b""
+        self.received = b""
         """Every byte that reached the terminal."""
         self.resize(columns, lines)
         known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -69,7 +69,7 @@ class Screen:
         return self.rows
 
     def until_prompt(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until a chat waits for something to be said: in between, keys are nobody's."""
+        """Wait until a chat shows its prompt; keys typed earlier are lost."""
         deadline = time.monotonic() + timeout_s
         while [row for row in self.rows if row][-1:] != [">"]:
             assert time.monotonic() < deadline, "no prompt in\n" + "\n".join(self.rows)
@@ -87,11 +87,11 @@ class Screen:
     def _read(self) -> None:
         if select.select([self._here], [], [], 0.2)[0]:
             try:
-                told = os.read(self._here, 65_536)
-            except OSError:  # nobody is at the other end any more
+                received = os.read(self._here, 65_536)
+            except OSError:  # the other end is closed
                 return
-            self.told += told
-            self._stream.feed(told)
+            self.received += received
+            self._stream.feed(received)
 
     @property
     def rows(self) -> list[str]:

@@ -6,7 +6,7 @@ other way is what this module reports.
 
 The check is syntactic. It knows a value is a set from literals, `set(...)` calls, set operators, and the
 annotations of names, parameters, attributes and return types; it follows values through `dict[K, set]`
-and `list[set]`. It misses what no annotation tells it; that is what the simulator is for.
+and `list[set]`. It misses what has no annotation; the simulator finds that.
 """
 
 from __future__ import annotations

@@ -4,11 +4,14 @@ Rules
 * At most five failed tests are retried, without others beside them. More failures are no accident.
 * A test that passes on retry is recorded in tests/flaky.json, which is committed. The run counts as passed.
 * A recorded test that fails again is not retried. The commit that fixes it removes the record.
+* Each commit has its own order of tests, so that a test which needs another before it is found. TEST_ORDER
+  sets another order; TEST_ORDER= keeps the order of the files.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -27,7 +30,9 @@ def main(arguments: list[str], root: Path = ROOT, everything: tuple[str, ...] = 
     recorded: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
     cache = root / ".pytest_cache" / "v" / "cache" / "lastfailed"
     cache.unlink(missing_ok=True)  # failures of other runs, which this one may not repeat
-    status = _pytest(root, *everything, *arguments)
+    order = os.environ.get("TEST_ORDER", _commit(root))
+    print(f"order of tests: TEST_ORDER={order}", file=sys.stderr)
+    status = _pytest(root, *everything, *arguments, order=order)
     if status != 1:
         return status
     failed: list[str] = sorted(json.loads(cache.read_text())) if cache.exists() else []
@@ -44,8 +49,10 @@ def main(arguments: list[str], root: Path = ROOT, everything: tuple[str, ...] = 
     return 0
 
 
-def _pytest(root: Path, *arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=root, check=False).returncode
+def _pytest(root: Path, *arguments: str, order: str = "") -> int:
+    environment = {**os.environ, "TEST_ORDER": order}
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, cwd=root, env=environment, check=False).returncode
 
 
 def _commit(root: Path) -> str:

@@ -18,11 +18,12 @@ import fanfold
 from bench.contenders.counting import WRITES
 from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, WORDS, Clock, OutOfTime, contend
 from fanfold.api.ownership import OwnedRun
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.kernel.plan import LeafAction, Limits, Plan, Step
 from fanfold.kernel.state import COMPLETED
-from fanfold.language.leaf_steps import AgentBody, FunctionBody
+from fanfold.language.leaf_steps import AgentBody
+from fanfold.steps.function import FunctionBody
 from fanfold.wiring import wire
 
 SCRIPT = f'default: "{{{{step}}}} {WORDS}"'

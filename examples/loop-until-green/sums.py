@@ -1,4 +1,4 @@
-"""Adds, once somebody has mended it."""
+"""Adds two numbers; the recipe fixes the mistake."""
 
 
 def add(a, b):

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-    from fanfold.api.client import Client
+    from fanfold.api.client import Client, SyncClient, SyncRun
     from fanfold.api.display import RunRow
-    from fanfold.api.permission import Options
     from fanfold.api.result import Result, TypedResult
     from fanfold.api.run_documents import StepResult
     from fanfold.api.run_handle import RunHandle
+    from fanfold.api.run_options import Options
     from fanfold.api.subagents import Subagent
-    from fanfold.api.sync_client import SyncClient, SyncRun
     from fanfold.api.transcripts import Transcript, TranscriptEntry
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.events import Envelope
@@ -79,15 +78,15 @@ _HOMES = {
     "FanfoldError": "fanfold.errors",
     "FileRefused": "fanfold.language.diagnostics",
     "NotFoundError": "fanfold.errors",
-    "Options": "fanfold.api.permission",
+    "Options": "fanfold.api.run_options",
     "Recipe": "fanfold.language.builder",
     "Result": "fanfold.api.result",
     "RunHandle": "fanfold.api.run_handle",
     "RunRow": "fanfold.api.display",
     "StepResult": "fanfold.api.run_documents",
     "Subagent": "fanfold.api.subagents",
-    "SyncClient": "fanfold.api.sync_client",
-    "SyncRun": "fanfold.api.sync_client",
+    "SyncClient": "fanfold.api.client",
+    "SyncRun": "fanfold.api.client",
     "Transcript": "fanfold.api.transcripts",
     "TranscriptEntry": "fanfold.api.transcripts",
     "TypedResult": "fanfold.api.result",
@@ -107,7 +106,7 @@ def open(path: str | os.PathLike[str] = ".") -> Client:
 
 def open_sync(path: str | os.PathLike[str] = ".") -> SyncClient:
     """The same for code that is not async, to be used in `with`."""
-    from fanfold.api.sync_client import SyncClient
+    from fanfold.api.client import SyncClient
 
     return SyncClient(lambda: open(path))
 

@@ -24,6 +24,25 @@ MAX_LINKS = 40
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class Closing:
+    """Closes a file descriptor at the end of a `with` block.
+
+    >>> with Closing(os.open(".", os.O_RDONLY)) as handle:
+    ...     names = os.listdir(handle)
+    """
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> int:
+        return self._handle
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
 class LedOut(OSError):
     """A path in the project leads out of the project."""
 

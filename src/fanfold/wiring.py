@@ -26,10 +26,10 @@ from fanfold.agents.backend_registry import (
     Machine,
 )
 from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
-from fanfold.api.project import Parts, Project
+from fanfold.api.project import Continuation, Parts, Project
 from fanfold.engine.config import Config, fanfold_home, user_home
 from fanfold.errors import AuthorError, FanfoldError
-from fanfold.workspace.repository import folders_above
+from fanfold.workspace.repository import folders_above, remote_name
 from fanfold.workspace.seal import chain_key, is_keyed, require_ours
 
 if TYPE_CHECKING:
@@ -38,17 +38,16 @@ if TYPE_CHECKING:
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.roles import Registry
     from fanfold.agents.tools.toolbox import Tools
-    from fanfold.api.doctor import ServeAddress
-    from fanfold.api.permission import Options
+    from fanfold.api.run_options import Options
+    from fanfold.api.system import ClusterStatus
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.kernel.events import LimitsRaised
     from fanfold.language.library import Library
     from fanfold.server.mcp import FanfoldServer
+    from fanfold.server.service import OnReady
     from fanfold.steps.run_config import RunConfig
     from fanfold.store.protocol import Health, Store, StoreAddress
 
-ELSEWHERE = ("store.url", "cluster.temporal")
-"""Settings of more than one machine, which nothing here can meet yet."""
 BUILT_IN_RECIPES = Path(__file__).parent / "language" / "builtin"
 
 
@@ -139,10 +138,10 @@ class ProjectWiring:
     ) -> None:
         self.folder = folder
         _check_text(folder)
-        guard_keys(providers)
         self.notice = require_ours(folder, fanfold_home(environment))
         self._backend_kinds = backends
         self.config = Config.read(folder, environment, providers)
+        guard_keys(self.config.providers)
         self._environment = environment
 
     @cached_property
@@ -162,15 +161,16 @@ class ProjectWiring:
 
     def store(self) -> StoreAddress:
         """Where the project keeps its runs."""
-        from fanfold.store.address import SqliteAddress
+        from fanfold.store.address import PostgresAddress, SqliteAddress
 
-        for key in ELSEWHERE:
-            if self.config.text(key) is not None:
-                origin = self.config.origins[key]
-                message = f"{key} is set, and this version works on one machine, with SQLite"
-                raise AuthorError(
-                    "config.unsupported", message, hint=f"it is set by {origin}: remove it there"
-                )
+        url = self.config.text("store.url")
+        if url is not None:
+            return PostgresAddress(
+                url=url,
+                project=self._cluster_project(),
+                clean=self.redactor.encoded,
+                patience_s=self.config.integer("store.patience_s"),
+            )
         return SqliteAddress(
             folder=self.folder / ".fanfold",
             durability="normal" if self.config.text("store.durability") == "normal" else "full",
@@ -178,7 +178,27 @@ class ProjectWiring:
             read_key=lambda: (chain_key(self.config.home), not is_keyed(self.folder, self.config.home)),
         )
 
-    def resume_command(self, root: str, raised: LimitsRaised | None) -> list[str]:
+    def _cluster_project(self) -> str:
+        """The name of the project in a shared database: configured, or that of its git remote."""
+        name = self.config.text("cluster.project") or remote_name(self.folder)
+        if name is None:
+            raise AuthorError(
+                "config.no_project",
+                "runs are stored in a shared database, and this folder has no git remote to name the project",
+                hint="set FANFOLD_PROJECT, or cluster.project in your own configuration, to the same name on"
+                " every machine",
+            )
+        return name
+
+    def continuation(self) -> Continuation:
+        """Who continues a run that no process of this project drives."""
+        from fanfold.api.ownership import DetachedProcesses, WorkerContinuation
+
+        if self.config.text("cluster.temporal") is not None:
+            return WorkerContinuation()
+        return DetachedProcesses(self._resume_command)
+
+    def _resume_command(self, root: str, raised: LimitsRaised | None) -> list[str]:
         """`fanfold resume`, in a process of its own."""
         # -P: the current folder is the project's, and its files are not modules of ours.
         own = [sys.executable, "-P", "-m", "fanfold.cli.main", "resume", root]
@@ -241,7 +261,7 @@ def wire(
             load_roles=lambda: wired.roles,
             load_address=wired.store if store is None else lambda: store,
             load_backends=wired.backends,
-            resume_command=wired.resume_command,
+            load_continuation=wired.continuation,
             make_root_tools=_root_tools,
         ),
         to_read=to_read,
@@ -274,13 +294,13 @@ class _OpenedStore:
         return self._address.engine()
 
 
-def serve(
-    folder: Path, host: str, port: int, *, version: str, take_over: bool, tell: Callable[[ServeAddress], None]
-) -> None:
-    """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
-    from fanfold.api.doctor import examine
+def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, on_ready: OnReady) -> None:
+    """Serve a project over HTTP until it is stopped. `on_ready` is called once it can be reached."""
+    from fanfold.api.notifications import deliver_left
     from fanfold.api.ownership import LOOK_S, take_up_abandoned, take_up_due
-    from fanfold.api.permission import Options
+    from fanfold.api.run_options import Options
+    from fanfold.api.schedules import start_due
+    from fanfold.api.system import examine
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.server.requests import AppState
     from fanfold.server.service import Address, MountedApp, Tokens
@@ -308,7 +328,9 @@ def serve(
             while not stopped.wait(left_s):
                 try:
                     with closing(wire(folder)) as project:
-                        left_s = take_up_due(project)
+                        left_s = min(
+                            take_up_due(project), deliver_left(project) or LOOK_S, start_due(project)
+                        )
                 except FanfoldError:  # the store is busy, or a file was changed badly: try again later
                     left_s = LOOK_S
 
@@ -322,7 +344,7 @@ def serve(
         watcher = threading.Thread(target=watch, name="fanfold-waits", daemon=True)
         watcher.start()
         try:
-            serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, tell=tell)
+            serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, on_ready=on_ready)
         finally:
             stopped.set()
             watcher.join(timeout=5)
@@ -343,3 +365,50 @@ async def serve_mcp_stdio(folder: Path, options: Options, version: str) -> None:
     from fanfold.server.mcp import serve_stdio
 
     await serve_stdio(make_mcp_server(folder, options, version))
+
+
+async def run_worker(
+    folder: Path,
+    *,
+    tags: tuple[str, ...],
+    slots: int,
+    drive: bool,
+    name: str,
+    grace_s: float,
+    version: str,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Run a worker of a project until it is stopped."""
+    _require_cluster()
+    from fanfold.cluster.worker import WorkerOptions, WorkerProcess
+
+    with closing(wire(folder)) as project:
+        options = WorkerOptions(tags=tags, slots=slots, drive=drive, name=name, grace_s=grace_s)
+        await WorkerProcess(project, options, version).run(lambda known: on_ready(known.name))
+
+
+async def read_cluster(folder: Path) -> ClusterStatus:
+    """The workers, queues and jobs of a project's cluster."""
+    _require_cluster()
+    from fanfold.cluster.status import cluster_status
+
+    with closing(wire(folder, to_read=True)) as project:
+        return await cluster_status(project)
+
+
+async def drain_worker(folder: Path, name: str) -> str:
+    """Have a worker stop after its current work."""
+    _require_cluster()
+    from fanfold.cluster.status import drain_worker
+
+    with closing(wire(folder, to_read=True)) as project:
+        return await drain_worker(project, name)
+
+
+def _require_cluster() -> None:
+    """Raise an error that names the missing package, unless the client of Temporal is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("temporalio") is None:
+        message = "workers need the client of Temporal, which is not installed"
+        raise AuthorError("cluster.not_installed", message, hint="pip install 'fanfold[cluster]'")

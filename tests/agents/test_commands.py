@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.confined import ToolFailed
-from fanfold.agents.tools.commands import MAX_KEPT
-from fanfold.agents.tools.toolbox import SessionTools
+from fanfold.agents.backend import ToolFailed
+from fanfold.agents.tools.toolbox import MAX_KEPT, SessionTools
 from fanfold.sessions.processes import run_process
 from tests.models.sessions import request
 
@@ -81,7 +80,7 @@ def test_what_is_kept_to_read_on_is_bounded(tmp_path):
     async def main() -> None:
         box = tools(tmp_path)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fanfold.agents.tools.commands.KEPT_CHARS", 40_000)
+            patch.setattr("fanfold.agents.tools.toolbox.KEPT_CHARS", 40_000)
             result: Any = await box.call("run_command", python(LOUD))
         offset = result["next_offset"]["stdout"]
         kept: Any = await box.call(

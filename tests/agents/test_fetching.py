@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.fetch import MAX_BYTES, FetchTools, is_public
 from tests.work import PATIENCE_S
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.files import MAX_READ_BYTES, FileTools, SearchTools
 from tests.work import PATIENCE_S
 

@@ -20,8 +20,8 @@ from fanfold.agents.models.session import ModelBackend
 from fanfold.agents.tool_names import ToolSpec
 from fanfold.agents.tools.toolbox import InstructedTools
 from fanfold.kernel.plan import JSON
-from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import play, request
+from tests.provider import Call, Reply
 
 
 def test_both_files_are_told_and_marked_as_the_projects(tmp_path):
@@ -45,7 +45,7 @@ def test_a_long_file_is_cut_where_a_section_ends_and_says_so(tmp_path):
     found = read_instructions(str(tmp_path))
     assert found.cut == ("AGENTS.md",)
     assert len(found.top.encode()) < MAX_BYTES + 200
-    told, _, rest = found.top.partition("[AGENTS.md goes on")
+    told, _, rest = found.top.partition("[AGENTS.md is longer")
     assert rest
     assert told.rstrip().endswith("```")
     whole = told.partition("\n")[2].strip()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.fetch import do_limited
 from fanfold.agents.tools.files import SearchTools
 from tests.work import PATIENCE_S, patience

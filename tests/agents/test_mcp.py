@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed
 from fanfold.agents.entries import Calling, ToolCall
 from fanfold.agents.permissions import Action, Permissions
-from fanfold.agents.tools.mcp_tools import ServedTools
+from fanfold.agents.tools.mcp import ServedTools
 from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.sessions.processes import Process, end_tree, start_process
-from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
+from tests.provider import Call, Reply
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full
@@ -47,7 +46,7 @@ class Program:
         assert process.stdout is not None
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         return self.process.said()[1]
 
     async def end(self) -> None:
@@ -318,7 +317,7 @@ def test_more_tools_than_a_model_can_be_offered_must_be_narrowed(tmp_path):
         ("hang_up", "tool.mcp_gone", "it has ended"),
         ("stall", "tool.mcp_timeout", "within 0.3 s"),
         ("wrong_id", "tool.mcp_timeout", "within 0.3 s"),
-        ("flood", "tool.mcp_gone", "more than anybody asked for"),
+        ("flood", "tool.mcp_gone", "too many unrequested messages"),
         ("long_line", "tool.mcp_failed", "longer than 8 MiB"),
         ("bad_result", "tool.mcp_invalid", "no result of a tool"),
         ("error", "tool.mcp_failed", "said: not today"),
@@ -691,7 +690,7 @@ def test_a_session_without_servers_does_not_load_the_client():
 import asyncio, sys
 from fanfold.agents.permissions import Permissions
 from fanfold.agents.tools.toolbox import SessionTools
-from fanfold.agents.tools.mcp_tools import ServedTools
+from fanfold.agents.tools.mcp import ServedTools
 from tests.models.sessions import request
 
 asked = request(tools=("read_file",), mcp_servers={"a": {"command": "x"}})

@@ -12,7 +12,7 @@ from mcp.types import (
     TextResourceContents,
 )
 
-from fanfold.agents.tools.mcp_servers import OPEN, clean_schema, told
+from fanfold.agents.tools.mcp_servers import OPEN, clean_schema, result_value
 from fanfold.language.json_text import misfits
 
 
@@ -30,7 +30,7 @@ def test_what_is_no_text_is_told_in_a_line_each():
             EmbeddedResource(resource=BlobResourceContents(uri="file:///b.bin", blob="A" * 8)),
         ]
     )
-    assert told(result)["text"].splitlines() == [
+    assert result_value(result)["text"].splitlines() == [
         "before",
         "[audio, audio/wav, about 300 bytes, not shown]",
         "[resource plan: file:///plan.md]",
@@ -52,11 +52,11 @@ def test_what_is_no_text_is_told_in_a_line_each():
 )
 def test_a_value_is_given_as_such_and_its_text_only_when_it_says_more(words, value, given):
     content: list[ContentBlock] = [text(words)] if words else []
-    assert told(CallToolResult(content=content, structured_content=value)) == given
+    assert result_value(CallToolResult(content=content, structured_content=value)) == given
 
 
 def test_a_value_that_is_too_long_is_cut_as_text():
-    given = told(CallToolResult(content=[text("y" * 20_000)], structured_content={"a": "x" * 50_000}))
+    given = result_value(CallToolResult(content=[text("y" * 20_000)], structured_content={"a": "x" * 50_000}))
     assert "characters left out" in given["structured"]
     assert "characters left out" in given["text"]
     assert len(given["structured"]) + len(given["text"]) < 17_200

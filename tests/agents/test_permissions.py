@@ -62,7 +62,7 @@ def test_auto_allows_and_ask_asks_what_was_not_covered():
 def test_ask_without_anybody_to_answer_is_no():
     with pytest.raises(PermissionDenied) as denied:
         check(Permissions("ask"), RUN)
-    assert "nobody" in denied.value.message
+    assert "no person" in denied.value.message
     assert "--permission auto" in denied.value.hint
 
 

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.backend_registry import Backends
 from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
 from fanfold.agents.roles import Registry, Root, load_roles
 from fanfold.agents.tools.toolbox import SessionTools
-from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.models.sessions import Killed, Recorder, World, kinds, play, request
+from tests.provider import Call, RecordedRequest, Reply, answer_with
 
 HEAD = """\
 name = "staged"
@@ -91,13 +92,14 @@ def test_stages_run_in_order_and_the_last_one_answers(tmp_path):
 
 
 @pytest.mark.full
-def test_a_session_without_stages_goes_straight_through(tmp_path):
+def test_only_a_role_with_stages_runs_in_stages(tmp_path):
     async def scene(here):
-        result = await run(here, asked(tmp_path))
-        assert result.output == "ok"
-        assert here.recorder.entries[0].stage == 0
+        backends = Backends({"model": lambda: here.backend}, {"model": lambda _: staged(here)})
+        plain, in_stages = asked(tmp_path).role, asked(tmp_path, READ).role
+        assert backends.of_role("model", plain) is here.backend
+        assert isinstance(backends.of_role("model", in_stages), Pipelines)
 
-    play([Reply(text="ok")], scene)
+    play([], scene)
 
 
 @pytest.mark.full

@@ -125,7 +125,7 @@ def test_every_word_that_is_allowed_is_filled_in(tmp_path):
         assert not [word for word in made.argv if "{" in word[:1] and word != '{"type":"object"}']
 
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "agents.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "appendix" / "agent-programs.md"
 
 
 def test_the_page_names_every_word_and_its_profile_can_be_used(write):

@@ -7,32 +7,83 @@ program, version and case; `.stderr` is what it wrote there. Paths, ports and ke
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
+import acp as _acp  # noqa: F401  # takes longer to load than a fast test may
 import pytest
 
+from fanfold.agents.backend import AgentProgram, SessionRequest
+from fanfold.agents.command.acp import AgentTurn
+from fanfold.agents.command.calls import Turn
 from fanfold.agents.command.events import read_line
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.profile_files import find_profile
 from fanfold.agents.command.recorder import TranscriptRecorder, stderr_facts
 from fanfold.agents.command.transcript_events import judge
-from fanfold.agents.entries import Entry, News, paid_in
+from fanfold.agents.entries import Entry, FailedRequest, News, paid_in
+from fanfold.agents.role import Role
 from fanfold.kernel.events import Failure
+from fanfold.steps.ids import INTERRUPTIONS
 
 RECORDED = Path(__file__).parent / "recorded"
-LIMITS = sorted(file.stem for file in RECORDED.glob("*-*-limit.jsonl"))
+MAIN = ("claude", "codex", "gemini", "opencode")
 AT = datetime.fromisoformat("2026-11-18T06:00:30+00:00").timestamp()
 """When limits were recorded, about; some name a time of the day."""
+
+
+class RecordedProgram:
+    """A program that speaks the Agent Client Protocol as recorded: each request releases its response.
+
+    Lines before the response come first. A request without a recorded response gets the rest of the
+    recording; then the program has ended.
+    """
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self.stdin = self.stdout = self
+        self._lines = lines
+        self._ready: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def write(self, data: bytes) -> None:
+        asked = json.loads(data)
+        if "method" not in asked or "id" not in asked:
+            return
+        answers = [number for number, line in enumerate(self._lines) if _answers(line, asked["id"])]
+        end = answers[0] + 1 if answers else len(self._lines)
+        for line in self._lines[:end]:
+            self._ready.put_nowait(line + b"\n")
+        self._lines = self._lines[end:]
+        if not answers:
+            self._ready.put_nowait(b"")
+
+    async def drain(self) -> None:
+        """There is room."""
+
+    async def read(self, _: int) -> bytes:
+        return await self._ready.get()
+
+
+def _answers(line: bytes, number: int) -> bool:
+    said = json.loads(line)
+    return "method" not in said and said.get("id") == number
+
+
+def program_of(stem: str) -> str:
+    """The back end of a recording: `claude` or `claude-acp`."""
+    found = re.match(r"[a-z]+(-acp)?(?=-)", stem)
+    assert found is not None, stem
+    return found[0]
 
 
 class Replay:
     """What was heard of one recorded call."""
 
     def __init__(self, stem: str, home: Path) -> None:
-        name = stem.partition("-")[0]
-        found = find_profile(name, home)
+        found = find_profile(program_of(stem), home)
         assert found is not None, stem
         self.profile: Profile = found
         self.entries: list[Entry] = []
@@ -47,15 +98,36 @@ class Replay:
         return None
 
     async def _hear(self) -> None:
-        for line in (RECORDED / f"{self._stem}.jsonl").read_bytes().splitlines():
+        lines = (RECORDED / f"{self._stem}.jsonl").read_bytes().splitlines()
+        if self.profile.acp:  # stderr is read while the turn lasts
+            await self._hear_stderr()
+            await self._speak(lines)
+            return
+        for line in lines:
             self.hearing.ending.lines += 1
             for fact in read_line(line, self.profile.events) or ():
                 await self.hearing.hear(fact)
+        await self._hear_stderr()
+
+    async def _hear_stderr(self) -> None:
         said = RECORDED / f"{self._stem}.stderr"
         self.hearing.ending.stderr = said.read_text() if said.exists() else ""
         for text in self.hearing.ending.stderr.splitlines():
             for fact in stderr_facts(self.profile, text):
                 await self.hearing.hear(fact)
+
+    async def _speak(self, lines: list[bytes]) -> None:
+        program = cast(AgentProgram, cast(Any, RecordedProgram(lines)))
+        role = Role(name="coder", description="")
+        request = SessionRequest(
+            session_id="s1", run_id="r1", step="work", attempt=1, execution=1, role=role, prompt="Work."
+        )
+
+        async def attached() -> None:
+            return None
+
+        turn = Turn(prompt="Work.", folder="/project")
+        await AgentTurn(program, request, self.profile, turn, self.hearing, attached).run()
 
     def judged(self, stopped: str = "") -> Failure:
         """Why it failed; `stopped` is why it was ended, if it did not end by itself."""
@@ -78,12 +150,12 @@ def then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: AT)
 
 
-def test_each_of_the_four_main_programs_was_recorded_in_each_case() -> None:
-    for name in ("limit", "overloaded", "unreachable", "budget", "correction", "killed"):
-        assert {stem.partition("-")[0] for stem in case(name)} >= {"claude", "codex", "gemini", "opencode"}
+def test_each_of_the_main_programs_was_recorded_in_each_case_in_both_ways() -> None:
+    for name in ("limit", "overloaded", "unreachable", "silent", "budget", "correction", "killed"):
+        assert {program_of(stem) for stem in case(name)} >= {*MAIN, *(f"{one}-acp" for one in MAIN)}, name
 
 
-@pytest.mark.parametrize("stem", LIMITS)
+@pytest.mark.parametrize("stem", case("limit"))
 def test_a_usage_limit_is_recognised_with_its_reset(tmp_path: Path, then: None, stem: str) -> None:
     failure = Replay(stem, tmp_path).judged("limit")
     assert (failure.kind, failure.code) == ("quota", "agent.limit")
@@ -97,6 +169,17 @@ def test_an_overloaded_provider_is_an_outage(tmp_path: Path, stem: str) -> None:
     assert failure.code in ("agent.rate_limit", "agent.unreachable"), failure
     assert failure.retryable
     assert replay.hearing.began is not None or replay.profile.ids, "its conversation can be continued"
+    failed = [entry for entry in replay.entries if isinstance(entry, FailedRequest)]
+    assert [entry.count for entry in failed] == list(range(1, len(failed) + 1))
+    assert all(entry.message for entry in failed)
+    if not stem.startswith(("claude-acp", "gemini-acp")):  # these report only the end of their retries
+        assert failed, "its own retries are in the transcript"
+
+
+def test_codex_over_acp_that_gives_up_has_failed_although_it_says_end_turn(tmp_path: Path) -> None:
+    failure = Replay(case("gave_up")[0], tmp_path).judged()
+    assert (failure.code, failure.retryable) == ("agent.unreachable", True)
+    assert "503 Service Unavailable" in failure.message
 
 
 @pytest.mark.parametrize("stem", case("unreachable"))
@@ -109,6 +192,17 @@ def test_an_unreachable_host_is_named(tmp_path: Path, stem: str) -> None:
     assert "hosts" not in failure.hint
 
 
+@pytest.mark.parametrize("stem", case("silent"))
+def test_an_agent_that_falls_silent_has_a_conversation_to_continue(tmp_path: Path, stem: str) -> None:
+    replay = Replay(stem, tmp_path)
+    failure = replay.judged("idle")
+    assert (failure.kind, failure.code) == ("timeout", "agent.silent")
+    assert failure.kind in INTERRUPTIONS, "the next attempt and a retry continue"
+    assert replay.hearing.has_worked
+    assert replay.hearing.began is not None
+    assert replay.hearing.began.conversation
+
+
 @pytest.mark.parametrize("stem", case("correction"))
 def test_a_turn_that_ends_well_has_an_answer_and_a_conversation(tmp_path: Path, stem: str) -> None:
     replay = Replay(stem, tmp_path)
@@ -117,6 +211,8 @@ def test_a_turn_that_ends_well_has_an_answer_and_a_conversation(tmp_path: Path, 
     assert replay.hearing.began is not None
     assert replay.hearing.began.conversation
     used = replay.hearing.so_far
+    if stem.startswith("gemini-acp"):  # which writes it to a file of its home
+        return
     assert used is not None
     assert used.input_tokens == 2_200
     assert used.output_tokens == 50

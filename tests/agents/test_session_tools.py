@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.tool_names import PatchError, apply, parse
 from fanfold.agents.tools.files import ArtifactFiles

@@ -24,8 +24,7 @@ def test_a_first_visit_teaches_and_runs_something_without_a_key(browser: Browser
         page.get_by_role("button", name="Run Research a topic, scripted").click()
         expect(page).to_have_url(re.compile(r"/runs/\w+"))
         expect(page.locator(".run-head .status")).to_have_text("completed")
-        page.get_by_role("link", name="Output").click()
-        expect(page.get_by_role("heading", name="Solid-state batteries")).to_be_visible()
+        expect(page.get_by_label("Answer").get_by_role("heading").first).to_have_text("Solid-state batteries")
         page.goto(console.base)
         expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
         console.context.close()
@@ -33,7 +32,7 @@ def test_a_first_visit_teaches_and_runs_something_without_a_key(browser: Browser
 
 
 @pytest.mark.skipif(not COMPLETE, reason="takes long: make browser")
-@pytest.mark.parametrize("name", ["Let two sides argue", "Build side by side"])
+@pytest.mark.parametrize("name", ["Debate a question", "Build side by side"])
 def test_the_other_first_runs_end_well_too(browser: Browser, tmp_path: Path, name: str) -> None:
     (tmp_path / "project").mkdir()
     with serving(tmp_path / "project", tmp_path / "home") as serve:
@@ -68,11 +67,10 @@ def test_a_run_is_watched_approved_asked_about_and_undone(console: Console, fold
     run = console.start("sweep", SWEEP_SCRIPT, reason="the form")
     page = console.go(f"/runs/{run}")
     expect(page.locator(".run-head .status")).to_have_text("waiting")
-    page.get_by_role("button", name="Answer release").click()
-    drawer = page.get_by_label("Step release")
-    expect(drawer.get_by_text("What runs next")).to_be_visible()
-    expect(drawer.get_by_text("CHANGES.md")).to_be_visible()
-    drawer.get_by_role("button", name="Approve").click()
+    question = page.get_by_label("Question of release")
+    expect(question.get_by_text("What runs next")).to_be_visible()
+    expect(question.get_by_text("CHANGES.md")).to_be_visible()
+    question.get_by_role("button", name="Approve").click()
     expect(page.locator(".run-head .status")).to_have_text("completed")
     page = console.go(f"/runs/{run}/steps/publish")
     page.get_by_role("tab", name="Files").click()
@@ -194,7 +192,7 @@ def test_what_a_model_wrote_is_never_markup(console: Console, swept: str) -> Non
 
 def test_a_run_can_be_seen_as_it_was(console: Console, swept: str) -> None:
     page = console.go(f"/runs/{swept}?at=6")
-    expect(page.get_by_text("As it was at event")).to_be_visible()
+    expect(page.get_by_text(re.compile("^6 of "))).to_be_visible()
     expect(page.locator(".run-head .status")).to_have_text("running")
     page.get_by_role("button", name="Back to now").click()
     expect(page.locator(".run-head .status")).to_have_text("waiting")
@@ -230,7 +228,7 @@ def test_keys_move_through_steps_and_views_and_say_so(console: Console, swept: s
     expect(page).to_have_url(re.compile("step=list"))
     page.keyboard.press("n")
     expect(page).to_have_url(re.compile("step=each%5B17%5D"))
-    expect(page.locator("#said")).to_contain_text("failed")
+    expect(page.locator("#announcements")).to_contain_text("failed")
     page.keyboard.press("t")
     expect(page).to_have_url(re.compile("view=timeline"))
     page.keyboard.press("g")
@@ -254,13 +252,13 @@ def test_several_runs_are_cancelled_at_once_after_a_question(console: Console) -
         page.get_by_label(f"Pick slow {run}").check()
     page.get_by_role("button", name="Cancel 2", exact=True).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Every process of theirs is ended")
+    expect(dialog).to_contain_text("Their processes are stopped")
     dialog.get_by_role("button", name="Cancel 2").click()
     expect(page.locator(".status", has_text="cancelled")).to_have_count(2)
     assert {console.status_of(run) for run in runs} == {"cancelled"}
     page.get_by_label("Status").select_option("completed")
     expect(page).to_have_url(re.compile("status=completed"))
-    expect(page.get_by_text("No run is like that")).to_be_visible()
+    expect(page.get_by_text("No run matches")).to_be_visible()
 
 
 def test_a_fork_says_what_is_kept_and_can_be_compared(console: Console, swept: str) -> None:
@@ -269,7 +267,7 @@ def test_a_fork_says_what_is_kept_and_can_be_compared(console: Console, swept: s
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_label("Run again from")).to_have_value("mend")
     expect(dialog.get_by_text("Cost last time")).to_be_visible()
-    expect(dialog.locator(".figures")).to_contain_text(re.compile(r"Kept30\d"))
+    expect(dialog.locator(".figures")).to_contain_text(re.compile(r"Reused30\d"))
     dialog.get_by_role("button", name="Fork", exact=True).click()
     expect(page).not_to_have_url(re.compile(swept))
     expect(page.locator(".run-head .status")).to_have_text("waiting")
@@ -284,10 +282,10 @@ def test_a_recipe_is_changed_with_its_mistakes_shown_in_place(console: Console) 
     field.fill("name: mine\nsteps:\n  - {id: a, agent: nobody, prompt: x}\n")
     expect(page.get_by_label("Problems")).to_contain_text("nobody")
     expect(page.locator(".editor .wrong")).to_have_text("nobody")
-    expect(page.get_by_role("button", name="Keep as mine")).to_be_disabled()
+    expect(page.get_by_role("button", name="Save as mine")).to_be_disabled()
     field.fill("name: mine\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n")
-    expect(page.get_by_text("No mistake found.")).to_be_visible()
-    page.get_by_role("button", name="Keep as mine").click()
+    expect(page.get_by_text("No problems found.")).to_be_visible()
+    page.get_by_role("button", name="Save as mine").click()
     expect(page).to_have_url(re.compile("/recipes/mine"))
     expect(page.get_by_text("this project")).to_be_visible()
 
@@ -295,7 +293,7 @@ def test_a_recipe_is_changed_with_its_mistakes_shown_in_place(console: Console) 
 def test_every_action_can_be_copied_for_elsewhere(console: Console, swept: str) -> None:
     page = console.go(f"/runs/{swept}")
     page.get_by_role("button", name="More").click()
-    page.get_by_role("button", name="Copy as …").click()
+    page.locator(".menu-list").get_by_role("button", name="Copy as …").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Action").select_option("cancel")
     expect(dialog).to_contain_text(f"fanfold cancel {swept}")
@@ -310,7 +308,7 @@ def test_a_run_that_ends_is_seen_to_end_without_anybody_asking(console: Console)
     console.server.post(f"/api/runs/{run}/cancel", {})
     expect(page.locator(".run-head .status")).to_have_text("cancelled")
     expect(page.locator(".run-head .heartbeat")).to_have_count(0)
-    expect(page.locator("#said")).to_contain_text("cancelled")
+    expect(page.locator("#announcements")).to_contain_text("cancelled")
 
 
 def test_what_runs_shows_its_heartbeat_wherever_it_is_listed(console: Console) -> None:
@@ -378,7 +376,7 @@ def test_a_run_that_was_exported_is_imported_from_its_file(
         expect(page.locator('.node[data-path="each"]')).to_be_visible()
         console.watch.expected = ("409",)
         page = console.go("/runs")
-        page.get_by_label("A file that holds a run").set_input_files(file)
+        page.get_by_label("File of an exported run").set_input_files(file)
         expect(page.locator(".toast")).to_contain_text("is in this project already")
         console.context.close()
         assert console.watch.wrong == []

@@ -42,7 +42,7 @@ def test_a_server_that_comes_back_is_found_again_and_nothing_is_missed(
         expect(page.locator(".pulse")).to_have_text("Live")
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        expect(page.get_by_role("alert")).to_contain_text("The server went away")
+        expect(page.get_by_role("alert")).to_contain_text("The server stopped responding")
         run_command(folder, home, "run", "two-sides", "-i", "topic=x", "--script", "script.json", "--yes")
         serve("--port", first.url.rstrip("/").rpartition(":")[2])
         expect(page.locator(".pulse")).to_have_text("Live")
@@ -86,7 +86,7 @@ def test_two_thousand_steps_stay_responsive(console: Console, folder: Path, home
             const look = () => drawn() ? done(performance.now()) : requestAnimationFrame(look);
             look(); })"""
     )
-    expect(page.get_by_text(re.compile("2,000 boxes|2000 boxes"))).to_be_visible()
+    expect(page.locator(".run-head").get_by_text(re.compile("2,000 steps|2000 steps"))).to_be_visible()
     frames = page.evaluate(
         """() => new Promise(done => {
             const box = document.querySelector('.graph-scroll'); let n = 0; const t = performance.now();

@@ -63,7 +63,7 @@ def test_no_text_keeps_a_page_from_being_used(console: Console, folder: Path, te
     began = time.monotonic()
     page = console.go(f"/runs/{run}?view=table&step=say")
     page.get_by_label("Step say").get_by_role("button", name="As text").click()
-    shown = page.locator(".output pre.block")
+    shown = page.locator(".drawer .output pre.block")
     expect(shown).to_be_visible()
     assert len(shown.text_content() or "") == len(text)
     assert time.monotonic() - began < MUCH_S
@@ -73,7 +73,7 @@ def test_no_text_keeps_a_page_from_being_used(console: Console, folder: Path, te
 def test_a_long_text_is_shown_to_its_end(console: Console, folder: Path) -> None:
     run = said(console, folder, "word " * 210_000 + "the very end")
     page = console.go(f"/runs/{run}?view=table&step=say")
-    shown = page.locator(".output pre.block")
+    shown = page.locator(".drawer .output pre.block")
     expect(shown).to_be_visible()
     assert (shown.text_content() or "").endswith("word the very end")
 
@@ -85,9 +85,9 @@ def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) ->
     run = said(console, folder, text)
     page = console.go(f"/runs/{run}?view=table&step=say")
     seen = f"␛[31mred ␀ <U+202E>txt.exe<U+202C> <U+E0041> next \u0645\u06cc\u200c\u062e {family}"
-    expect(page.locator(".output .prose p")).to_have_text(seen)
-    page.get_by_role("button", name="As text").click()
-    expect(page.locator(".output pre.block")).to_contain_text("␛[31mred ␀ <U+202E>txt.exe")
+    expect(page.locator(".drawer .output .prose p")).to_have_text(seen)
+    page.locator(".drawer").get_by_role("button", name="As text").click()
+    expect(page.locator(".drawer .output pre.block")).to_contain_text("␛[31mred ␀ <U+202E>txt.exe")
 
 
 @pytest.mark.full
@@ -119,7 +119,7 @@ def test_marks_that_pile_up_are_shown_and_one_that_is_needed_stays(
     console: Console, folder: Path, text: str, shown: str
 ) -> None:
     page = console.go(f"/runs/{said(console, folder, text)}?view=table&step=say")
-    expect(page.locator(".output .prose p")).to_have_text(shown)
+    expect(page.locator(".drawer .output .prose p")).to_have_text(shown)
 
 
 @pytest.mark.full
@@ -161,12 +161,10 @@ def test_no_digit_of_a_long_number_is_lost(console: Console, folder: Path) -> No
     script = {"default": {"output": {"id": LONG, "name": "x"}}}
     run = console.start("decides", script, start=LONG)
     page = console.go(f"/runs/{run}")
-    page.get_by_role("button", name="Answer ok").click()
-    drawer = page.get_by_label("Step ok")
-    expect(drawer.locator(".shown")).to_contain_text(str(LONG))
+    expect(page.get_by_label("Question of ok").locator(".shown")).to_contain_text(str(LONG))
     page = console.go(f"/runs/{run}?view=table&step=find")
-    expect(page.locator(".output pre.block")).to_contain_text(f'"id": {LONG}')
+    expect(page.locator(".drawer .output .json")).to_contain_text(str(LONG))
     page = console.go(f"/compare/{run}/{run}")
-    page.get_by_label("Show what is the same").check()
+    page.get_by_label("Show equal steps").check()
     expect(page.locator("code", has_text=str(LONG))).to_have_count(2)
     console.server.post(f"/api/runs/{run}/cancel", {})

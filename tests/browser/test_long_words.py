@@ -88,8 +88,12 @@ def unruly(server: Server) -> str:
 
 
 def open_tab(page: Page, name: str) -> None:
-    page.get_by_role("tab", name=name).click()
-    expect(page.get_by_role("tab", name=name, selected=True)).to_be_visible()
+    expect(page.get_by_role("tab").first).to_be_visible()
+    if page.get_by_role("tab", name=name).count():
+        page.get_by_role("tab", name=name).click()
+        expect(page.get_by_role("tab", name=name, selected=True)).to_be_visible()
+    else:  # a phone has room for a few
+        page.get_by_label("About the step: more").select_option(name)
 
 
 def test_nothing_is_pushed_out_of_sight_by_long_words(sized: Console, unruly: str) -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Request, Route, expect
 from fanfold.kernel.events import Usage
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_suite import head
+from fanfold.testing.store_batches import head
 from tests.browser.conftest import SLOW_SCRIPT, Console, lay_out_console
 from tests.server.conftest import serving
 
@@ -62,7 +62,7 @@ def test_a_dialog_is_open_and_a_menu_closes_from_the_moment_each_is_there(
     page.get_by_role("button", name="More").click()
     expect(page.locator(".menu-list")).to_have_count(0)
     page.get_by_role("button", name="More").click()
-    page.get_by_role("button", name="Copy as …").click()
+    page.locator(".menu-list").get_by_role("button", name="Copy as …").click()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.get_by_role("button", name="More")).to_be_focused()
@@ -118,12 +118,12 @@ def test_answers_that_come_late_do_not_stand_for_later_questions(console: Consol
     with page.expect_request(of_the_first):
         field.fill("name: late\nsteps:\n  - {id: a, agent: nobody, prompt: x}\n")
     field.fill("name: late\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n")
-    expect(page.get_by_text("No mistake found.")).to_be_visible()
+    expect(page.get_by_text("No problems found.")).to_be_visible()
     with page.expect_response(lambda response: of_the_first(response.request)):
         for route in held:
             route.continue_()
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    expect(page.get_by_text("No mistake found.")).to_be_visible()
+    expect(page.get_by_text("No problems found.")).to_be_visible()
     expect(page.get_by_label("Problems")).to_have_count(0)
 
 
@@ -136,8 +136,8 @@ def test_a_recipe_that_somebody_else_changed_is_not_written_over(console: Consol
     field.fill(file.read_text().replace("mine", "edited here"))
     theirs = file.read_text().replace("mine", "edited elsewhere")
     file.write_text(theirs)
-    expect(page.get_by_text("No mistake found.")).to_be_visible()
-    page.get_by_role("button", name="Keep", exact=True).click()
+    expect(page.get_by_text("No problems found.")).to_be_visible()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("is not what you saw any more")
     assert file.read_text() == theirs
     expect(field).to_have_value(re.compile("edited here"))
@@ -202,12 +202,14 @@ def test_a_run_whose_process_died_is_seen_to_be_stuck_and_goes_on(console: Conso
     expect(row.locator(".heartbeat")).to_contain_text("heartbeat")
     os.kill(console.server.get(f"/api/runs/{run}/pulse")["owner"]["pid"], signal.SIGKILL)
     needs = page.get_by_role("region", name="Needs you")
-    expect(needs.locator("li", has=page.locator(f'a[href="/runs/{run}"]')).first).to_contain_text("is stuck")
-    expect(page.get_by_role("region", name="Running now")).to_contain_text("nobody drives it")
+    expect(needs.locator("li", has=page.locator(f'a[href="/runs/{run}"]')).first).to_contain_text(
+        "has no process that runs it"
+    )
+    expect(page.get_by_role("region", name="Running now")).to_contain_text("no process is running it")
     page = console.go(f"/runs/{run}")
-    expect(page.locator(".run-facts .heartbeat")).to_have_text("nobody drives it")
+    expect(page.locator(".run-head .heartbeat")).to_have_text("no process is running it")
     page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.locator(".run-facts .heartbeat")).to_contain_text("heartbeat")
+    expect(page.locator(".run-head .heartbeat")).to_contain_text("heartbeat")
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
     console.server.post(f"/api/runs/{run}/cancel", {})
 
@@ -258,7 +260,7 @@ def test_what_was_spent_at_a_price_nobody_knows_is_not_shown_as_nothing(
         console = Console(browser, serve())
         with closing(SqliteStore(folder / ".fanfold")) as store:
             for run, price, shown in (
-                ("unpriced", None, "unknown 120 tokens"),
+                ("unpriced", None, "\u2013 120 tokens"),
                 ("priced", 2_500_000, "$2.50 240 tokens, 1 run of unknown price"),
             ):
                 spent = head(run, status="completed", created_at=now, usage=Usage(100, 20, price))

@@ -28,6 +28,10 @@ PAGES = {
     "events": "/runs/{run}?view=events",
     "output": "/runs/{run}?view=output",
     "cost": "/runs/{run}?view=cost",
+    "recorded": "/runs/{run}?view=recipe",
+    "failed": "/runs/{run}?step=each%5B17%5D",
+    "first": "/runs/{run}?intro=1",
+    "filtered": "/runs?q=tests&since=7d&recipe=sweep",
     "step-page": "/runs/{run}/steps/mend%231/fix",
     "approvals": "/approvals",
     "search": "/search?q=quokka",
@@ -103,7 +107,8 @@ def test_dialogs_fit_and_can_be_used_by_everybody(dressed: Console, swept: str) 
     }.items():
         page = dressed.go(f"/runs/{run}")
         for press in presses:
-            page.get_by_role("button", name=press, exact=press != "More").click()
+            scope = page.locator(".menu-list") if press.startswith("Copy") else page
+            scope.get_by_role("button", name=press, exact=press != "More").click()
         dialog = page.get_by_role("dialog")
         expect(dialog).to_be_visible()
         expect(dialog.locator(".skeleton")).to_have_count(0)

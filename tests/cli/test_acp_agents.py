@@ -78,7 +78,7 @@ def test_one_that_has_forgotten_begins_again_and_says_so(agents, fanfold):
     assert fanfold("wait", name).status == 0
     told = fanfold("transcript", "last", f"{name}#2", "--json").json()
     last = [one["prompt"] for one in agents.spoken() if "prompt" in one][-1]
-    assert "You were told:\nWrite hello.txt" in last
+    assert "You received:\nWrite hello.txt" in last
     assert last.endswith("And now?")
     begun = [entry for entry in told["entries"] if entry["kind"] == "agent"]
     assert begun[-1]["text"].startswith("Codex over ACP does not know the conversation any more")
@@ -170,4 +170,4 @@ def test_one_that_never_greets_is_ended_and_how_long_it_was_waited_for_is_true(a
     agents.role("talker", "mute")
     error = fanfold("run", agents.recipe(step("talker")), "--yes", "--json").json()["steps"]["work"]["error"]
     assert (error["class"], error["code"]) == ("timeout", "agent.silent")
-    assert "mute said nothing for 2 s" in error["message"]
+    assert "mute wrote nothing for 2 s" in error["message"]

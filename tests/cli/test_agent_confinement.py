@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.confined import FIRST_PROXY_PORT
+from fanfold.agents.backend import FIRST_PROXY_PORT
+from fanfold.workspace.programs import connector
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
 from tests.levels import needs_bubblewrap
@@ -360,12 +361,12 @@ def test_one_that_may_only_read_finds_the_project_closed(agents, fanfold, projec
     assert not (project / "hello.txt").exists()
 
 
-def test_where_nobody_can_be_kept_to_a_provider_nothing_is_started(agents, fanfold, monkeypatch):
+def test_where_an_agent_cannot_be_kept_to_its_provider_nothing_is_started(agents, fanfold, monkeypatch):
     monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
+    monkeypatch.setattr(connector, "is_available", lambda: False)
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
-    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
-    assert error["code"] == "sandbox.insufficient"
+    assert run(fanfold, agents.recipe(step("coder")))["error"]["code"] == "sandbox.insufficient"
     agents.role("coder", "claude", "network = false")
     done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
     assert done["status"] == "completed", done["steps"]
@@ -445,6 +446,5 @@ def test_where_nothing_can_be_hidden_an_agent_is_not_started(agents, fanfold, pr
     monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
     agents.install("gemini", writing("gemini"))
     agents.role("coder", "gemini", "network = false")
-    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
-    assert error["code"] == "sandbox.insufficient"
+    assert run(fanfold, agents.recipe(step("coder")))["error"]["code"] == "sandbox.insufficient"
     assert agents.calls() == []

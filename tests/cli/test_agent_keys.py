@@ -140,7 +140,7 @@ def test_what_widens_a_conversation_is_refused(project, fanfold, widens):
     told = fanfold("check", write(project, CONTINUES.format(f", {widens}", "posture: read_only")), "--json")
     (found,) = told.json()["diagnostics"]
     assert found["code"] == "recipe.conflicting_keys"
-    assert 'goes on with "a", which only reads' in found["message"]
+    assert 'continues "a", which only reads' in found["message"]
     writes = fanfold(
         "check", write(project, CONTINUES.format(f", {widens}", "description: a writer")), "--json"
     )

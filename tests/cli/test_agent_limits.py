@@ -5,10 +5,10 @@ from datetime import datetime
 
 import pytest
 
-from fanfold.testing.provider import Reply
 from tests.cli.agent_world import SPEAKING, SUCCESS, AgentWorld, step, writing
 from tests.e2e.world import MODELS, Provider
 from tests.levels import needs_bubblewrap
+from tests.provider import Reply
 
 WRITES = "only files that match `src/**`, `*.txt`."
 RECIPE = """\

@@ -1,12 +1,14 @@
 """A role's work is done by a program of the user's: its words are read, its end judged, its files merged."""
 
 import json
+import shutil
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from fanfold.agents.command.transcript_events import MAX_TEXT_CHARS
+from fanfold.steps.agent import FILES_MOVED
 from tests.cli.agent_world import SUCCESS, AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
 
@@ -378,6 +380,13 @@ def test_an_agent_that_speaks_acp_is_stopped_when_its_cost_has_used_up_the_budge
     assert fanfold("resume", "last", "--budget-usd", "1", "--yes", "--json").json()["status"] == "completed"
 
 
+def test_an_agent_whose_cost_arrives_with_the_end_of_its_turn_has_done_its_work(agents, fanfold):
+    agents.install("claude-agent-acp", {"says": "acp-claude.jsonl"}, speaks=True)
+    agents.role("coder", "claude-acp")
+    done = fanfold("run", agents.recipe(step("coder")), "--yes", "--json", "--budget-usd", "0.005").json()
+    assert (done["status"], done["usage"]["cost_usd"]) == ("completed", 0.00735)
+
+
 def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfold, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-user-0123456789")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
@@ -387,7 +396,7 @@ def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfol
     (agents.bin / "goose").write_text("#!/bin/sh\nsleep 60\n")
     (agents.bin / "goose").chmod(0o755)
     agents.profile("goose", "credentials = []\n")
-    monkeypatch.setattr("fanfold.api.doctor.ANSWER_S", 1.0)
+    monkeypatch.setattr("fanfold.api.system.ANSWER_S", 1.0)
     checks = [one for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "agents"]
     said = {one["message"].split(" at ")[0]: one for one in checks}
     assert set(said) == {
@@ -404,7 +413,7 @@ def test_doctor_leaves_nothing_of_what_it_asked_and_keeps_little_of_what_it_was_
     agents, fanfold, monkeypatch
 ):
     """One that goes on for ever, one that says no end of things, and one that leaves somebody behind."""
-    monkeypatch.setattr("fanfold.api.doctor.ANSWER_S", 2.0)
+    monkeypatch.setattr("fanfold.api.system.ANSWER_S", 2.0)
     lasting = f"exec -a {agents.bin}/left sleep 500"
     scripts = {
         "goose": f"({lasting}) & (setsid bash -c '{lasting}') & sleep 501",
@@ -448,7 +457,63 @@ def test_a_fork_goes_on_in_the_agent_s_own_conversation_only_where_it_ended_ther
     assert done["status"] == "completed", done["steps"]
     call = agents.calls()[-1]
     assert bool({"--resume", "resume"} & set(call["argv"])) is goes_on
-    assert ("You were told:\nWrite hello.txt" in call["stdin"]) is not goes_on
+    assert ("You received:\nWrite hello.txt" in call["stdin"]) is not goes_on
     assert call["stdin"].endswith("And now?")
     told = fanfold("transcript", "last", "work").out
-    assert ("cannot go on with" in told) is not goes_on
+    assert ("cannot continue" in told) is not goes_on
+
+
+def interrupted(agents, name: str, **more: object) -> str:
+    """A recipe whose agent says half of its answer and then nothing; the second call finishes the work."""
+    agents.install(name, {"says": SUCCESS[name], "cut": 5, "then": "hang"}, writing(name))
+    agents.profile(name, "credentials = []\nidle_s = 2\n")
+    agents.role("coder", name)
+    return str(agents.recipe(step("coder", write_set=["*.txt"], **more)))
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "opencode", "gemini"])
+def test_the_next_attempt_after_a_silent_agent_continues_its_conversation(agents, fanfold, name):
+    done = run(fanfold, interrupted(agents, name, retry={"attempts": 2, "on": ["timeout"], "backoff": "1ms"}))
+    assert (done["status"], done["steps"]["work"]["attempts"]) == ("completed", 2)
+    first, second = agents.calls()[-2:]
+    assert first["stdin"].endswith("Write hello.txt")
+    assert second["stdin"].endswith(FILES_MOVED)
+    assert "Write hello.txt" not in second["stdin"]
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "opencode", "gemini"])
+def test_a_retry_continues_the_conversation_of_an_interrupted_agent(agents, fanfold, name):
+    recipe = interrupted(agents, name, retry={"attempts": 1})
+    failed = fanfold("run", recipe, "--yes", "--json").json()
+    assert (failed["status"], failed["steps"]["work"]["error"]["code"]) == ("failed", "agent.silent")
+    told = fanfold("retry", "last", "--dry-run", "--json").json()
+    assert list(told["goes_on"]) == ["work"]
+    done = fanfold("retry", "last", "--yes", "--json").json()
+    assert done["status"] == "completed", done["steps"]
+    call = agents.calls()[-1]
+    assert call["stdin"].endswith(FILES_MOVED)
+    assert "Write hello.txt" not in call["stdin"]
+    assert "cannot continue" not in fanfold("transcript", "last", "work").out
+
+
+def test_a_retry_starts_again_if_the_home_of_the_agent_was_deleted(agents, fanfold, project):
+    recipe = interrupted(agents, "claude", retry={"attempts": 1})
+    assert fanfold("run", recipe, "--yes", "--json").json()["status"] == "failed"
+    agents.install("claude", writing("claude"))
+    shutil.rmtree(project / ".fanfold" / "workspace" / "homes")
+    (project / ".fanfold" / "workspace" / "homes").mkdir()
+    done = fanfold("retry", "last", "--yes", "--json").json()
+    assert done["status"] == "completed", done["steps"]
+    assert "Write hello.txt" in agents.calls()[-1]["stdin"], "it is told the task again"
+    assert "remembers is gone" in fanfold("transcript", "last", "work").out
+
+
+def test_a_retry_of_a_changed_prompt_or_of_work_that_was_judged_starts_again(agents, fanfold, project):
+    interrupted(agents, "claude", retry={"attempts": 1})
+    assert fanfold("run", "work.yaml", "--yes", "--json").json()["status"] == "failed"
+    agents.recipe(step("coder", write_set=["*.txt"]) | {"prompt": "Write hello.txt twice"})
+    assert fanfold("retry", "last", "--dry-run", "--json").json()["goes_on"] == {}
+    agents.install("claude", {**writing("claude"), "writes": {"other.md": "x"}})
+    judged = fanfold("retry", "last", "--yes", "--json").json()
+    assert judged["steps"]["work"]["error"]["class"] == "violation"
+    assert fanfold("retry", "last", "--dry-run", "--json").json()["goes_on"] == {}

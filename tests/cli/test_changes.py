@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.api.client import Client
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.kernel.events import Event, Evidence
 from fanfold.kernel.state import fingerprint
 from fanfold.wiring import wire

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from fanfold.cli.chat import WORDS
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.e2e.world import MODELS, Provider
+from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.work import PATIENCE_S
 from tools import chat_recording
 from tools.screen import Screen
@@ -253,7 +253,9 @@ def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
     os.kill(screen.process.pid, signal.SIGKILL)
     screen.process.wait()
     again = talk("--resume", FANFOLD_SCRIPT_CALLS=str(calls))
-    again.until("you said: Where is the switch?", "it was cut off; going on", "It is in a.py, as scout says.")
+    again.until(
+        "you said: Where is the switch?", "it was cut off; continuing", "It is in a.py, as scout says."
+    )
     again.type("Thank you.\r")
     again.until("You are welcome.")
     leave(again)
@@ -273,7 +275,7 @@ def test_a_chat_that_is_told_to_end_is_left_for_somebody_to_go_on(
     assert process.returncode == 130, err
     run = fanfold("inspect", "last", "--json").json()
     assert (run["status"], run["owner"]) == ("paused", None)
-    assert f"go on: fanfold chat --resume {run['run_id']}" in err.decode()
+    assert f"continue it: fanfold chat --resume {run['run_id']}" in err.decode()
     assert fanfold("verify", "last").status == 0
     assert fanfold("chat", "--resume", run["run_id"], "And now?").out == "at last\n"
 
@@ -323,8 +325,8 @@ def test_words_of_a_model_are_shown_as_they_come_and_drive_no_terminal(talk: Ope
         screen.until("leaves\n>")
         screen.type("Show me.\r")
         screen.until("Look: ␛]0;owned␇␛[2J␛[31m and <U+202E>gnp.exe", "That is all.", "␛[2Jno")
-        assert b"\x1b]0;owned" not in screen.told
-        assert "\u202e".encode() not in screen.told
+        assert b"\x1b]0;owned" not in screen.received
+        assert "\u202e".encode() not in screen.received
         leave(screen)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.cli.main import COMMANDS
+from fanfold.cli.main import EVERYDAY, NOUNS
 from tools.screen import Screen
 
 
@@ -32,7 +32,10 @@ def test_commands_options_choices_and_names_are_offered(fanfold, project):
     (project / "broken.yaml").write_text("name: broken\nsteps: []\n")
     assert fanfold("run", "one.yaml", "--yes").status == 0
     run = fanfold("runs", "--json").json()[0]["run_id"]
-    assert offered(fanfold) == list(COMMANDS)
+    assert offered(fanfold) == [*" ".join(EVERYDAY.values()).split(), *NOUNS]
+    assert offered(fanfold, "agent", "") == ["roles", "list", "spawn", "wait", "send", "close"]
+    assert "explorer" in offered(fanfold, "agent", "spawn", "")
+    assert offered(fanfold, "history", "fork", run, "--from", "") == ["a"]
     assert offered(fanfold, "tr") == ["transcript"]
     assert offered(fanfold, "run", "--budget") == ["--budget-usd", "--budget-tokens"]
     assert offered(fanfold, "run", "--permission", "") == ["read_only", "ask", "auto"]

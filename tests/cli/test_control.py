@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import time
 from contextlib import closing
@@ -416,12 +417,12 @@ def test_a_child_run_that_only_asks_is_waiting(fanfold, recipes, background, unt
 
 def test_runs_and_inspect_say_which_process_drives_a_run(fanfold, hanging):
     process, run = hanging
-    owner = {"pid": process.pid, "alive": True}
+    owner = {"pid": process.pid, "alive": True, "machine": platform.node()}
     assert fanfold("runs", "--json").json()[0]["owner"] == owner
     assert fanfold("inspect", run, "--json").json()["owner"] == owner
     process.kill()
     process.wait()
-    assert fanfold("runs", "--json").json()[0]["owner"] == {"pid": process.pid, "alive": False}
+    assert fanfold("runs", "--json").json()[0]["owner"] == {**owner, "alive": False}
 
 
 def test_what_the_scheduler_knows_is_written_as_json(fanfold, recipes):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.testing.provider import Call, RecordedRequest, Reply
 from tests.e2e.world import Provider
+from tests.provider import Call, RecordedRequest, Reply
 
 TWO = """
 name: two

@@ -8,20 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanfold.api import approvals, doctor
-from fanfold.api import recipe_documents as recipe_views
+from fanfold.api import approvals, system
+from fanfold.api import recipes as recipe_views
 from fanfold.api import run_documents as run_views
 from fanfold.api import step_documents as step_views
+from fanfold.api.agents import ModelsDocument, RoleDocument, RoleList
 from fanfold.api.approvals import ErrorDocument
-from fanfold.api.display import RunRow
-from fanfold.api.doctor import Examination, GcResult, InitResult, SmokeReport
+from fanfold.api.archives import Audit, AuditedRun
+from fanfold.api.display import ListedRun, RunRow
 from fanfold.api.history import FoundOutputs
-from fanfold.api.models import ModelsDocument
-from fanfold.api.recipe_documents import CheckReport, EditorSetUp, RecipeDocument
-from fanfold.api.roles import RoleDocument, RoleList
+from fanfold.api.recipes import CheckReport, EditorSetUp, RecipeDocument
 from fanfold.api.run_documents import ApplyResult, InspectDocument, RunChanges, RunDocument
 from fanfold.api.step_documents import ExplainedRun, ExplainedStep
-from fanfold.api.verify import Audit, AuditedRun
+from fanfold.api.system import Examination, GcResult, InitResult, SmokeReport
 from fanfold.engine.forecast_documents import DryRun, WhatIf
 from fanfold.kernel.events import Envelope
 from fanfold.language.library import ListedRecipe
@@ -49,7 +48,7 @@ steps:
 
 def structs() -> list[type[msgspec.Struct]]:
     """Every struct that the views define."""
-    modules = (approvals, doctor, run_views, step_views, recipe_views)
+    modules = (approvals, system, run_views, step_views, recipe_views)
     names = {module.__name__ for module in modules}
     found = [value for module in modules for value in vars(module).values()]
     kinds = (one for one in found if isinstance(one, type) and issubclass(one, msgspec.Struct))
@@ -85,7 +84,7 @@ COMMANDS: list[tuple[list[str], Any]] = [
     (["run", "team.yaml", "--dry-run"], DryRun),
     (["inspect", "last"], InspectDocument),
     (["inspect", "last", "--state"], InspectDocument),
-    (["runs"], list[RunRow]),
+    (["runs"], list[ListedRun]),
     (["runs", "--all"], list[RunRow]),
     (["explain", "last"], ExplainedRun),
     (["explain", "last", "odd"], ExplainedStep),

@@ -188,7 +188,7 @@ def headings(fanfold, run, step):
 def test_a_fork_at_a_turn_goes_on_with_what_was_said_up_to_it(fanfold, looked):
     forked = fanfold("fork", looked, "--from", "look", "--turn", "1", "--say", "Only in src", "--json")
     assert forked.status == 0
-    assert "goes on    look behind turn 1 of its conversation" in forked.err
+    assert "continues  look after turn 1 of its conversation" in forked.err
     run = forked.json()["run_id"]
     assert said(fanfold, run, "look") == [
         ("input", "Look"), ("response", ""), ("tool_result", ""),
@@ -208,13 +208,13 @@ def test_it_keeps_its_conversation_when_its_source_is_forgotten_and_can_be_forke
     opened.store.delete_tree(looked)
     opened.close()
     assert headings(fanfold, first, "look") == [1, 2, 3, 4]
-    for turn, words in ((3, ["Look", "Go on from here.", "x"]), (2, ["Look", "x"]), (1, ["Look", "x"])):
+    for turn, words in ((3, ["Look", "Continue from here.", "x"]), (2, ["Look", "x"]), (1, ["Look", "x"])):
         at = ("--turn", str(turn), "--say", "x", "--json")
         again = fanfold("fork", first, "--from", "look", *at).json()["run_id"]
         assert [text for kind, text in said(fanfold, again, "look") if kind == "input"] == words
         assert headings(fanfold, again, "look") == list(range(1, turn + 3))
     told = fanfold("fork", first, "--from", "look", "--turn", "1", "--json").json()["run_id"]
-    assert ("input", "Go on from here.") in said(fanfold, told, "look")
+    assert ("input", "Continue from here.") in said(fanfold, told, "look")
 
 
 def test_turns_are_numbered_through_all_of_a_conversation_and_forked_at_by_that_number(fanfold, project):
@@ -242,7 +242,7 @@ def test_turns_are_numbered_through_all_of_a_conversation_and_forked_at_by_that_
 
     assert heard("--turn", "1") == ["First", "Third"]  # what it goes on with ends there; then it asks
     assert heard("--turn", "2", "--say", "Instead") == ["First", "Second", "Instead"]
-    assert heard("--turn", "3") == ["First", "Second", "Third", "Go on from here."]
+    assert heard("--turn", "3") == ["First", "Second", "Third", "Continue from here."]
     refused = fanfold("fork", run, "--from", "c", "--turn", "4")
     assert "c has had 3 turns" in refused.err
 
@@ -269,7 +269,7 @@ def test_a_subagent_is_forked_at_any_turn_of_what_was_said_to_it(fanfold, projec
 
 def test_without_words_the_agent_is_told_to_go_on_or_asked_what_the_new_prompt_says(fanfold, project, looked):
     run = fanfold("fork", looked, "--from", "look", "--turn", "1", "--json").json()["run_id"]
-    assert said(fanfold, run, "look")[3] == ("input", "Go on from here.")
+    assert said(fanfold, run, "look")[3] == ("input", "Continue from here.")
     (project / "new.txt").write_text("Look again")
     given = ["--turn", "1", "--prompt", "look=new.txt", "--json"]
     run = fanfold("fork", looked, "--from", "look", *given).json()["run_id"]

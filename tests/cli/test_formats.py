@@ -34,7 +34,7 @@ def older(project: Path, request: pytest.FixtureRequest) -> Path:
     return database
 
 
-LAYOUTS = {3: "33304e5b9f899b8f", 4: "989ee8f96c0febd2"}
+LAYOUTS = {3: "33304e5b9f899b8f", 4: "989ee8f96c0febd2", 5: "7c481ba0c45f9ebd"}
 """Of each format: the hash of its tables and indexes."""
 
 
@@ -121,14 +121,27 @@ def test_this_format_is_migrated_by_the_next(fanfold, older: Path, monkeypatch: 
     assert any("tags" in sql for _, sql in layout(older))
 
 
-def test_a_newer_database_is_refused_with_the_release_to_install(fanfold, older: Path):
-    fanfold("runs")
-    db = apsw.Connection(str(older))
+def make_newer(file: Path) -> None:
+    """Give a database the format number and the release of a later Fanfold."""
+    db = apsw.Connection(str(file))
     db.execute("UPDATE about SET value = '7.1.0'; PRAGMA user_version = 99")
     db.close()
+
+
+def test_a_newer_database_is_refused_with_the_release_to_install(fanfold, older: Path):
+    fanfold("runs")
+    make_newer(older)
     refused = fanfold("runs")
     assert "error[store.newer]" in refused.err
     assert 'pip install "fanfold>=7.1.0"' in refused.err
+
+
+@pytest.mark.full
+def test_doctor_reports_a_newer_database_as_an_error(fanfold, older: Path):
+    fanfold("runs")
+    make_newer(older)
+    store = next(one for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "store")
+    assert (store["ok"], store["hint"]) == (False, 'install it: pip install "fanfold>=7.1.0"')
 
 
 def test_an_older_database_with_a_live_owner_is_left_to_it(fanfold, older: Path):

@@ -145,7 +145,7 @@ def test_a_killed_run_is_taken_over_at_once_and_completed_steps_do_not_run_again
     heads = fanfold("runs", "--json").json()
     assert heads[0]["status"] == "running"
     assert "no process" in fanfold("runs").out
-    assert "no process drives it" in fanfold("inspect", "last").out
+    assert "no process is running it" in fanfold("inspect", "last").out
     assert any(check["level"] == "warning" for check in fanfold("doctor", "--json").json()["checks"])
     done = fanfold("resume", "last", "--json")
     assert (done.status, done.json()["output"]) == (0, "OK from third")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fanfold.agents.command
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.files import FileTools, read_text
 from fanfold.kernel.claims import LOGINS, why_unreadable
 from tests.cli.agent_world import SUCCESS, AgentWorld, step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.entries import Preparing
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.cli import progress
 from fanfold.wiring import wire
@@ -127,3 +127,34 @@ def test_lines_say_what_keeps_an_agent_from_its_work_when_it_takes_long(
     owned.done()
     project.close()
     assert said.getvalue().split(" ", 1)[1] == "look opens its workspace …\n"
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_question_and_the_tree_never_share_a_line(tmp_path: Path, columns: int) -> None:
+    """The tree is removed before a question is printed, and drawn again after the answer."""
+    recipe = (
+        "steps: [{id: look, agent: explorer, prompt: go}, {id: ok, approve: Ship it?, depends_on: [look]}]\n"
+    )
+    (tmp_path / "ask.yaml").write_text(f"name: ask\n{recipe}")
+    (tmp_path / "script.yaml").write_text("default: {output: fine, delay_ms: 100}\n")
+    arguments = ("run", "ask.yaml", "--script", "script.yaml", "--permission", "auto")
+    screen = Screen(columns, 24, tmp_path, *arguments)
+    rows = screen.until("Ship it?", ">")
+    asked = next(i for i, row in enumerate(rows) if "Ship it?" in row)
+    assert all("look" not in row for row in rows[asked:]), rows
+    assert sum("ok: Ship it?" in row for row in rows) == 1, rows
+    screen.close()
+
+
+def test_lists_of_runs_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    recipe = "name: a-recipe-with-a-long-name\nsteps: [{id: a, agent: explorer, prompt: go}]\n"
+    (tmp_path / "job.yaml").write_text(recipe)
+    spent = "{output: fine, usage: {input_tokens: 1234567, output_tokens: 1234567, cost_usd: 1.25}}"
+    (tmp_path / "script.yaml").write_text(f"default: {spent}\n")
+    first = Screen(80, 24, tmp_path, "run", "job.yaml", "--script", "script.yaml")
+    first.until("completed")
+    first.close()
+    screen = Screen(80, 24, tmp_path, "runs")
+    rows = [row for row in screen.until("a-recipe-with-a-long-name@1") if row.strip()]
+    assert len(rows) == 1, "one line for the run"
+    screen.close()

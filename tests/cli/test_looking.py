@@ -505,5 +505,5 @@ def test_steps_that_are_called_as_what_they_do_are_explained_together_too(
     (project / "s.yaml").write_text("default: {output: x, delay_ms: 3600000}\n")
     background("run", "r.yaml", "--script", "s.yaml")
     until(lambda run: [run["steps"].get(f"runs[{n}]", {}).get("status") for n in range(3)] == ["running"] * 3)
-    assert "  runs[0] … runs[2] (3 steps): each runs\n" in fanfold("explain", "last").out
+    assert "  runs[0] … runs[2] (3 steps): each is running\n" in fanfold("explain", "last").out
     assert fanfold("cancel", "last").status == 0

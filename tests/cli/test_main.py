@@ -16,16 +16,59 @@ from tools import cli_reference
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["--json", "--help"]])
-def test_help_lists_every_command(fanfold, arguments):
+def test_help_fits_one_screen_and_lists_everyday_commands_and_groups(fanfold, arguments):
     status, out, err = fanfold(*arguments)
     assert (status, err) == (0, "")
-    for name in main.COMMANDS:
+    lines = out.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+    for name in [*" ".join(main.EVERYDAY.values()).split(), *main.NOUNS]:
         assert f"\n  {name} " in out
-    assert max(map(len, out.splitlines())) <= 80  # as wide as a terminal is at least
+
+
+def test_every_command_is_listed_once_and_keeps_its_short_spelling():
+    assert sorted(cli_reference.spellings().values()) == sorted(main.COMMANDS)
 
 
 def test_the_static_help_is_what_the_commands_say():
-    assert cli_reference.help_text() == HELP
+    assert cli_reference.help_texts() == HELP
+
+
+@pytest.mark.parametrize("noun", list(main.NOUNS))
+def test_a_group_lists_its_commands(fanfold, noun):
+    alone, asked = fanfold(noun), fanfold("help", noun)
+    assert alone.status == asked.status == 0
+    assert alone.out == asked.out == fanfold(noun, "--help").out
+    for word in main.NOUNS[noun]:
+        assert f"\n  {word} " in alone.out
+
+
+@pytest.mark.parametrize(
+    ("noun", "word", "name"),
+    [(noun, word, name) for noun, words in main.NOUNS.items() for word, name in words.items()],
+)
+def test_a_command_in_a_group_is_the_command_of_the_short_spelling(fanfold, noun, word, name):
+    grouped, short = fanfold(noun, word, "--help"), fanfold(name, "--help")
+    assert grouped.status == short.status == 0
+    usage = f"fanfold {noun} {word}"
+    assert grouped.out.startswith(f"Usage: {usage} ")
+    options = "\nOptions:"
+    assert grouped.out.partition(options)[2] == short.out.partition(options)[2]
+
+
+def test_common_options_may_stand_anywhere_before_a_grouped_command(fanfold, project):
+    plain = fanfold("list", "--json")
+    assert plain.status == 0
+    assert fanfold("recipe", "list", "--json").out == plain.out
+    assert fanfold("--json", "recipe", "list").out == plain.out
+    assert fanfold("recipe", "--json", "--project", str(project), "list").out == plain.out
+
+
+def test_a_mistyped_command_of_a_group_gets_a_suggestion(fanfold):
+    status, out, err = fanfold("recipe", "shwo")
+    assert (status, out) == (2, "")
+    assert 'there is no command "shwo" in the group recipe' in err
+    assert 'did you mean "fanfold recipe show"?' in err
 
 
 @pytest.mark.full
@@ -232,9 +275,10 @@ def test_control_characters_of_a_file_name_do_not_reach_the_terminal(fanfold, pr
 
 def test_the_reference_page_has_every_command_and_option():
     page = cli_reference.reference_markdown()
-    for name, command in cli_reference.load_commands().items():
-        assert f"## fanfold {name}\n" in page
-        for param in command.params:
+    commands = cli_reference.load_commands()
+    for listed, name in cli_reference.spellings().items():
+        assert f"## fanfold {listed}\n" in page
+        for param in commands[name].params:
             for option in () if getattr(param, "hidden", False) else param.opts:
                 if option.startswith("--") and option not in {"--project", "--json", "--no-color"}:
                     assert option in page

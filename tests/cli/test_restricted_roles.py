@@ -88,7 +88,7 @@ GUARDS = {
     "no-such-program-at-all": "exit status 127",
     "sleep 60": "within 1 s",
     'printf "{\\"decision\\": \\"block\\", \\"reason\\": \\"no\\"}"': "no",
-    'printf "{\\"hookSpecificOutput\\": {\\"permissionDecision\\": \\"ask\\"}}"': "said no",
+    'printf "{\\"hookSpecificOutput\\": {\\"permissionDecision\\": \\"ask\\"}}"': "denied the call",
     'printf "{\\"hookSpecificOutput\\": {\\"updatedInput\\": {}}}"': "may only deny",
     'printf "{broken"': "cannot be understood",
 }

@@ -65,7 +65,7 @@ def test_a_role_file_in_a_folder_of_another_kind_is_told(fanfold, project):
 
 def test_what_a_role_lacks_is_told_once_when_it_is_used(fanfold, project):
     (project / ".claude/agents").mkdir(parents=True)
-    keys = "tools: Read, WebSearch, WebFetch\nmemory: project\nskills: [a, b]\nmcpServers: [nowhere]"
+    keys = "tools: Read, WebSearch, WebFetch\nmemory: project\nskills: {a: b}\nmcpServers: [nowhere]"
     (project / ".claude/agents/needy.md").write_text(f"---\nname: needy\ndescription: d\n{keys}\n---\n")
     (project / "good.yaml").write_text(GOOD.replace("explorer", "needy"))
     (project / "script.yaml").write_text("default: done\n")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import start_consent
 from fanfold.wiring import wire
 
@@ -15,19 +15,51 @@ steps:
 """
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("FANFOLD_STORE", "postgresql://me:pass@host/db"), ("FANFOLD_TEMPORAL", "host:7233")],
-)
-def test_more_than_one_machine_is_refused_and_not_passed_over(project, fanfold, monkeypatch, variable, value):
+def test_with_workers_configured_a_run_is_recorded_and_waits_for_one(project, fanfold, monkeypatch):
     (project / "a.yaml").write_text("name: a\nsteps: [{id: a, set: {x: 1}}]\n")
-    monkeypatch.setenv(variable, value)
-    refused = fanfold("run", "a.yaml")
-    assert refused.status == 2
-    assert "error[config.unsupported]" in refused.err
-    assert variable in refused.err
-    monkeypatch.delenv(variable)
-    assert fanfold("runs", "--json").json() == []
+    monkeypatch.setenv("FANFOLD_TEMPORAL", "127.0.0.1:1")
+    assert fanfold("run", "a.yaml", "--detach").status == 0
+    (row,) = fanfold("runs", "--json").json()
+    assert row["status"] == "pending"
+    monkeypatch.delenv("FANFOLD_TEMPORAL")
+    assert fanfold("resume", row["run_id"]).status == 0  # without workers it runs here
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("postgresql://me:verysecret@host/db", "config.bad_store"),
+        ("mysql://host/db", "config.bad_store"),
+        ("postgresql:///db?host=/nowhere/here", "store.unreachable"),
+    ],
+)
+def test_a_shared_database_that_cannot_be_used_is_refused_with_the_reason(
+    project, fanfold, monkeypatch, url, code
+):
+    pytest.importorskip("psycopg", reason='needs psycopg: pip install "fanfold[cluster]"')
+    monkeypatch.setenv("FANFOLD_STORE", url)
+    monkeypatch.setenv("FANFOLD_PROJECT", "team/tests")
+    monkeypatch.setenv("FANFOLD_PATIENCE_S", "1")
+    refused = fanfold("runs")
+    assert f"error[{code}]" in refused.err
+    assert "verysecret" not in refused.err
+
+
+def test_a_shared_database_needs_a_name_of_the_project_which_is_never_a_path(project, fanfold, monkeypatch):
+    monkeypatch.setenv("FANFOLD_STORE", "postgresql://host/db")
+    refused = fanfold("runs")
+    assert "error[config.no_project]" in refused.err
+    assert "FANFOLD_PROJECT" in refused.err
+
+
+def test_a_checkout_cannot_choose_the_database(project, fanfold):
+    (project / ".fanfold").mkdir(exist_ok=True)
+    (project / ".fanfold" / "config.toml").write_text(
+        '[store]\nurl = "postgresql://host/db"\n[cluster]\nproject = "other"\n'
+    )
+    told = fanfold("runs", "--json")
+    assert "store.url" in told.err + told.out
+    assert "cluster.project" in told.err + told.out
 
 
 @pytest.mark.full

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fanfold.agents.entries import ToolResult
-from fanfold.api.permission import Options
-from fanfold.api.roles import find_role
+from fanfold.api.agents import find_role
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import Task, list_subagents, make_step
 from fanfold.engine.children import AddRequest

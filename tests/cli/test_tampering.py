@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.process_identity import ProcessIdentity
+from fanfold.process_identity import ProcessIdentity, machine_name
 from fanfold.store.protocol import Claim, Request
 from fanfold.store.sealing import COLUMNS as SEALED_COLUMNS
 from fanfold.store.sealing import LINK_BYTES, Database, link, prepare, state_of
@@ -59,7 +59,7 @@ def told(fanfold, project: Path) -> Path:
     store = SqliteStore(project / ".fanfold", key=chain_key(Path(os.environ["HOME"]) / ".fanfold"))
     waiting = store.heads(status="waiting")[0].run_id
     store.request(Request(root=waiting, run_id=waiting, kind="pause", data={}, at=1))
-    dead = store.acquire(waiting, ProcessIdentity("an earlier boot", 4711, "12345", "1"))
+    dead = store.acquire(waiting, ProcessIdentity("an earlier boot", 4711, "12345", "1", machine_name()))
     store.claim(dead, Claim(waiting, waiting, "count", ("docs/**",)))
     store.close()
     assert fanfold("verify", "--all").status == 0
@@ -184,13 +184,13 @@ def test_an_event_that_cannot_be_read_is_broken_and_no_bug(fanfold, told: Path, 
 # ------------------------------------------------------------------- by somebody who knows the format
 
 
-def forge(database: Path, key: bytes) -> None:
-    """Change when an agent said something, and make every hash fit again with the code that makes them."""
+def forge(database: Path, key: bytes, what: str = "1") -> None:
+    """Change the time of one row of each tree, and make every hash again with the code that makes them."""
     db = Database(str(database))
     db.key = key
     prepare(db)
-    entries = "SELECT max(id) FROM events WHERE session IS NOT NULL GROUP BY id >> 41"
-    db.execute(f"UPDATE events SET at = at + 1 WHERE id IN ({entries})")
+    rows = f"SELECT min(id) FROM events WHERE {what} GROUP BY id >> 41"
+    db.execute(f"UPDATE events SET at = at + 1 WHERE id IN ({rows})")
     for (tree,) in db.execute("SELECT key FROM logs").fetchall():
         before, since = b"", list[tuple[Any, ...]]()
         query = (
@@ -210,12 +210,19 @@ def forge(database: Path, key: bytes) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"a secret of somebody else"], ids=["no key", "another key"])
 def test_a_log_whose_hashes_were_made_again_without_the_secret(fanfold, told: Path, key: bytes):
-    forge(told, chain_key(Path(os.environ["HOME"]) / ".fanfold"))
-    assert fanfold("verify", "--all").status == 0, "who knows the secret can do anything"
-    forge(told, key)
+    forge(told, chain_key(Path(os.environ["HOME"]) / ".fanfold"), "0")
+    assert fanfold("verify", "--all").status == 0, "only who knows the secret can make these hashes"
+    forge(told, key, "0")
     found = fanfold("verify", "--all", "--json")
     assert (found.status, found.json()["ok"]) == (1, False)
     assert all(not run["ok"] for run in found.json()["runs"])
+
+
+def test_a_changed_session_differs_from_the_link_that_the_end_of_its_step_names(fanfold, told: Path):
+    forge(told, chain_key(Path(os.environ["HOME"]) / ".fanfold"), "session IS NOT NULL")
+    found = fanfold("verify", "--all", "--json")
+    assert (found.status, found.json()["ok"]) == (1, False)
+    assert all("its chain differs" in run["violations"][0]["message"] for run in found.json()["runs"])
 
 
 def test_a_log_whose_hashes_were_made_again_and_noted_as_older_than_the_key(fanfold, told: Path):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import fanfold as package
-from fanfold.testing.provider import Call, RecordedRequest, Reply
 from tests.e2e.world import Provider
+from tests.provider import Call, RecordedRequest, Reply
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full
@@ -161,7 +161,7 @@ def test_a_subagent_is_shown_with_all_its_turns(fanfold, project):
 
 def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_path: Path) -> None:
 
-    from fanfold.api.permission import Options
+    from fanfold.api.run_options import Options
     from tests.runtime.running import HERE, client
 
     def script(asked: RecordedRequest) -> Reply:

@@ -104,7 +104,7 @@ def test_what_somebody_changed_since_is_left_alone_with_all_the_rest(fanfold, pr
     for arguments in (["--dry-run"], [], ["second"]):
         refused = fanfold("undo", merged, *arguments)
         assert refused.status == 1
-        assert "src/b.txt (changed since); nothing was taken back" in refused.err
+        assert "src/b.txt (changed since); nothing was reverted" in refused.err
         assert content(project / "src") == now
     (project / "src/b.txt").write_text("b\n")
     (project / "src/a.txt").unlink()
@@ -118,9 +118,7 @@ def test_what_nobody_changed_can_be_taken_back_step_by_step(fanfold, project, be
     (project / "src/new/n.txt").write_text("mine\n")  # of the first step
     refused = fanfold("undo", merged)
     assert refused.status == 1
-    assert (
-        f"step by step, what nobody changed can be taken back: fanfold undo {merged} second;" in refused.err
-    )
+    assert f"step by step, unchanged files can be reverted: fanfold undo {merged} second;" in refused.err
     assert fanfold("undo", merged, "second").status == 0
     assert (project / "src/a.txt").read_text() == "first\n"
     again = fanfold("undo", merged)

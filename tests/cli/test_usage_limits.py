@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.command.events import TurnEnd, read_line
-from fanfold.agents.command.limits import reset_at
+from fanfold.agents.command.events import TurnEnd, read_line, reset_at
 from fanfold.agents.command.profile_files import find_profile
 from fanfold.agents.command.transcript_events import CallEnd, judge
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from tests.cli.agent_world import RECORDED, SUCCESS, AgentWorld
 from tests.fast_clock import FastClock
 from tests.runtime.running import client
@@ -209,7 +208,7 @@ def test_of_eight_items_one_agent_meets_the_limit_and_the_run_waits_for_the_rese
     assert len(agents.calls()) == 9
 
 
-LIMITS = sorted(file.stem for file in RECORDED.glob("*-*-limit.jsonl"))
+LIMITS = sorted(file.stem for file in RECORDED.glob("*-*-limit.jsonl") if "-acp-" not in file.stem)
 RECORDED_AT = datetime(2026, 11, 18, 6, 0, 30, tzinfo=UTC)
 
 

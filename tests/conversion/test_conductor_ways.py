@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fanfold.cli.main import main
 
@@ -214,3 +215,18 @@ def test_a_chain_longer_than_calls_may_nest_is_followed(
     assert main(["convert", "flow.yaml", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["text"].count("- id: a") == far + 1
+
+
+def test_an_input_without_required_and_default_is_required(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = "{a: {type: string}, b: {type: string, required: false}, c: {type: string, default: x}}"
+    text = f"workflow:\n  name: w\n  entry_point: s\n  input: {inputs}\n"
+    text += 'agents: [{name: s, prompt: "{{ workflow.input.a }}", routes: [{to: $end}]}]\n'
+    made(folder, capsys, text)
+    written = yaml.safe_load((folder / "recipe.yaml").read_text())["inputs"]
+    assert {name: bool(one.get("required")) for name, one in written.items()} == {
+        "a": True,
+        "b": False,
+        "c": False,
+    }

@@ -371,14 +371,98 @@ def _crew(folder: Path, process: str = "") -> None:
 def test_the_program_of_a_crew_says_who_does_a_task(convert: Any, tmp_path: Path) -> None:
     _crew(tmp_path, "sequential")
     made = convert("birds/config/tasks.yaml", TASKS)
-    assert (made["ok"], [(one["line"], one["what"]) for one in made["lost"]]) == (
-        True,
-        [(5, "seeker: tools")],
-    )
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [(5, "seeker: tools")]
     first, second = yaml.safe_load(made["text"])["steps"]
     assert first["prompt"].startswith("You are a finder.")
     assert second["prompt"].startswith("You are a teller.")
     assert second["depends_on"] == ["find"]
+    assert ("to_be_written" in first, "to_be_written" in second) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("agent=self.teller(), human_input=True", []),
+        ("agent=self.teller(), guardrail=check", [(14, "tell: guardrail")]),
+        ("agent=self.teller(), odd=1", [(14, "tell: odd")]),
+    ],
+)
+def test_settings_in_the_program_of_a_crew_are_converted_or_listed(
+    convert: Any, tmp_path: Path, line: str, lost: list[tuple[int, str]]
+) -> None:
+    _crew(tmp_path, "sequential")
+    program = tmp_path / "birds" / "crew.py"
+    text = program.read_text().replace("agent=self.teller()", line).replace("Search()", "")
+    program.write_text(text.replace("    @crew", "    @before_kickoff\n    def look(self): ...\n    @crew"))
+    made = convert("birds/config/tasks.yaml", TASKS)
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [*lost, (15, "look: @before_kickoff")]
+    gates = [step for step in yaml.safe_load(made["text"])["steps"] if "approve" in step]
+    assert len(gates) == ("human_input" in line)
+
+
+def test_a_program_of_another_name_is_read_and_a_missing_one_is_listed(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path, "sequential")
+    program = (tmp_path / "birds" / "crew.py").rename(tmp_path / "birds" / "bird_crew.py")
+    assert [one["what"] for one in convert("birds/config/tasks.yaml", TASKS)["lost"]] == ["seeker: tools"]
+    program.unlink()
+    lost = convert("birds/config/tasks.yaml", TASKS)["lost"]
+    assert "the program of the crew" in [one["what"] for one in lost]
+
+
+def test_a_task_that_only_the_file_or_only_the_program_has_is_listed(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path, "sequential")
+    made = convert("birds/config/tasks.yaml", TASKS.replace("tell:", "sing:"))
+    assert {"task tell", "task sing"} <= {one["what"] for one in made["lost"]}
+    assert not made["ok"]
+
+
+AGENT = "workflow: {name: w, entry_point: a%s}\nagents: [{name: a, prompt: Go%s}]\n"
+NODE = "name: w\nnodes: [{id: a, %s}]\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AGENT % ("", ", tools: [web_search]"),
+        AGENT % (", runtime: {mcp_servers: {web: {command: x}}}", ""),
+        NODE % "prompt: Go, mcp: servers.json",
+        NODE % "prompt: Go, skills: [birds]",
+        NODE % "prompt: Go, hooks: {PreToolUse: [{matcher: Bash, decision: deny}]}",
+        NODE % """runtime: bun, script: "read('$ARTIFACTS_DIR/x')" """,
+    ],
+)
+def test_an_agent_without_its_tools_or_limits_is_to_be_written(convert: Any, text: str) -> None:
+    made = convert("w.yaml", text)
+    assert not made["ok"]
+    assert "to_be_written" in made["text"]
+    assert made["lost"]
+
+
+SCRIPT = """\
+const dir = process.env['ARTIFACTS_DIR']
+const said = process.env.ARGUMENTS
+spawn('gh', ['pr', 'list'])
+"""
+
+
+def test_a_script_of_archon_gets_the_variables_and_rights_that_its_file_needs(
+    convert: Any, tmp_path: Path
+) -> None:
+    for folder in ("x/scripts", "x/workflows"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "x/scripts/list.ts").write_text(SCRIPT)
+    made = convert("x/workflows/w.yaml", NODE % "script: list, runtime: bun")
+    (step,) = yaml.safe_load(made["text"])["steps"]
+    assert step["run"][:4] == ["sh", "-c", 'ARTIFACTS_DIR="$FANFOLD_ARTIFACTS" exec "$@"', "sh"]
+    assert step["env"] == {"ARGUMENTS": "{{inputs.arguments}}"}
+    assert step["network"] is True
+    assert [one["what"] for one in made["lost"]] == ["node a: gh in x/scripts/list.ts"]
+
+
+def test_a_shell_script_of_archon_gets_the_variables_that_its_programs_read(convert: Any) -> None:
+    made = convert("w.yaml", NODE % """bash: "python3 -c 'print(os.environ[`ARTIFACTS_DIR`])'" """)
+    (step,) = yaml.safe_load(made["text"])["steps"]
+    assert step["shell"].startswith('export ARTIFACTS_DIR="$FANFOLD_ARTIFACTS"\n')
 
 
 @pytest.mark.parametrize("process", ["", "hierarchical"])
@@ -390,3 +474,46 @@ def test_a_task_of_which_it_is_not_known_who_does_it_is_to_be_written(
     assert not made["ok"]
     assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])
     assert made["lost"]
+
+
+def test_a_call_after_agents_side_by_side_waits_for_all_of_them(convert: Any) -> None:
+    both = "await parallel([() => agent('A', {label: 'a'}), () => agent('B', {label: 'b'})])"
+    made = convert("w.js", f"{both}\nawait agent('C', {{label: 'c'}})\n")
+    assert yaml.safe_load(made["text"])["steps"][-1]["depends_on"] == ["a", "b"]
+    assert made["ok"]
+
+
+def test_a_list_of_texts_that_is_joined_is_a_constant(convert: Any) -> None:
+    made = convert("w.js", "const RULES = ['One', 'Two'].join('\\n')\nawait agent(`Follow:\n${RULES}`)\n")
+    assert yaml.safe_load(made["text"])["steps"][0]["prompt"] == "Follow:\nOne\nTwo"
+    assert (made["ok"], made["lost"]) == (True, [])
+
+
+def test_arguments_in_brackets_are_inputs(convert: Any) -> None:
+    given = "const A = (typeof args === 'string' ? JSON.parse(args) : (args || {}))"
+    made = convert(
+        "w.js",
+        f"{given}\nconst doc = A.doc\nif (!doc) throw new Error('doc')\nawait agent(`Read ${{doc}}`)\n",
+    )
+    recipe = yaml.safe_load(made["text"])
+    assert (recipe["inputs"], recipe["steps"][0]["prompt"]) == (
+        {"doc": {"required": True}},
+        "Read {{inputs.doc}}",
+    )
+    assert (made["ok"], made["lost"]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "refused"),
+    [
+        ("Fix it with the smallest change, then commit.", True),
+        ("Open a draft pull request.", True),
+        ("Never commit the lock file.", False),
+        ("Say whether it is ready to open as a PR.", False),
+    ],
+)
+def test_a_prompt_that_requests_a_commit_in_prose_is_to_be_written(
+    convert: Any, prompt: str, refused: bool
+) -> None:
+    made = convert("w.yaml", NODE % f"prompt: {prompt!r}")
+    assert (not made["ok"], bool(made["lost"])) == (refused, refused)

@@ -77,7 +77,7 @@ agents:
       - to: mend
   - name: praise
     prompt: Praise it.
-    tools: [web_search]
+    provider: other
   - name: mend
     prompt: Mend it.
 """, {}, {"judge": {"output": {"score": 9}}}, ("judge", "praise"), (12,)),
@@ -412,7 +412,7 @@ write_task:
   expected_output: Markdown.
   agent: writer
   output_file: report.md
-""", {"topic": "owls"}, {}, ("research_task", "write_task"), (11, 5),
+""", {"topic": "owls"}, {}, ("research_task", "write_task"), (1, 11, 5),
         {"config/agents.yaml": CREW}),
     "context": Workflow("ctx/tasks.yaml", """\
 a:
@@ -427,7 +427,7 @@ c:
   description: Put them together.
   expected_output: x
   context: [a, b]
-  tools: [search]
+  callback: search
 d:
   description: Wait for what nobody says.
   context: [later]

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.run_handle import leave
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.engine.requests import AnswerRequest
 from fanfold.language.compile import compile_recipe

@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 from urllib.parse import quote
 
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.e2e.world import Project
+from tests.provider import Call, Fault, RecordedRequest, Reply
 
 CANARIES = {
     "OPENAI_API_KEY": "canary-openai-4f1c9a7be2d05836",

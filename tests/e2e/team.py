@@ -6,8 +6,8 @@ the one that takes its run over.
 
 from __future__ import annotations
 
-from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.e2e.world import Project
+from tests.provider import Call, RecordedRequest, Reply, answer_with
 
 RECIPE = """\
 name: team

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.e2e.world import MODELS, Project, Provider
+from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full

@@ -13,7 +13,12 @@ from tools.tidy import ROOT
 pytestmark = pytest.mark.full
 
 
-def test_the_demo_is_killed_goes_on_and_leaves_a_repository_whose_tests_pass(tmp_path: Path):
+def test_the_demo_is_killed_goes_on_and_leaves_a_repository_whose_tests_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs = tmp_path / "signs"  # with a key that is not here
+    signs.write_text("[commit]\ngpgsign = true\n[gpg]\nprogram = /nonexistent\n[core]\nautocrlf = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(signs))
     done = subprocess.run(
         [sys.executable, "-m", "tools.demo", "--agents", "scripted", "--no-local", "--folder", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
@@ -49,6 +54,6 @@ def test_an_agent_program_that_was_told_what_it_may_have_is_offered_and_asked_fo
         'credentials = ["ANTHROPIC_AUTH_TOKEN"]\n'
     )
     assert demo.a_worker() == ("Claude Code 2.1.7, on your account,", ["--agent-backend", "claude"])
-    assert demo.choose_agents(None) == demo.SCRIPTED  # nobody is at a terminal to be asked
-    assert "Nobody can be asked, so the agents are scripted" in " ".join(capsys.readouterr().out.split())
+    assert demo.choose_agents(None) == demo.SCRIPTED  # there is no terminal
+    assert "Without a terminal the agents are scripted" in " ".join(capsys.readouterr().out.split())
     assert demo.choose_agents("real") == ["--agent-backend", "claude"]

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from fanfold.agents.models.messages import UNKNOWN
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.e2e import processes, team
 from tests.e2e.world import MODELS, Project, Provider, Script
+from tests.provider import Call, Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 

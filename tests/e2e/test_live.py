@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.cli.test_terminal import Terminal
 from tests.e2e import processes
 from tests.e2e.world import MODELS, Project, Provider, Script
+from tests.provider import Call, Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 

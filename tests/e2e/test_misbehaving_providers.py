@@ -9,6 +9,7 @@ A sample runs here, all rows in `make providers`.
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import Any
 from zlib import crc32
@@ -16,8 +17,8 @@ from zlib import crc32
 import pytest
 from msgspec import Struct
 
-from fanfold.testing.provider import Answer, Call, Fault, Raw, RecordedRequest, Reply
 from tests.e2e.world import MODELS, Project, Provider
+from tests.provider import Answer, Call, Fault, Raw, RecordedRequest, Reply
 from tests.sampling import EXAMPLES, SEED
 
 pytestmark = pytest.mark.full
@@ -59,8 +60,9 @@ class Row(Struct, frozen=True, kw_only=True):
     """In the message of the last failed request, or of the error."""
     requests: int = 1
     """How many requests are made for `work` after the kill."""
-    paid: tuple[int, int] | dict[str, tuple[int, int]] = (0, 0)
-    """Tokens beyond those of a provider that behaves, by wire format where they differ."""
+    paid: tuple[int, int] | dict[str, tuple[int, int] | None] | None = (0, 0)
+    """Tokens beyond those of a provider that behaves, by wire format where they differ; None: the server
+    counts none, and more than the length of the request is estimated."""
     output: str | None = None
     """What `work` puts out, where it is not the usual text."""
 
@@ -81,8 +83,9 @@ def refused(answer: Answer, code: str, **more: Any) -> Row:
     return Row(answers=(answer,), always=True, end=FAILED, failed=(code,), code=code, **more)
 
 
-PARTIAL = {"chat": (0, 0), "messages": (10, 1)}
-"""What is counted of a response that broke off: Anthropic reports its input at the start."""
+PARTIAL = {"chat": None, "messages": (10, 2)}
+"""What is counted of a response that broke off: Anthropic reports its input at the start, and its output is
+at least the length of what arrived."""
 ROWS: dict[str, Row] = {
     # Errors with a status
     "500 once": once(Fault("server_error"), code="model.unavailable", says="The server had an error"),
@@ -148,7 +151,10 @@ ROWS: dict[str, Row] = {
     "closed between events": once(Fault("reset"), code="model.broken_off", paid=PARTIAL),
     "closed within an event": once(Fault("cut"), code="model.broken_off", paid=PARTIAL),
     "a truncated stream": once(
-        Fault("truncated", after=4), code="model.broken_off", says="ended in the middle", paid=PARTIAL
+        Fault("truncated", after=4),
+        code="model.broken_off",
+        says="ended in the middle",
+        paid={"chat": None, "messages": (10, 1)},
     ),
     "an event that is no JSON": once(Fault("malformed", after=0), code="model.garbled"),
     "an error in the stream": once(
@@ -178,7 +184,7 @@ ROWS: dict[str, Row] = {
         paid=(40, 20),
     ),
     "half a surrogate pair": Row(answers=(Reply(text="half \ud83d of it"),), output="half \ufffd of it"),
-    "no usage": Row(answers=(Reply(text="WORK done", counted=False),), paid=(-4, -3)),
+    "no usage": Row(answers=(Reply(text="WORK done", counted=False),), paid=None),
     "a refusal": refused(
         Reply(text="I cannot help.", finish="content_filter"),
         "model.content_filter",
@@ -293,11 +299,21 @@ def kill_at(project: Project, provider: Provider, prompt: str, *command: str) ->
 
 
 def check_record(project: Project, row: Row, wire: str, usage: dict[str, Any], turns: int) -> None:
-    """The transcript has every failed request, and what was spent is counted."""
+    """Transcript and log have every failed request, and what was spent is counted."""
     entries = project("transcript", "last", "work", "--json").json["entries"]
     failed = [entry for entry in entries if entry["kind"] == "failed_request"]
     assert [entry["error"]["code"] for entry in failed] == list(row.failed)
+    logged = [
+        event["data"]
+        for event in map(json.loads, project("logs", "last", "--json").out.splitlines())
+        if event["type"] == "session_event"
+    ]
+    assert [one["code"] for one in logged if one["kind"] == "failed_request"] == list(row.failed)
     if failed:
         assert row.says in failed[-1]["error"]["message"]
+        assert "work request failed: " in project("logs", "last").out
     more = row.paid[wire] if isinstance(row.paid, dict) else row.paid
-    assert (usage["input_tokens"], usage["output_tokens"]) == (10 * turns + more[0], 5 * turns + more[1])
+    if more is None:
+        assert 100 < usage["input_tokens"] < 5_000
+    else:
+        assert (usage["input_tokens"], usage["output_tokens"]) == (10 * turns + more[0], 5 * turns + more[1])

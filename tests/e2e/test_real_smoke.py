@@ -9,8 +9,8 @@ import pytest
 
 from fanfold.api import smoke as real_smoke
 from fanfold.cli.main import main
-from fanfold.testing.provider import KEY, Call, Fault, RecordedRequest, Reply
 from tests.e2e.world import MODELS, Done, Project, Provider
+from tests.provider import KEY, Call, Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 

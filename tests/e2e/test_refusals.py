@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanfold.testing.provider import KEY, Fault, RecordedRequest, Reply
 from tests.e2e.world import MODELS, Done, Project, Provider
+from tests.provider import KEY, Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fanfold.testing.provider import Fault, RecordedRequest, Reply
 from tests.e2e import team
 from tests.e2e.world import MODELS, Project, Provider
+from tests.provider import Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 
@@ -47,11 +47,15 @@ def test_three_roles_read_edit_run_and_judge_through_a_429_and_a_broken_stream(p
     assert len(provider.given) == team.RESPONSES
     assert len(provider.asked) == team.RESPONSES + len(faults)
     assert provider.paid_twice() == []
-    # Anthropic's format announces usage at the start of a stream, so what broke off counts too.
-    broken = (2 * Reply().input_tokens, 2) if wire == "messages" else (0, 0)
+    # Two streams broke off. Anthropic's format reports usage at their start; others that began are estimated.
+    least = (2 * Reply().input_tokens, 2) if wire == "messages" else (0, 0)
     given = [reply for _, reply in provider.given]
-    assert result["usage"]["input_tokens"] == broken[0] + sum(reply.input_tokens for reply in given)
-    assert result["usage"]["output_tokens"] == broken[1] + sum(reply.output_tokens for reply in given)
+    broken = (
+        result["usage"]["input_tokens"] - sum(reply.input_tokens for reply in given),
+        result["usage"]["output_tokens"] - sum(reply.output_tokens for reply in given),
+    )
+    assert least[0] <= broken[0] <= 4_000
+    assert least[1] <= broken[1] <= 10
     assert result["usage"]["cost_usd"] is None, "nobody knows what a server of one's own charges"
     changed = {(change["path"], change["kind"]) for change in result["changes"]}
     added = {("notes/plan.md", "added"), ("notes/ran.txt", "added")}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from fanfold.testing.provider import KEY, Answer, RecordedRequest, Reply, ScriptedProvider
+from tests.provider import KEY, Answer, RecordedRequest, Reply, ScriptedProvider
 from tests.work import PATIENCE_S
 
 MODELS = {

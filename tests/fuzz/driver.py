@@ -24,10 +24,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fanfold.api.archives import verify
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
-from fanfold.api.verify import verify
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.state import RUN_TERMINAL, Node

@@ -12,7 +12,7 @@ from fanfold.kernel.commands import Conclude
 from fanfold.kernel.state import COMPLETED
 from fanfold.steps import values
 from fanfold.steps.agent import AgentSteps
-from fanfold.steps.step_type import Outcome
+from fanfold.steps.order import Outcome
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[str, Plant] = {}
@@ -52,7 +52,7 @@ def a_digest_holds_whatever_stands_further_up(patch: pytest.MonkeyPatch) -> None
 
 @planted
 def a_failed_summary_fails_its_phase(patch: pytest.MonkeyPatch) -> None:
-    def as_it_is(_self: Any, _node: Any, _job: Any, outcome: Outcome) -> Outcome:
+    def as_it_is(_self: Any, _job: Any, outcome: Outcome) -> Outcome:
         return outcome
 
     patch.setattr(AgentSteps, "rescue", as_it_is)

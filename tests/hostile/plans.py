@@ -41,6 +41,7 @@ class PlanMaker:
         self._dice = random.Random(seed)
         self.name = f"plan-{seed}"
         self.files: dict[str, str] = {"handlers.py": HANDLERS}
+        self.roles: dict[str, str] = {}
         self.writes: dict[str, Any] = {}
         self._steps: list[dict[str, Any]] = []
         makers = [
@@ -51,6 +52,9 @@ class PlanMaker:
             self._mapped,
             self._called,
             self._set,
+            self._grouped,
+            self._looped,
+            self._role,
         ]
         for number in range(self._dice.randint(2, 5)):
             self._dice.choice(makers)(f"s{number}")
@@ -66,6 +70,12 @@ class PlanMaker:
 
     def put(self, folder: Path) -> None:
         for name, text in self.files.items():
+            (folder / name).write_text(text)
+
+    def put_roles(self, project: Path) -> None:
+        folder = project / ".fanfold" / "agents"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in self.roles.items():
             (folder / name).write_text(text)
 
     def _word(self) -> str:
@@ -114,6 +124,30 @@ class PlanMaker:
         word = json.dumps(self._word())
         self._add(id=name, set={"made": f"{word} + inputs.typed"})
         self._add(id=f"{name}u", depends_on=[name], run=[*PROGRAM, f"{{{{steps.{name}.output.made}}}}"])
+
+    def _grouped(self, name: str) -> None:
+        """A step of the group has the name of a step around it, and a value of its own."""
+        inner = {"id": name, "when": "true", "set": {"made": json.dumps(self._word())}}
+        used = {"id": "u", "depends_on": [name], "run": [*PROGRAM, f"{{{{steps.{name}.output.made}}}}"]}
+        self._add(id=name, set={"made": "'around'"})
+        self._add(id=f"{name}g", depends_on=[name], steps=[inner, used])
+
+    def _looped(self, name: str) -> None:
+        step = {"id": "in", "run": [*PROGRAM, self._text()], "env": {"V_A": self._word()}}
+        self._add(id=name, repeat={"max_iterations": 2, "until": "iteration == 2"}, steps=[step])
+
+    def _role(self, name: str) -> None:
+        """A role with effects of its own. A script replaces its agent here, so they do not happen."""
+        lines = [
+            f'name = "{self.name}-{name}"',
+            'description = "Reads"',
+            'developer_instructions = "Read."',
+            f"network = {json.dumps(self._dice.random() < 0.5)}",
+            f'mcp_servers = {{own = {{command = "python3", args = {json.dumps(["-c", self._word()])}}}}}',
+            f'pipeline = [{{tool = "run_command", args = {{argv = {json.dumps(["echo", self._word()])}}}}}]',
+        ]
+        self.roles[f"{self.name}-{name}.toml"] = "\n".join(lines) + "\n"
+        self._add(id=name, agent=f"{self.name}-{name}", prompt="p", posture="read_only")
 
 
 def forty() -> Iterator[PlanMaker]:

@@ -13,6 +13,7 @@ import pytest
 
 from fanfold.workspace.sandbox import detect
 from tests.hostile.attempt import Attempt, carry_out
+from tests.hostile.attempts.ignored import ATTEMPTS as IGNORED
 from tests.hostile.attempts.local_user import ATTEMPTS as LOCAL_USER
 from tests.hostile.attempts.model import ATTEMPTS as MODEL
 from tests.hostile.attempts.recipe import ATTEMPTS as RECIPE
@@ -34,6 +35,7 @@ ATTACKERS: dict[str, tuple[Attempt, ...]] = {
     "server or page": SERVER,
     "local user": LOCAL_USER,
     "shared program": SHARED,
+    "program in ignored folders": IGNORED,
 }
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 LEVELS = ("bubblewrap", "landlock")

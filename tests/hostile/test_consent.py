@@ -12,11 +12,12 @@ from typing import Any, cast
 import pytest
 
 from fanfold.agents.permissions import Action
-from fanfold.api.permission import Options, RunConsent
+from fanfold.api.permission import RunConsent
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
 from fanfold.api.run_documents import run_document
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import Options
 from fanfold.api.start import start, start_consent
 from fanfold.api.tools import Form, FormAnswer, permit_by_forms
 from fanfold.cli.questions import ask_permission
@@ -79,7 +80,7 @@ def unbroken(shown: str) -> list[str]:
     for row in shown.splitlines():
         if numbered := re.match(r" {2,}\d+\. (.*)", row):
             effects.append(numbered[1])
-        elif barred := re.match(r" +│ (.*)", row):
+        elif barred := re.match(r" {3,}│ (.*)", row):  # with two spaces, it continues a total
             effects[-1:] = [effects[-1] + barred[1]] if effects else [barred[1]]
     return effects
 
@@ -107,7 +108,7 @@ class _Opened:
 
 
 def on_the_console(project: Project, name: str, inputs: dict[str, JSON]) -> list[str]:
-    desk = cast(AppState, _Opened(project))
+    desk = cast("AppState", _Opened(project))
     return foresee(desk, RecipeQuery(name=name), DryRunBody(inputs=inputs, scripted=True)).needs
 
 
@@ -121,6 +122,7 @@ def test_every_surface_lists_the_same_effects(
 ) -> None:
     made.put(project.folder / ".fanfold" / "workflows")
     made.put(project.folder)
+    made.put_roles(project.folder)
     plan = check_recipe(project, f"{made.name}.yaml", scripted=True).runnable()
     asked = consent(project, plan, made.inputs, script=made.script)
     request = asked.request
@@ -138,9 +140,18 @@ def test_every_surface_lists_the_same_effects(
 
 
 def predicted(asked: RunConsent) -> set[str]:
-    """Each effect as what it will be seen to have done."""
+    """Each effect as what it will be seen to have done.
+
+    Effects of a role are those of its agent, and a script takes its place.
+    """
     found: set[str] = set()
     for effect in asked.effects:
+        if effect.who.startswith("role "):
+            continue
+        if given := re.search(r"\nwhere (\w+) gives made = (.*)", effect.what):
+            text = effect.what[: given.start()].replace(f"{{{{steps.{given[1]}.output.made}}}}", PLACED)
+            found.add(_command(text, json.loads(given[2])))
+            continue
         rows = effect.what.split("\nwhere item is each of ")
         items = json.loads(rows[1]) if len(rows) > 1 else [None]
         for item in items:
@@ -195,6 +206,7 @@ def _encoded(value: JSON) -> str:
 @pytest.mark.parametrize("made", EXECUTED, ids=lambda made: made.name)
 def test_the_list_is_what_the_executor_does(project: Project, made: PlanMaker) -> None:
     made.put(project.folder)
+    made.put_roles(project.folder)
     plan = check_recipe(project, f"{made.name}.yaml", scripted=True).runnable()
     asked = consent(project, plan, made.inputs, script=made.script)
 

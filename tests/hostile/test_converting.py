@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.api.recipe_files import convert_file
+from fanfold.api.authoring import convert_file
 from fanfold.wiring import wire
 
 SECRET = "the-secret-of-the-user"

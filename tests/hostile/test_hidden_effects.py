@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
+from fanfold.api.run_options import Options
 from fanfold.api.start import check_functions, start_consent
 from fanfold.errors import FanfoldError
 from fanfold.language.consent import ConsentRequest, pages_of, rows_of
@@ -241,7 +241,7 @@ HIDDEN = [
             {"id": "s", "ask": "Which?", "default": EVIL, "timeout": "1s"},
             *run("sh", "-c", "{{steps.s.output}}", depends_on=["s"]),
         ],
-        (EVIL, "if nobody answers"),
+        (EVIL, "if no person answers"),
     ),
     Hidden(
         "behind the choice of an approval that nobody answers",
@@ -249,7 +249,7 @@ HIDDEN = [
             {"id": "s", "approve": "Which?", "choices": [EVIL, "no"], "default": EVIL, "timeout": "1s"},
             *run("sh", "-c", "{{steps.s.output.decision}}", depends_on=["s"]),
         ],
-        (EVIL, "if nobody answers"),
+        (EVIL, "if no person answers"),
     ),
     Hidden(
         "behind what a called recipe gives",

@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.agents.role import Role
 from fanfold.agents.tools.mcp_servers import LentEnvironment, declare_server, read_server
-from fanfold.api.effects import role_effects
+from fanfold.api.permission import role_effects
 from tests.hostile.test_state import World
 
 

@@ -44,6 +44,10 @@ ARGUMENTS = {
     "serve": [],
     "chat": ["hello"],
     "plan": ["do this", "--save", "this"],
+    "schedule": ["list"],
+    "compare": ["last", "last"],
+    "cluster": ["status"],
+    "worker": [],
 }
 WITHOUT_PROJECT = {"state", "models", "smoke", "init", "schema", "completion", "doctor"}
 """Commands that decide about state, tell of it, or have nothing to do with that of this project."""

@@ -23,6 +23,7 @@ from fanfold.kernel.events import (
     CancelRequested,
     Envelope,
     Event,
+    ExecutionRef,
     Failure,
     LimitsRaised,
     PauseRequested,
@@ -47,7 +48,8 @@ from fanfold.kernel.open_runs import comes_after
 from fanfold.kernel.plan import GroupAction, Limits, Plan, Repeat, Step, WorkflowAction
 from fanfold.kernel.state import Node, State
 from fanfold.kernel.transitions import create_state, evolve, find_node, fold, mark_late
-from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody, FunctionBody
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
+from fanfold.steps.function import FunctionBody
 
 Answer = Callable[[Evaluate], Any]
 
@@ -158,9 +160,12 @@ class Drive:
         self.at = max(self.at, due)
         self.report_run(TimerFired())
 
-    def resume(self, raised: LimitsRaised | None = None) -> None:
+    def resume(self, raised: LimitsRaised | None = None, continues: tuple[str, ...] = ()) -> None:
+        """Resume with a new owner; `continues` names the steps whose process survived."""
         self.epoch += 1
-        self.report_run(RunResumed(self.epoch, raised))
+        kept = [self.node(path) for path in continues]
+        refs = tuple(ExecutionRef(node.run.id, node.path, node.attempt, node.execution) for node in kept)
+        self.report_run(RunResumed(self.epoch, raised, continues=refs))
 
     def crash(self) -> None:
         """Forget everything but the log."""

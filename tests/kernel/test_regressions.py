@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from fanfold.kernel.events import Failure, LimitsRaised, StepEvent, Usage
+from fanfold.kernel.events import Failure, LimitsRaised, Payment, StepEvent, Usage, WaitOpened
 from fanfold.kernel.plan import Budget, Limits, RetryPolicy, Step
-from fanfold.language.leaf_steps import AgentBody, DeliverBody, EndBody
+from fanfold.language.leaf_steps import AgentBody
+from fanfold.steps.deliver import DeliverBody
+from fanfold.steps.set_and_end import EndBody
 from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
 
 TRIED_AGAIN = RetryPolicy(attempts=3, backoff_ms=100, on=("timeout", "transport"))
@@ -163,3 +165,31 @@ def test_a_run_that_is_stopped_by_an_end_step_that_failed_is_not_completed():
     run = Drive(plan(agent("a"), ends), values={"e": Failure("agent", "expression.failed")})
     run.report("a", "cancelled")
     assert run.status() == "failed"
+
+
+def test_a_deferred_retry_keeps_the_payments_of_the_attempt_before_it():
+    """A late report of that attempt counts only what exceeds its payments."""
+    run = Drive(plan(agent("a", retry=TRIED_AGAIN)))
+    run.report_run(Payment(step="a", attempt=1, usage=Usage(25, 5, 19)))
+    run.report("a", "failed", error=Failure("transport", "connection.reset"), usage=Usage(37, 5, 25))
+    run.values["a"] = StepEvent("a", "held", 2, 1, reason="another run writes its files")
+    run.wake()
+    assert run.status("a") == "waiting"
+    run.report("a", attempt=1, execution=1, usage=Usage(27, 5, 20))
+    assert run.state.ledger.spent_tokens == 30 + (42 - 30) + (32 - 30)
+
+
+def test_a_run_whose_probe_is_over_budget_pauses_although_steps_wait_for_the_probe():
+    names = "a", "b", "c"
+    run = Drive(
+        plan(function("x"), *(agent(name, "x", retry=TRIED_AGAIN) for name in names)), budget_tokens=100
+    )
+    run.report_run(WaitOpened(subject="provider", reason="outage", until=run.at + 1_000, probes=True))
+    run.values |= {name: StepEvent(name, "deferred", reason="provider") for name in names}
+    run.complete("x")
+    run.values.clear()
+    run.wake()
+    assert run.running() == ["a"]
+    run.report("a", "timed_out", usage=Usage(200, 0, 0))
+    run.wake()
+    assert run.status() == "paused"

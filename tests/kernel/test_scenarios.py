@@ -6,9 +6,9 @@ import pytest
 
 from fanfold.errors import BugError
 from fanfold.kernel.decide import is_waiting, next_timer
-from fanfold.kernel.events import Event, Failure, LimitsRaised, RunResumed, StepEvent, Usage
+from fanfold.kernel.events import Event, ExecutionRef, Failure, LimitsRaised, RunResumed, StepEvent, Usage
 from fanfold.kernel.explain import explain
-from fanfold.kernel.plan import Budget, Limits, RetryPolicy
+from fanfold.kernel.plan import Budget, Limits, Plan, RetryPolicy
 from fanfold.kernel.transitions import evolve
 from tests.kernel.drive import Drive, agent, approval, call, command, function, group, plan, repeat
 
@@ -493,6 +493,54 @@ def test_a_result_of_a_lost_execution_is_recorded_as_late_and_not_applied() -> N
     run.report("a", "failed", error=Failure("agent", "x"))
     assert run.status() == "completed"
     assert run.state.late == 2
+
+
+def test_an_execution_that_continues_under_a_new_owner_is_not_started_again() -> None:
+    run = Drive(plan(agent("a"), agent("b"), agent("c", "a", "b")))
+    run.crash()
+    run.resume(continues=("a",))
+    assert run.running() == ["a", "b"]
+    assert (run.node("a").execution, run.node("b").execution) == (1, 2)
+    run.report("a", "completed", execution=1)
+    run.complete("b")
+    assert run.running() == ["c"]
+
+
+def test_a_cancelled_execution_that_continues_is_stopped_again_and_ends_the_run() -> None:
+    run = Drive(plan(agent("a")))
+    run.cancel()
+    run.crash()
+    run.resume(continues=("a",))
+    assert run.status() == "running"
+    assert sum(b'"stopping"' in line for line in run.lines) == 2
+    run.report("a", "cancelled", execution=1)
+    assert run.status() == "cancelled"
+
+
+def test_an_execution_that_was_paused_continues_without_the_pause() -> None:
+    run = Drive(plan(agent("a"), agent("b", "a")))
+    run.pause()
+    run.crash()
+    run.resume(continues=("a",))
+    run.report("a", "interrupted", execution=1)
+    assert (run.running(), run.node("a").execution) == (["a"], 2)
+
+
+def test_a_child_of_an_open_run_that_continues_is_not_interrupted() -> None:
+    run = Drive(Plan(name="hand", open=True, steps=()))
+    run.add(agent("a"))
+    run.add(agent("b"))
+    run.crash()
+    run.resume(continues=("b",))
+    assert (run.status("a"), run.status("b")) == ("waiting", "running")
+
+
+@pytest.mark.parametrize("status", ["completed", "interrupted"])
+def test_an_execution_that_has_ended_cannot_continue(status: str) -> None:
+    run = Drive(plan(agent("a"), agent("b")))
+    run.report("a", status, execution=1)
+    with pytest.raises(BugError, match="that could continue"):
+        run.report_run(RunResumed(2, continues=(ExecutionRef("r", "a", 1, 1),)))
 
 
 def test_an_event_that_fits_no_transition_is_refused() -> None:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from fanfold.api.chats import ChatTurn, open_chat, resume_chat
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.errors import NotFoundError
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened

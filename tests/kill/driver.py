@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from fanfold.api.ownership import OwnedRun, own
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.run_handle import leave
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.engine.requests import AnswerRequest
 from fanfold.language.compile import compile_recipe

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.archives import verify
 from fanfold.api.changes import undo
-from fanfold.api.verify import verify
 from fanfold.wiring import wire
 from tests.kill.chatting import SAID
 from tests.work import PATIENCE_S

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.api.permission import Options
+from fanfold.api.archives import verify
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
-from fanfold.api.verify import verify
 from fanfold.language.builder import Recipe
 from fanfold.wiring import wire
 from tests.kill.claimant import EXPIRY_S

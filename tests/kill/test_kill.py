@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fanfold.api.archives import verify
 from fanfold.api.run_documents import run_document
-from fanfold.api.verify import verify
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.state import COMPLETED
 from tests.dying_store import KeyedStore, claimed

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from msgspec import to_builtins
 
-from fanfold.api.permission import Options
+from fanfold.api.agents import find_role
+from fanfold.api.archives import verify
 from fanfold.api.project import Project
-from fanfold.api.roles import find_role
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import Task, list_subagents, make_step
-from fanfold.api.verify import verify
 from fanfold.engine.children import AddRequest, InputRequest, ResumeRequest
 from fanfold.engine.requests import RunRequest, to_row
 from fanfold.kernel.plan import Plan

@@ -54,7 +54,7 @@ def test_the_first_rule_that_matches_chooses(tmp_path, environment, local, model
         ({**SERVER, **OPENAI}, READY, "model.unnamed", "FANFOLD_MODEL=openai:NAME"),
         ({"FANFOLD_MODEL": "openai:x"}, READY, "model.no_key", "set OPENAI_API_KEY"),
         ({**OPENAI, "FANFOLD_MODEL": "claude-x"}, READY, "model.no_key", "set ANTHROPIC_API_KEY"),
-        ({"FANFOLD_MODEL": "mistral:x"}, READY, "model.unknown_provider", "provider:name"),
+        ({"FANFOLD_MODEL": "acme:x"}, READY, "model.unknown_provider", "provider:name"),
         ({"FANFOLD_MODEL": "local:smollm2"}, NOTHING, "local.not_installed", "pip install"),
         ({"FANFOLD_MODEL": "local:smollm2"}, BARE, "local.not_pulled", "fanfold models pull"),
     ],

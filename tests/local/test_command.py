@@ -65,7 +65,7 @@ def test_a_key_is_known_to_be_set_and_never_shown(models: Run):
     keys["OPENAI_BASE_URL"] = "http://someone:canary-3@127.0.0.1:9/v1?token=canary-4"
     document = overview(models, **keys, FANFOLD_MODEL="openai:x")
     assert document["default"] == {"model": "openai:x", "provider": "openai", "why": "FANFOLD_MODEL says so"}
-    assert [one["key_set"] for one in document["providers"]] == [True, True]
+    assert [one["key_set"] for one in document["providers"][:2]] == [True, True]
     assert document["providers"][0]["base_url"] == "http://127.0.0.1:9/v1"
     status, out, err = models("list")
     assert (status, "OPENAI_API_KEY is set" in out) == (0, True)

@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.server.mcp import http_endpoint
 from fanfold.wiring import make_mcp_server
 from tests.tools.conftest import SCRIPT, opened, project

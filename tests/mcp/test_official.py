@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fanfold.api import subagents
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.subagents import Task
 from fanfold.api.tool_registry import TOOLS
 from fanfold.wiring import make_mcp_server, wire

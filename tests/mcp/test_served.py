@@ -14,7 +14,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import Answers, cli, running, use

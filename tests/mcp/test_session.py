@@ -12,7 +12,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.tool_registry import TOOLS
 from fanfold.wiring import make_mcp_server
 from tests.mcp.conftest import ERAS, connected, stdio

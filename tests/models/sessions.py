@@ -16,7 +16,7 @@ from fanfold.agents.models.connections import Connections
 from fanfold.agents.models.requests import Patience
 from fanfold.agents.models.session import ModelBackend
 from fanfold.agents.providers import PROVIDERS, Access, Provider, Rate
-from fanfold.testing.provider import KEY, Script, ScriptedProvider
+from tests.provider import KEY, Script, ScriptedProvider
 from tests.session_requests import session_request
 from tests.work import PATIENCE_S
 
@@ -51,7 +51,9 @@ class Recorder:
         self._stop_at = stop_at
 
     async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
-        waits = isinstance(entry, QueuedRequest) or (isinstance(entry, FailedRequest) and entry.usage is None)
+        waits = isinstance(entry, QueuedRequest) or (
+            isinstance(entry, FailedRequest) and (entry.usage is None or entry.kind == "cancelled")
+        )
         assert not may_wait or waits, "it was paid for"
         self.entries.append(entry)
         if len(self.entries) == self._stop_at:

@@ -4,8 +4,8 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import Compaction, UserInput
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.models.sessions import MODELS, play, request
+from tests.provider import Call, Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 

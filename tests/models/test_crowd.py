@@ -10,8 +10,8 @@ import pytest
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.models.requests import Patience
 from fanfold.agents.models.session import ModelBackend
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.models.sessions import MODELS, Recorder, access, request, world
+from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.sampling import examples
 
 pytestmark = pytest.mark.full

@@ -11,10 +11,8 @@ from fanfold.agents.entries import (
     Compaction,
     FailedRequest,
     Fallback,
-    Queued,
     QueuedRequest,
     Response,
-    Retrying,
     UserInput,
 )
 from fanfold.agents.models.connections import Connections, Throttle
@@ -22,8 +20,8 @@ from fanfold.agents.models.requests import Patience
 from fanfold.agents.models.session import ModelBackend
 from fanfold.agents.providers import Access
 from fanfold.kernel.events import Failure
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.models.sessions import MODELS, Killed, Recorder, access, play, request, world
+from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full
@@ -68,8 +66,7 @@ def test_a_stall_ends_as_a_timeout_and_is_tried_again(model):
     async def scene(here):
         result = await here.run(request(model=model))
         assert result.output == "here I am"
-        retries = [news for news in here.recorder.shown if isinstance(news, Retrying)]
-        assert [news.kind for news in retries] == ["timeout"]
+        assert [failed.kind for failed in here.recorder.of(FailedRequest)] == ["timeout"]
 
     play([Fault("stall", after=5), Reply(text="here I am")], scene, stall_s=0.2)
 
@@ -85,7 +82,7 @@ def test_a_provider_asks_everybody_to_wait_and_everybody_does():
     play([Fault("rate_limit", retry_after_s=waited), Reply(text="ok")], scene)
 
 
-def test_a_request_that_waits_until_the_provider_takes_it_is_shown_and_recorded():
+def test_a_request_that_waits_until_the_provider_takes_it_is_recorded():
     async def scene(here):
         here.backend = ModelBackend(
             access(here.provider.url), connections=Connections(access(here.provider.url), max_in_flight=1)
@@ -99,7 +96,6 @@ def test_a_request_that_waits_until_the_provider_takes_it_is_shown_and_recorded(
         assert first.of(QueuedRequest) == []
         (queued,) = second.of(QueuedRequest)
         assert queued.message == "waits for a slot of the provider, 1 requests ahead"
-        assert [news for news in second.shown if isinstance(news, Queued)] == [Queued(0.0, 1)]
 
     play(lambda _: Reply(text="slow", pause_s=0.3), scene)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.models.messages import UNKNOWN
-from fanfold.testing.provider import Call, RecordedRequest, Reply, ScriptedProvider
+from tests.provider import Call, RecordedRequest, Reply, ScriptedProvider
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.testing.provider import Reply
 from tests.models.sessions import MODELS, play, request
+from tests.provider import Reply
 
 
 @pytest.mark.full

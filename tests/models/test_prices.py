@@ -1,5 +1,8 @@
 """What sessions cost: known, or None."""
 
+import asyncio
+import json
+
 import pytest
 from msgspec.structs import replace
 
@@ -8,8 +11,8 @@ from fanfold.agents.entries import FailedRequest
 from fanfold.agents.models.connections import list_price
 from fanfold.agents.providers import PROVIDERS, Rate
 from fanfold.kernel.events import Usage
-from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import MODELS, play, request
+from tests.provider import Call, Reply
 
 
 @pytest.mark.full
@@ -110,7 +113,9 @@ def test_an_answer_without_usage_is_taken_and_what_it_cost_is_estimated(model):
     async def scene(here):
         result = await here.run(request(model=model, prompt="a" * 400))
         assert result.output == "b" * 80
-        assert result.usage == Usage(100, 20, None)
+        whole = len(json.dumps(here.provider.asked[0].body))  # instructions and tools are input too
+        assert whole / 8 < result.usage.input_tokens < whole / 2
+        assert (result.usage.output_tokens, result.usage.micro_usd) == (20, None)
 
     play([Reply(text="b" * 80, counted=False)], scene)
 
@@ -139,3 +144,25 @@ def test_half_a_character_in_an_answer_is_replaced_and_nothing_is_lost(model):
         assert result.usage == Usage(20, 10, None)
 
     play([Reply(calls=(Call("list_files", {"path": half}),)), Reply(text=f"a {half} b")], scene)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", MODELS)
+def test_a_request_that_is_stopped_in_the_middle_of_its_response_keeps_what_it_cost(model):
+    async def scene(here):
+        begun = asyncio.Event()
+        work = here.backend.run(request(model=model), here.recorder.record, lambda _words: begun.set())
+        running = asyncio.create_task(work)
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        (stopped,) = here.recorder.of(FailedRequest)
+        assert (stopped.kind, stopped.code, stopped.next_at) == ("cancelled", "model.stopped", 0)
+        assert stopped.usage is not None
+        if model.startswith("anthropic:"):  # reports its input at the start
+            assert stopped.usage.input_tokens == 10
+        else:
+            assert stopped.usage.input_tokens > 100
+
+    play([Reply(text="some words and more", pause_s=0.3)], scene)

@@ -5,8 +5,8 @@ import pytest
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.models.messages import INTERRUPTED, UNKNOWN
-from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
+from tests.provider import Call, RecordedRequest, Reply, answer_with
 
 pytestmark = pytest.mark.full
 

@@ -6,8 +6,8 @@ from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import UserInput
 from fanfold.agents.providers import Access
 from fanfold.agents.redaction import MARK, Redactor
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.models.sessions import MODELS, Recorder, play, request
+from tests.provider import Call, Fault, RecordedRequest, Reply
 
 pytestmark = pytest.mark.full
 

@@ -5,15 +5,15 @@ import logging
 
 import pytest
 
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.agents.entries import ToolResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Stage
 from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.errors import BugError, FanfoldError, WorldError
-from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import play, request
+from tests.provider import Call, Reply
 
 pytestmark = pytest.mark.full
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fanfold.agents.entries import TextDelta
-from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.models.sessions import MODELS, play, request
+from tests.provider import Call, RecordedRequest, Reply, answer_with
 
 pytestmark = pytest.mark.full
 

@@ -138,7 +138,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_failed_summary_fails_its_phase": Mutant(
         "a fold falls back to an extract, with a warning",
-        Edit("steps/agent.py", 'if job.said.purpose != "fold" or', 'if job.said.purpose == "fold" or'),
+        Edit("steps/agent.py", 'settings.purpose != "fold" or', 'settings.purpose == "fold" or'),
         (
             "tests/runtime/test_digests.py::test_a_summarizer_that_fails_leaves_an_extract_and_a_warning",
             "tests.fuzz.driver --seed 1 --count 60",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.files import PublishedFiles
 from fanfold.kernel.plan import JSON
 from fanfold.steps.published import publish_phase

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from fanfold.agents.entries import Response
+from fanfold.api.archives import verify
 from fanfold.api.history import transcript
-from fanfold.api.permission import Options
 from fanfold.api.report import executive_report
 from fanfold.api.result import Result
-from fanfold.api.verify import verify
+from fanfold.api.run_options import Options
 from fanfold.sessions.log import read_entries
 from fanfold.steps.ids import session_id
 from fanfold.steps.phases import WINDOW_CHARS, pack, show
@@ -149,7 +149,7 @@ def test_a_fast_model_that_is_down_leaves_an_extract_that_says_so(tmp_path: Path
     result = wide(tmp_path, 500, {"look/fold/part[*]": down, "look/fold": down})
     assert result.status == "completed"
     summary = result.steps["look"].output["summary"]
-    assert summary.startswith("(Extract of the outputs; nobody could sum them up.)")
+    assert summary.startswith("(Extract of the outputs; they could not be summarized.)")
     assert len(summary) < 2_000
     report = checked_report(tmp_path, result)
     assert "connection refused" in report

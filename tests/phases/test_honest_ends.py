@@ -14,9 +14,9 @@ import pytest
 
 from fanfold.api.explain import explain_run
 from fanfold.api.history import transcript
-from fanfold.api.permission import Options
 from fanfold.api.report import executive_report
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.steps.values import FEEDBACK_CHARS
 from fanfold.wiring import wire
 from tests.runtime.running import client, run

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fanfold.api.intent_patterns import MAX_CHARS, PATTERNS, IntentPattern, judge
+from fanfold.api.intent_patterns import MAX_CHARS, PATTERNS, IntentPattern, Suitability, judge
 from fanfold.api.planning import workflow_suitable
-from fanfold.api.recipe_documents import Suitability
-from fanfold.testing.provider import Fault, Reply, answer_with
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
+from tests.provider import Fault, Reply, answer_with
 from tests.work import patience
 
 REQUESTS = yaml.safe_load((Path(__file__).parent / "requests.yaml").read_text())

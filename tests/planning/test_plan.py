@@ -11,8 +11,8 @@ import pytest
 from fanfold.agents.local.weights import RELEASE, models_folder
 from fanfold.api.intent_patterns import kind_of
 from fanfold.cli.main import main
-from fanfold.testing.provider import Call, RecordedRequest, Reply, answer_with
 from tests.e2e.world import Provider
+from tests.provider import Call, RecordedRequest, Reply, answer_with
 
 pytestmark = pytest.mark.full
 

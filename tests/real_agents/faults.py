@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fanfold.testing.provider import Fault, RecordedRequest
+from tests.provider import Fault, RecordedRequest
 
 
 def fault_for(asked: RecordedRequest, folder: Path) -> Fault | None:

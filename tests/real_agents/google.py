@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, RequestMessage
+from tests.provider import Call, Fault, RecordedRequest, Reply, RequestMessage
 
 Answer = Callable[[RecordedRequest], Any]
 

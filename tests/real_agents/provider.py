@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply, ScriptedProvider
+from fanfold.steps.agent import GO_ON
+from tests.provider import Call, Fault, RecordedRequest, Reply, ScriptedProvider
 from tests.real_agents.faults import fault_for
 from tests.real_agents.google import serve_google
 
@@ -79,6 +80,8 @@ def answer(asked: RecordedRequest, folder: Path) -> Reply | None:
     task = json.loads(_TASK.findall(asked.messages[told[-1]].text)[-1])
     since = asked.messages[told[-1] :]
     acts = task.get("acts", [])
+    again = [i for i, heard in enumerate(since) if i and heard.role == "user" and GO_ON in heard.text]
+    since = since[again[-1] :] if again else since  # the files are gone
     asked_to = [i for i, heard in enumerate(since) if i and heard.role == "user" and CORRECTED in heard.text]
     if asked_to:
         since, acts = since[asked_to[-1] :], [task["undo"]]

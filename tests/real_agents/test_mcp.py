@@ -58,6 +58,22 @@ def ask(world: RealWorld, name: str, prompt: str) -> subprocess.CompletedProcess
     )
 
 
+def described(world: RealWorld) -> int:
+    """How many bytes Fanfold's tools take in the requests of an agent, at most."""
+
+    def inside(value: object) -> list[object]:
+        if isinstance(value, list):
+            return [found for one in value for found in inside(one)]
+        if not isinstance(value, dict):
+            return []
+        if "fanfold" in str(value.get("name", "")):
+            return [value]
+        return [found for one in value.values() for found in inside(one)]
+
+    offers = [inside(one["body"].get("tools", [])) for one in world.asked()]
+    return max(len(json.dumps(one, separators=(",", ":"))) for one in offers)
+
+
 @pytest.mark.parametrize("name", WANTED)
 def test_a_real_agent_runs_a_workflow_and_hears_the_report(world, name):
     if not (CACHE / name).exists():
@@ -98,8 +114,25 @@ def test_after_install_alone_an_agent_starts_a_workflow_whose_agents_are_its_own
     session = world.fanfold("transcript", "last", "a")
     begun = [one["name"] for one in session["entries"] if one["kind"] == "agent"]
     assert begun[0].split()[0] == name
+    note(seen, name, "tools_bytes", str(described(world)))
+    assert 0 < described(world) < 12_000, "with what the client adds: instructions, an argument of its own"
     offered = [json.dumps(one["body"]) for one in world.asked()]
     workers = [text for text in offered if "It is made." in text and "reported" not in text]
     assert workers
     assert not any("save_workflow" in text for text in workers), "its tools are for a person's own session"
     note(seen, name, "mcp", "yes")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_model_without_a_person_reads_that_no_person_could_be_asked(world, name):
+    if not (CACHE / name).exists():
+        pytest.skip(f"needs {name}: make agents-test with a network")
+    (world.project / ".fanfold" / "workflows").mkdir()
+    (world.project / ".fanfold" / "workflows" / "two-looks.yaml").write_text(RECIPE)
+    (world.project / "script.yaml").write_text("default: owls found by {{step}}\n")
+    world.fanfold("mcp", "install", name, "--script", "script.yaml")
+    asked = {"name": "two-looks", "inputs": {"topic": "owls"}}
+    ask(world, name, task({"mcp": "run_workflow", "args": asked}, say="reported"))
+    read = json.dumps([one["body"] for one in world.asked()])
+    assert "no person could be asked" in read
+    assert "the user does not want" not in read

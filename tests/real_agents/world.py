@@ -14,7 +14,7 @@ from tests.real_agents.provider import KEY
 
 CACHE = Path(os.environ.get("AGENTS_CACHE", Path.home() / ".cache" / "fanfold" / "agents"))
 SEEN = Path(__file__).parent / "seen.json"
-WAIT_S = 240
+WAIT_S = 600
 COMMANDS = ("claude", "codex", "opencode", "copilot", "goose", "qwen", "gemini")
 SPEAKING = tuple(f"{name}-acp" for name in COMMANDS)
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"

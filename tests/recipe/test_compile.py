@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.api.recipe_files import apply_fixes
+from fanfold.api.authoring import apply_fixes
 from fanfold.kernel.plan import EVERYTHING, Constant, GroupAction, Plan, Ref, RetryPolicy, Step, Template
 from fanfold.language.compile import compile_recipe
 from fanfold.language.draft import Ceilings, CompileContext
-from fanfold.language.leaf_steps import AgentBody, CommandBody
-from fanfold.language.step_grammar import read_body
+from fanfold.language.leaf_steps import AgentBody, CommandBody, read_body
 from tests.recipe.known import codes, compile_text, surroundings
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import JSON
-from fanfold.language.expression_functions import FUNCTIONS
+from fanfold.language.expression_work import FUNCTIONS
 from fanfold.language.expressions import Reference, check_expression, evaluate
 from fanfold.language.template import ExpressionError
 from tests.work import count_calls, patience

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanfold.kernel.plan import GroupAction, Plan, Repeat, RetryPolicy, Step
-from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
-from fanfold.language.step_grammar import read_body
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody, read_body
 from tests.recipe.known import codes, compile_text
 
 TASKS = (

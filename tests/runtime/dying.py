@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.language.compile import compile_recipe
+from fanfold.language.inputs import bind_inputs
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
 from tests.dying_store import DyingStore, claimed, opened
@@ -48,7 +49,7 @@ async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
         assert plan is not None
         script = (folder / "script.yaml").read_text()
         inputs = json.loads(file.read_text()) if (file := folder / "inputs.json").exists() else {}
-        owned = create(project, plan, inputs, Options(permission="auto", script=script))
+        owned = create(project, plan, bind_inputs(plan, inputs), Options(permission="auto", script=script))
     else:
         owned = own(project, root)
     tree = owned.tree

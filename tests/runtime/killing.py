@@ -14,8 +14,8 @@ import msgspec
 from msgspec import UNSET
 
 from fanfold.agents.entries import Response
+from fanfold.api.archives import verify
 from fanfold.api.run_documents import run_document
-from fanfold.api.verify import verify
 from fanfold.engine.run_tree import RunTree
 from fanfold.sessions.log import read_entries
 from tests.dying_store import KeyedStore

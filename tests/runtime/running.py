@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from fanfold.agents.providers import PROVIDERS, Provider
 from fanfold.api.client import Client
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.kernel.plan import Plan
 from fanfold.language.compile import compile_recipe
 from fanfold.wiring import wire

@@ -16,8 +16,8 @@ from fanfold.agents.entries import Response
 from fanfold.api.client import Client
 from fanfold.api.display import RunRow
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.result import Result, to_result
+from fanfold.api.run_options import Options
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import LimitsRaised
 from fanfold.language.diagnostics import FileRefused

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.result import Result, to_result
+from fanfold.api.run_options import Options
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, LimitsRaised, Usage
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan
+from tests.provider import Reply
 from tests.runtime.running import HERE, client
 from tests.work import PATIENCE_S
 

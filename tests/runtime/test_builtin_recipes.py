@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from fanfold.api.archives import verify
 from fanfold.api.client import Client
-from fanfold.api.permission import Options
 from fanfold.api.report import executive_report
 from fanfold.api.result import Result
-from fanfold.api.verify import verify
+from fanfold.api.run_options import Options
 from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
 from fanfold.language.compile import compile_recipe
 from fanfold.wiring import BUILT_IN_RECIPES, wire

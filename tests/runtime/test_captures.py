@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 
 from fanfold.agents.entries import UserInput
 from fanfold.api import subagents
-from fanfold.api.capture import CaptureResult, capture
+from fanfold.api.authoring import CaptureResult, capture
 from fanfold.api.client import Client
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
 from fanfold.api.subagents import Task
 from fanfold.kernel.state import LEAF

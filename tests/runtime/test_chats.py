@@ -12,18 +12,18 @@ import pytest
 from msgspec import structs
 
 from fanfold.agents.entries import ToolResult, UserInput
+from fanfold.api.archives import verify
 from fanfold.api.chats import Chat, lead_turns, open_chat, resume_chat
-from fanfold.api.permission import Options
+from fanfold.api.intent_patterns import Suitability
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import Suitability
 from fanfold.api.run_handle import pause
-from fanfold.api.verify import verify
+from fanfold.api.run_options import Options
 from fanfold.errors import FanfoldError
 from fanfold.sessions.log import read_entries
 from fanfold.steps.records import session_of
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from fanfold.wiring import wire
 from tests.e2e.world import MODELS, Provider
+from tests.provider import Call, Fault, RecordedRequest, Reply
 from tests.work import PATIENCE_S
 
 Story = Callable[[Chat], Coroutine[Any, Any, None]]
@@ -296,3 +296,20 @@ default: fine
         assert "a.txt (w, merged)" in report
 
     play(opened, story, Options(permission="auto", script=script))
+
+
+@pytest.mark.full
+def test_a_plan_that_failed_is_counted_with_the_chat(project: Any) -> None:
+    script = """
+steps:
+  lead: {output: done, tool_calls: [{tool: plan_workflow, args: {task: "Audit every package, then fix it"}}]}
+  draft: {fail: {class: agent, message: no draft}, usage: {input_tokens: 100, output_tokens: 7}}
+default: fine
+"""
+
+    async def story(chat: Chat) -> None:
+        await chat.say("Audit every package, then fix it.", Suitability(True, "phases", "patterns"))
+        assert len(chat.runs()) == 1, heard(chat)
+        assert chat.usage().input_tokens >= 100
+
+    play(project({}), story, Options(permission="auto", script=script))

@@ -10,9 +10,9 @@ import pytest
 from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.role_files import CLAUDE_MODELS
 from fanfold.api.result import Result
-from fanfold.testing.provider import Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
+from tests.provider import Reply
 from tests.runtime.running import client
 from tests.work import PATIENCE_S
 

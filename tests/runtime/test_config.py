@@ -117,6 +117,21 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(project):
     assert "workflows.max_agents" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "text", ["max_agent = 1\n", "[workflow]\nmax_agent = 1\n", "[limits]\nmax_agents = 1\n"]
+)
+def test_an_unknown_key_without_its_section_suggests_the_nearest_setting(project, text):
+    with pytest.raises(AuthorError) as caught:
+        read(project, text)
+    assert caught.value.hint == 'did you mean "workflows.max_agents"?'
+
+
+@pytest.mark.parametrize("name", ["AGENT_WORKFLOWS", "FANFOLD_WORKFLOWS"])
+def test_the_hint_of_the_master_switch_names_the_variable_that_is_set(project, name):
+    off = Config.read(project, {"FANFOLD_HOME": str(project), name: "off"})
+    assert off.switched_off() == (name, f"{name}=on")
+
+
 @pytest.mark.parametrize("text", ["x = [", "\udcff", "a = " + "[" * 5_000, "x = 1\n" * 100_000])
 def test_a_file_that_is_not_configuration_is_an_error_not_a_crash(project, text):
     (project / ".fanfold/config.toml").write_text(text, errors="surrogateescape")

@@ -15,7 +15,7 @@ from fanfold.engine.config import Config
 from fanfold.engine.waits import EVERY_AGENT, DailyCaps
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Usage
-from fanfold.testing.provider import RecordedRequest, Reply
+from tests.provider import RecordedRequest, Reply
 from tests.runtime.test_request_budgets import CHAT, TRIO, World, looping, play
 from tests.work import PATIENCE_S
 

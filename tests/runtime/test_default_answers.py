@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 
@@ -81,4 +81,4 @@ def test_who_goes_on_is_not_told_that_a_person_answered(tmp_path: Path):
             await asyncio.wait_for(run.wait(), PATIENCE_S)
             return run.transcript("go").entries[0].text
 
-    assert "Nobody answered in time, which means approve" in asyncio.run(work())
+    assert "No person answered in time, which means approve" in asyncio.run(work())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.archives import verify
 from fanfold.api.report import executive_report
 from fanfold.api.result import Result
-from fanfold.api.verify import verify
 from fanfold.wiring import wire
 from tests.runtime.running import run
 

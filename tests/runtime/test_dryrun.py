@@ -63,7 +63,7 @@ def test_slots_limit_a_wave_and_approvals_take_none():
     approval = Step(id="ok", action=ApprovalBody(approve="?").action())
     result = predict(agent("a"), agent("b"), agent("c"), approval, slots=2)
     assert result.waves == [["ok", "a", "b"], ["c"]]
-    assert result.warnings == ["people are taken to agree: ok"]
+    assert result.warnings == ["assumes approval of: ok"]
 
 
 def test_a_known_list_gives_its_instances_and_an_unknown_one_a_representative():

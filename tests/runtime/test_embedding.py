@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import fanfold
-from fanfold.api.sync_client import LoopThread
+from fanfold.api.client import LoopThread
 from tests.work import PATIENCE_S
 
 TWO = fanfold.Recipe(
@@ -272,7 +272,7 @@ def test_a_run_that_could_not_go_on_is_told_of_where_nobody_asked(
     assert not caplog.records
     asyncio.run(work(asked=False))
     (record,) = caplog.records
-    assert "could not go on, and nobody waited for it" in record.getMessage()
+    assert "could not continue, and no caller waited for it" in record.getMessage()
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], fanfold.WorldError)
 

@@ -133,3 +133,9 @@ def test_changes_and_failures_of_sub_workflows_are_in_the_report_with_their_tree
     assert "- sub (workflow): failed" in report
     assert "- sub/write (worker): completed" in report
     assert "**sub/broken** failed: lost its way" in report
+
+
+def test_one_agent_is_counted_in_the_singular(tmp_path: Path):
+    recipe = "name: alone\nsteps: [{id: a, agent: explorer, prompt: Look}]\n"
+    result = run(tmp_path, recipe, json.dumps({"default": "done"}))
+    assert result.report.splitlines()[2].startswith("1 agent, ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.language.compile import compile_recipe
 from fanfold.store.protocol import Batch, StoreFault

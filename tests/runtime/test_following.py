@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.api.history import follow, follow_log, until
-from fanfold.api.permission import Options
 from fanfold.api.run_handle import RunHandle, answer, cancel, pause
+from fanfold.api.run_options import Options
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
 from fanfold.store import signals

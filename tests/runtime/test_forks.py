@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.archives import verify
 from fanfold.api.fork import Fork, plan_fork
-from fanfold.api.gc import collect
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
-from fanfold.api.verify import verify
+from fanfold.api.system import collect
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import RunStarted
 from fanfold.steps.ids import new_run_id

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import fanfold
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.cli.main import main
 from fanfold.store.protocol import LeaseLost
 from tests.runtime.running import client, run

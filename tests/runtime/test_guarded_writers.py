@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.workspace.sandbox import detect
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.call_loops import MAX_REPEATS, CallLoops
-from fanfold.agents.entries import RequestedCall, Response, ToolResult
+from fanfold.agents.entries import MAX_REPEATS, CallLoops, RequestedCall, Response, ToolResult
 from fanfold.language.compile import compile_recipe
-from fanfold.testing.provider import Call, RecordedRequest, Reply
 from tests.e2e.world import Provider
+from tests.provider import Call, RecordedRequest, Reply
 from tests.runtime.running import client, run
 from tests.runtime.test_preflight import SONNET, STEP, Place
 

@@ -8,7 +8,7 @@ import pytest
 
 from fanfold.api import subagents
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
 from fanfold.api.subagents import Task
 from fanfold.engine.run_tree import KeptTrees

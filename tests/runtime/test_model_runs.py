@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.testing.provider import Call, Fault, RecordedRequest, Reply
 from tests.e2e.world import Provider
+from tests.provider import Call, Fault, RecordedRequest, Reply
 from tests.runtime.test_preflight import CHAIN, PHASES, SONNET, STEP, Place
 
 pytestmark = pytest.mark.full

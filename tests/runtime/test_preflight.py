@@ -15,12 +15,12 @@ import pytest
 
 from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.providers import Provider as ModelProvider
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.errors import FanfoldError
 from fanfold.steps.run_config import RunConfig
-from fanfold.testing.provider import Fault, RecordedRequest, Reply
 from tests.e2e.world import Provider
+from tests.provider import Fault, RecordedRequest, Reply
 from tests.runtime.running import HERE, client
 from tests.work import PATIENCE_S
 

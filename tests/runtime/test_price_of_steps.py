@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from fanfold import function
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.kernel.events import Failure
 from fanfold.language.compile import compile_recipe
+from fanfold.language.inputs import bind_inputs
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from tests.disk import Disk
@@ -65,7 +66,7 @@ def test_a_step_dirties_few_pages_and_its_text_is_written_once(kind: str, disk: 
     script = f'default: "{{{{step}}}} {WORDS}"'
 
     async def drive() -> tuple[str, Failure | None]:
-        owned = create(project, plan, {}, Options(script=script, max_agents=STEPS))
+        owned = create(project, plan, bind_inputs(plan, {}), Options(script=script, max_agents=STEPS))
         disk.operations.clear()
         await owned.host().start()
         owned.let_go()

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from fanfold.agents.local.weights import LocalState
 from fanfold.agents.providers import ANTHROPIC, OPENAI, PROVIDERS, Access, Provider
 from fanfold.agents.redaction import MARK, Redactor
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.engine.config import Config, choose_model, settings_of
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.sessions.processes import child_environment
-from fanfold.testing.provider import KEY, Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider as Server
+from tests.provider import KEY, Reply
 from tests.runtime.running import client
 from tests.work import PATIENCE_S
 
@@ -114,7 +114,7 @@ def test_what_is_missing_is_said_in_its_words(tmp_path: Path) -> None:
     assert "OPENAI_API_KEY or ANTHROPIC_API_KEY or ACME_API_KEY" in none.value.hint
     with pytest.raises(FanfoldError) as unknown:
         choose_model(config(tmp_path), NOWHERE, asked="nobody:x")
-    assert "anthropic, acme, local" in unknown.value.hint
+    assert "anthropic, acme, openrouter" in unknown.value.hint
 
 
 @pytest.mark.full

@@ -105,7 +105,7 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         "check",
         "check_loop",
         "result_now",
-        "tell_unheard",
+        "log_unread_failure",
         "let_go",
         "is_stranded",
         "release_if_at_rest",

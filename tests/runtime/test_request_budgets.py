@@ -18,7 +18,7 @@ from fanfold.agents.models.connections import Connections
 from fanfold.agents.models.session import ModelBackend
 from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Access
 from fanfold.api.ownership import OwnedRun, own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.engine.driver import OnCommit
 from fanfold.kernel.events import LimitsRaised, Usage
@@ -26,9 +26,9 @@ from fanfold.sessions.log import read_entries
 from fanfold.steps.records import sessions_of
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.provider import Call, RecordedRequest, Reply, ScriptedProvider
 from fanfold.wiring import wire
 from tests.dying_store import claimed, opened
+from tests.provider import Call, RecordedRequest, Reply, ScriptedProvider
 from tests.runtime.running import TextClient
 from tests.sampling import SEED, examples
 from tests.work import PATIENCE_S

@@ -15,13 +15,13 @@ from typing import TypeAlias
 import pytest
 
 from fanfold.api import run_handle
+from fanfold.api.archives import verify_run
 from fanfold.api.client import Client
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
-from fanfold.api.verify import verify_run
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.wiring import wire
@@ -162,7 +162,7 @@ def test_a_run_that_ended_with_its_event_loop_says_so(tmp_path: Path) -> None:
         return await project.start("name: q\nsteps: [{id: ask, approve: Go?}]", options=OPTIONS)
 
     run = asyncio.run(begin())
-    with pytest.raises(AuthorError, match="nobody drives it here"):
+    with pytest.raises(AuthorError, match="this process does not drive it"):
         asyncio.run(run.result())
 
 

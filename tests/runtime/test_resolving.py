@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanfold.api.permission import Options
+from fanfold.api.archives import verify
 from fanfold.api.result import Result
 from fanfold.api.run_handle import RunHandle
-from fanfold.api.verify import verify
+from fanfold.api.run_options import Options
 from fanfold.sessions.log import read_entries
 from fanfold.steps.ids import session_id
 from fanfold.workspace.workspaces import Workspaces

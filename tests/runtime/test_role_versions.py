@@ -11,9 +11,9 @@ import pytest
 
 from fanfold.agents.role import Role
 from fanfold.agents.roles import Registry
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.kernel.plan import Plan
 from fanfold.language.compile import compile_recipe

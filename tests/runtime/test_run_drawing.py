@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.api.graph import MAX_CELLS, Drawing, DrawnStep, cells_of, draw_run, parse_opened, svg, tally_of
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.plan import Plan
 from tests.runtime.running import client

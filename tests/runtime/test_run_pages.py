@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from fanfold.api.permission import Options
 from fanfold.api.run_documents import RunHeadDocument, run_head
+from fanfold.api.run_options import Options
 from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
 from fanfold.engine.run_tree import RunTree
 from tests.runtime.running import client

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.archives import verify
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
-from fanfold.api.verify import verify
 from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.wiring import wire
 

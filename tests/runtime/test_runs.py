@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.steps.ids import session_id
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.steps.shared_changes import Watching
 from tests.levels import finds_what_strayed
 from tests.runtime.running import client, run
@@ -159,6 +159,16 @@ def test_a_step_that_failed_anyway_keeps_its_own_failure(project: Path) -> None:
     assert error is not None
     assert error.code == "command.failed"
     assert [fact["what"] for fact in told(project, result.run_id, "violation")] == ["violation"]
+
+
+@pytest.mark.parametrize("end", ["exit 3", "sleep 60"], ids=["failed", "timed out"])
+@finds_what_strayed
+def test_a_violation_of_an_attempt_is_not_forgotten_by_the_next(project: Path, end: str) -> None:
+    retry = "timeout: 5s, retry: {attempts: 3, on: [agent, timeout], backoff: 1ms}"
+    recipe = shared(f"test -e new.txt && exit 0; touch new.txt; {end}")
+    step = run(project, recipe.replace("workspace_mode", f"{retry}, workspace_mode")).steps["w"]
+    assert step.error is not None
+    assert "changed what it may not: new.txt" in step.error.message
 
 
 def test_beside_another_shared_writer_it_is_a_warning_since_nobody_knows_whose_it_is(project: Path) -> None:

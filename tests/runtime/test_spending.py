@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.api.permission import Options
+from fanfold.api.run_options import Options
 from fanfold.errors import AuthorError, WorldError
-from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
+from tests.provider import Reply
 from tests.runtime.running import HERE, client
 from tests.runtime.test_preflight import SONNET, Place
 

@@ -10,24 +10,15 @@ from typing import ClassVar
 
 import pytest
 
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.plan import JSON, Step, Traits
 from fanfold.language.keys import StepSyntax
-from fanfold.language.leaf_steps import STEPS
-from fanfold.language.step_grammar import Body, LeafGrammar, WrittenStep
+from fanfold.language.leaf_steps import STEPS, Body, WrittenStep
 from fanfold.language.tables import Key
-from fanfold.steps.step_type import (
-    LeafType,
-    Outcome,
-    Preparation,
-    Question,
-    SettledJob,
-    StepReply,
-    Timer,
-    text_of,
-)
+from fanfold.steps.order import Outcome, Question, SettledJob, Timer
+from fanfold.steps.step_type import LeafType, Preparation, StepReply, text_of
 from fanfold.steps.table import STEP_TYPES, label_of, register
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
@@ -46,15 +37,11 @@ class NoteBody(Body, frozen=True, omit_defaults=True, gc=False):
         return Traits(slot=False, workspace="none")
 
 
-class NoteGrammar(LeafGrammar[NoteBody]):
-    body = NoteBody
-
-    def read(self, step: WrittenStep) -> NoteBody:
-        return NoteBody(step.template("note") or "")
-
-
 class NoteSteps(LeafType[NoteBody, SettledJob]):
     body = NoteBody
+
+    def from_recipe(self, step: WrittenStep) -> NoteBody:
+        return NoteBody(step.template("note") or "")
 
     def prepare(self, step: Preparation, said: NoteBody) -> SettledJob:
         return SettledJob({"noted": text_of(said.text, step.names)})
@@ -70,15 +57,11 @@ class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
         return Traits(slot=False, workspace="none", waits="timer")
 
 
-class NapGrammar(LeafGrammar[NapBody]):
-    body = NapBody
-
-    def read(self, step: WrittenStep) -> NapBody:
-        return NapBody(step.entries.milliseconds("nap") or 0)
-
-
 class NapSteps(LeafType[NapBody, Timer]):
     body = NapBody
+
+    def from_recipe(self, step: WrittenStep) -> NapBody:
+        return NapBody(step.entries.milliseconds("nap") or 0)
 
     def prepare(self, step: Preparation, said: NapBody) -> Timer:
         del step
@@ -98,16 +81,12 @@ class QuizBody(Body, frozen=True, omit_defaults=True, gc=False):
         return Traits(slot=False, workspace="none", waits="person")
 
 
-class QuizGrammar(LeafGrammar[QuizBody]):
-    body = QuizBody
-
-    def read(self, step: WrittenStep) -> QuizBody:
-        return QuizBody(step.entries.text("quiz") or "")
-
-
 class QuizSteps(LeafType[QuizBody, Question]):
     body = QuizBody
     waiting = "asks"
+
+    def from_recipe(self, step: WrittenStep) -> QuizBody:
+        return QuizBody(step.entries.text("quiz") or "")
 
     def prepare(self, step: Preparation, said: QuizBody) -> Question:
         del step
@@ -126,9 +105,9 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("grammars", "syntaxes", "deciding", "hinting"):
         monkeypatch.setattr(STEPS, name, dict(getattr(STEPS, name)))
     before, shape = dict(STEP_TYPES), STEPS.shape
-    register(NoteSteps(), NoteGrammar())
-    register(NapSteps(), NapGrammar())
-    register(QuizSteps(), QuizGrammar())
+    register(NoteSteps())
+    register(NapSteps())
+    register(QuizSteps())
     yield
     STEP_TYPES.clear()
     STEP_TYPES.update(before)

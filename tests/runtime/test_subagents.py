@@ -17,12 +17,12 @@ from fanfold.agents.backend_registry import BackendKind
 from fanfold.agents.entries import Response, UserInput
 from fanfold.api import subagents
 from fanfold.api.approvals import shown
+from fanfold.api.archives import verify
 from fanfold.api.ownership import own
-from fanfold.api.permission import Options
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
 from fanfold.api.subagents import Subagent, Task
-from fanfold.api.verify import verify
 from fanfold.engine.children import SubagentRefused
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.kernel.events import Failure

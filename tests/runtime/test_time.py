@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fanfold.api.ownership import OwnedRun, own
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.result import Result
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
 from fanfold.kernel.events import Envelope
 from fanfold.language.compile import compile_recipe

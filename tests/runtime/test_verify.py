@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fanfold.api.permission import Options
+from fanfold.api.archives import verify, verify_store
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
-from fanfold.api.verify import verify, verify_store
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Envelope, RunCreated, Usage, event_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fanfold.api.permission import Options
 from fanfold.api.result import Result
-from fanfold.testing.provider import KEY, Fault, RecordedRequest, Reply, ScriptedProvider
+from fanfold.api.run_options import Options
 from tests.fast_clock import FastClock
+from tests.provider import KEY, Fault, RecordedRequest, Reply, ScriptedProvider
 from tests.runtime.running import client
 
 MODEL = "openai-chat:gpt-5"

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from fanfold.api.permission import Options
+from fanfold.api.archives import verify
 from fanfold.api.result import Result
-from fanfold.api.verify import verify
+from fanfold.api.run_options import Options
 from fanfold.errors import WorldError
 from fanfold.steps.ids import session_id
 from fanfold.workspace import changes

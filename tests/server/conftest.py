@@ -54,6 +54,11 @@ class Server(NamedTuple):
         assert reply.status_code == status, reply.text
         return reply.json()
 
+    @property
+    def first(self) -> str:
+        """The address of the oldest run, whatever other tests started since."""
+        return f"/api/runs/{self.get('/api/runs')['items'][-1]['run_id']}"
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(PATIENCE_S)

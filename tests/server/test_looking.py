@@ -18,26 +18,26 @@ def test_runs_are_listed_newest_first_and_in_pieces(server: Server) -> None:
 
 
 def test_a_run_can_be_seen_as_it_was(server: Server) -> None:
-    now = server.get("/api/runs/last")
+    now = server.get(server.first)
     assert now["status"] == "waiting"
-    then = server.get("/api/runs/last", at=2)
+    then = server.get(server.first, at=2)
     assert then["status"] == "running"
     assert then["steps"]["note"]["status"] == "pending"
 
 
 def test_the_picture_of_a_run_has_its_fan_out_as_one_node(server: Server) -> None:
-    nodes = {node["path"]: node for node in server.get("/api/runs/last/graph")["nodes"]}
+    nodes = {node["path"]: node for node in server.get(f"{server.first}/graph")["nodes"]}
     assert nodes["look"]["cells"] == ["completed"] * 3
     assert nodes["ok"]["status"] == "waiting"
 
 
 def test_events_are_paged_both_ways(server: Server) -> None:
-    first = server.get("/api/runs/last/events", after=0, limit=3)
+    first = server.get(f"{server.first}/events", after=0, limit=3)
     assert [one["tree_seq"] for one in first["items"]] == [1, 2, 3]
     assert (first["previous"], first["next"]) == (None, 3)
-    last = server.get("/api/runs/last/events", limit=2)
+    last = server.get(f"{server.first}/events", limit=2)
     assert last["next"] is None
-    before = server.get("/api/runs/last/events", limit=2, before=last["previous"])
+    before = server.get(f"{server.first}/events", limit=2, before=last["previous"])
     assert before["items"][-1]["tree_seq"] + 1 == last["items"][0]["tree_seq"]
 
 

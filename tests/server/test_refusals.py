@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from msgspec import Struct
 
-from fanfold.api.doctor import digest_of
+from fanfold.api.system import digest_of
 from fanfold.errors import AuthorError
 from fanfold.server.requests import read_body
 from fanfold.server.run_routes import AnswerBody, StartBody

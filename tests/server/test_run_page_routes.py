@@ -10,20 +10,20 @@ pytestmark = pytest.mark.full
 
 
 def test_the_head_says_how_far_a_run_is_and_how_far_its_log_reaches(server: Server) -> None:
-    head = server.get("/api/runs/last/head")
+    head = server.get(f"{server.first}/head")
     assert head["counts"]["completed"] >= 4
     assert head["seq"] == head["reach"]
-    before = server.get("/api/runs/last/head", at=3)
+    before = server.get(f"{server.first}/head", at=3)
     assert (before["seq"], before["reach"]) == (3, head["reach"])
     assert before["counts"] != head["counts"]
 
 
 def test_the_table_and_the_timeline_have_the_same_rows(server: Server) -> None:
-    table = server.get("/api/runs/last/table")["rows"]
-    line = server.get("/api/runs/last/timeline")
+    table = server.get(f"{server.first}/table")["rows"]
+    line = server.get(f"{server.first}/timeline")
     assert [row["path"] for row in table] == [row["path"] for row in line["rows"]]
     assert all(span["start"] >= line["start"] for row in line["rows"] for span in row["spans"])
-    assert not any(row["spans"] for row in server.get("/api/runs/last/timeline", at=2)["rows"])
+    assert not any(row["spans"] for row in server.get(f"{server.first}/timeline", at=2)["rows"])
 
 
 def test_a_run_that_was_begun_this_moment_is_not_called_stuck(server: Server) -> None:
@@ -35,5 +35,5 @@ def test_a_run_that_was_begun_this_moment_is_not_called_stuck(server: Server) ->
 
 
 def test_nobody_drives_a_run_that_was_left(server: Server) -> None:
-    pulse = server.get("/api/runs/last/pulse")
+    pulse = server.get(f"{server.first}/pulse")
     assert (pulse["owner"], pulse["heartbeat_age_ms"]) == (None, None)

@@ -11,11 +11,11 @@ from typing import Any
 import click
 import pytest
 
-from fanfold.api import history
+from fanfold.api import display
 from fanfold.api.history import page_of_runs
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_suite import head
+from fanfold.testing.store_batches import head
 from tests.server.conftest import Server, lay_out, run_command, serving
 from tests.server.test_refusals import ask, with_token
 from tools.cli_reference import load_commands
@@ -66,8 +66,11 @@ CALLED = {
 NOT_ASKED = {
     "project", "as_json", "no_color", "run", "recipe", "file", "output", "detach", "following", "tree",
     "steps", "inputs_file", "explained", "edit_file", "script_file", "checked", "everything", "show_prompts",
+    "quiet", "report", "summary", "env_from",
 }  # fmt: skip
 """Where something is, how it is printed, whether one waits for it, and what is about all runs at once."""
+FILES_ONLY = {"record"}
+"""Commands that write files of the user's project, which a server does not."""
 ELSEWHERE = {("run", "unsafe_no_sandbox"), ("run", "dry_run")}
 """Whoever is at the machine may do without a sandbox, nobody far away; a dry run has a route of its own."""
 
@@ -105,6 +108,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_every_command_about_a_run_has_its_routes(server: Server) -> None:
     about_runs = {name for name, one in load_commands().items() if {"run", "run_id"} & names_of(one)}
+    about_runs -= FILES_ONLY
     assert about_runs <= set(ROUTES), sorted(about_runs - set(ROUTES))
     described = server.get("/api/openapi.json")["paths"]
     known = {f"{method.upper()} {path}" for path, methods in described.items() for method in methods}
@@ -195,8 +199,8 @@ def test_pieces_of_a_list_end_where_they_are_asked_to(server: Server) -> None:
 def test_a_search_through_many_runs_can_be_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MAX_SEARCHED", 400)
-    monkeypatch.setattr(history, "listed", lambda project, one: one)
+    monkeypatch.setattr(display, "MAX_SEARCHED", 400)
+    monkeypatch.setattr(display, "described", lambda project, one: one)
     with closing(SqliteStore(tmp_path)) as store:
         many = [head(f"r{number:04}", recipe="rare" if number == 3 else "plain") for number in range(1_000)]
         store.write([Batch(root="r0000", epoch=0, heads=many)])

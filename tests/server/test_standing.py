@@ -45,7 +45,7 @@ def test_what_runs_has_a_pulse_and_what_is_paused_stands_still(server: Server) -
     server.post(f"/api/runs/{run}/pause", {})
     assert server.get("/api/pulses") == {"items": []}
     assert server.get("/api/agents")["sessions"] == []
-    [row] = server.get("/api/runs")["items"]
+    [row] = server.get("/api/runs", status="paused")["items"]
     assert (row["status"], row["ended_at"]) == ("paused", None)
     assert row["started_at"] < row["stopped_at"]
     below = server.get(f"/api/runs/{child['run_id']}/head")

@@ -16,15 +16,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from fanfold.api.doctor import Examination
 from fanfold.api.overview import Activity
 from fanfold.api.project import Project
+from fanfold.api.system import Examination
 from fanfold.kernel.events import StepEvent
 from fanfold.server.requests import AppState
 from fanfold.server.streams import LISTED, Feed, Streams
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_suite import Tree, head
+from fanfold.testing.store_batches import Tree, head
 from fanfold.wiring import wire
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 from tests.work import PATIENCE_S

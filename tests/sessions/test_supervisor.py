@@ -14,15 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.entries import Response, TextDelta, UserInput
+from fanfold.agents.entries import FailedRequest, News, Response, TextDelta, UserInput
+from fanfold.agents.spending import Account
 from fanfold.errors import AuthorError, BugError, WorldError
-from fanfold.kernel.events import Failure
+from fanfold.kernel.events import Failure, Usage
 from fanfold.process_identity import this_process
 from fanfold.sessions.log import MAX_INLINE_BYTES, SessionLog, open_log, read_entries
 from fanfold.sessions.supervisor import SessionSlots, Supervisor
 from fanfold.store.journal import CROWD, GATHER_S, Journal
 from fanfold.store.protocol import Batch, LeaseLost
-from fanfold.testing.store_suite import Tree
+from fanfold.testing.store_batches import Tree
 from tests.sessions.trees import TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
 from tests.work import PATIENCE_S
@@ -54,6 +55,8 @@ class Misbehaving:
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         self.begun.set()
+        if request.step == "pays_and_waits":
+            await record(FailedRequest(kind="cancelled", usage=Usage(7, 1)), may_wait=True)
         if request.step == "crashes":
             raise ZeroDivisionError("by zero")
         if request.step == "is_refused":
@@ -72,7 +75,7 @@ class Misbehaving:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            if request.step == "cleans_up":
+            if request.step in ("cleans_up", "pays_and_waits"):
                 raise
             await asyncio.sleep(0.5)  # ignores the first request to stop
         return SessionResult(output="late")
@@ -255,6 +258,29 @@ def test_cancelling_twice_does_not_cut_the_ending_short(world, tmp_path):
     run_in(world, story)
 
 
+def test_a_failed_request_is_reported_live_and_paid_when_its_session_is_cancelled(world):
+    paid: list[Usage] = []
+    news: list[News] = []
+
+    async def story() -> None:
+        world.backends["misbehaving"] = backend = Misbehaving()
+        supervisor = world.supervisor()
+        account = Account(pay=lambda usage, _model: paid.append(usage))
+        request = world.request("pays_and_waits", account=account)
+        work = asyncio.create_task(
+            failure_of(world, supervisor, request, backend.name, on_progress=news.append)
+        )
+        await backend.begun.wait()
+        await asyncio.sleep(0)
+        assert paid == []
+        assert supervisor.cancel(request.session_id)
+        assert (await work).code == "session.cancelled"
+
+    run_in(world, story)
+    assert paid == [Usage(7, 1)]
+    assert [type(one) for one in news] == [FailedRequest]
+
+
 def test_a_back_end_that_ignores_the_first_request_is_waited_for(world):
     async def story() -> None:
         world.backends["misbehaving"] = Misbehaving()
@@ -344,7 +370,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
 
 def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
     async def story() -> None:
-        log, _ = open_log(world.owner, "s-a-1", "r1", "a")
+        log, _ = open_log(world.owner, "s-a-1", "r1", "a", 1)
         log.hold(UserInput(text="go"))
         log.hold(Response(output="from before"))
         world.owner.write()
@@ -360,7 +386,7 @@ def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
 def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     async def story() -> None:
         said = Response(text="long " * MAX_INLINE_BYTES)
-        log, _ = open_log(world.owner, "big", "r1", "a")
+        log, _ = open_log(world.owner, "big", "r1", "a", 1)
         log.hold(said)
         world.owner.write()
         (envelope,) = world.store.log("big")
@@ -437,7 +463,7 @@ def test_what_nobody_waits_for_costs_no_commit_after_one_that_came_first(world):
 
         world.store.write = count
         journal.sessions = CROWD
-        log = SessionLog(journal, "s-a-1", "r1", "a")
+        log = SessionLog(journal, "s-a-1", "r1", "a", 1)
         log.hold(Response(text="paid for"))
         waiting = asyncio.ensure_future(journal.flush())
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from fanfold.store import signals
 from fanfold.store.protocol import RECHECK_S
 from fanfold.store.signals import Signals
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_suite import Tree
+from fanfold.testing.store_batches import Tree
 from tests.work import PATIENCE_S
 
 SOON_S = RECHECK_S / 2

@@ -19,7 +19,8 @@ from fanfold.store.address import SqliteAddress
 from fanfold.store.database import AHEAD_BYTES, FRAME_BYTES
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_suite import StoreSuite, Tree, head
+from fanfold.testing.store_batches import Tree, head
+from fanfold.testing.store_suite import StoreSuite
 from tests.work import PATIENCE_S
 
 for _waits in (
@@ -420,3 +421,8 @@ def test_a_child_without_its_parents_head_is_a_bug(folder: Path):
     assert bug.value.code == "store.constraint"
     store.write([Batch(root="r1", epoch=0, heads=[head("c1", "r1", "r1"), head("r1")])])
     store.close()
+
+
+# These two wait for a lease or a signal by their nature.
+pytest.mark.full(StoreSuite.test_a_wake_up_follows_its_commit)
+pytest.mark.full(StoreSuite.test_an_owner_on_another_machine_is_alive_until_its_lease_ran_out)

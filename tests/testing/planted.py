@@ -319,6 +319,25 @@ def a_resume_restarts_a_completed_step(real: Any) -> Any:
     return resumed
 
 
+@planted(transitions, "_continuing")
+def a_takeover_starts_running_executions_again(_real: Any) -> Any:
+    return lambda _state, _continues: frozenset()
+
+
+@planted(transitions, "_continuing")
+def a_takeover_waits_for_dead_executions(_real: Any) -> Any:
+    def continuing(state: Any, _continues: Any) -> frozenset[int]:
+        nodes = state.in_flight.values()
+        return frozenset(node.ready_seq for node in nodes if transitions.is_executing(node))
+
+    return continuing
+
+
+@planted(transitions, "_keep_executing")
+def a_takeover_forgets_to_stop_what_continues(_real: Any) -> Any:
+    return lambda _state, _node: None
+
+
 @planted(step_transitions, "lose")
 def a_crash_forgets_who_was_asked_to_stop(real: Any) -> Any:
     def lose(state: Any, node: Node, **options: Any) -> None:

@@ -24,6 +24,10 @@ def test_dry_run_and_run_agree_on_random_plans(first: int):
     assert find_disagreements(range(first, first + 100)) == []
 
 
+def test_bounds_of_a_forecast_apply_to_a_run_whose_cap_of_agents_was_lifted():
+    assert compare(1243) is None
+
+
 def one_slot_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ForecastHost.__init__
 
@@ -46,15 +50,15 @@ def the_last_to_begin_is_heard_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def conditions_always_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Foresight, "_holds", lambda *_: True)
+    monkeypatch.setattr(Foresight, "admits", lambda *_: True)
 
 
 def loops_never_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Foresight, "_converges", lambda *_: True)
+    monkeypatch.setattr(Foresight, "converged", lambda *_: True)
 
 
 def sets_claim_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Foresight, "_sets", lambda *_: (("**/*",), ("**/*",)))
+    monkeypatch.setattr(Foresight, "sets", lambda *_: (("**/*",), ("**/*",)))
 
 
 DEFECTS = (

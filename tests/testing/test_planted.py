@@ -8,7 +8,7 @@ from fanfold.testing import simulate as schedule
 from fanfold.testing.simulate import run_schedule, simulate
 from tests.testing.planted import PLANTED, plant
 
-SEEDS = range(1, 1501)
+SEEDS = range(1, 2501)
 
 CAUGHT_BY = {
     "a_close_is_not_heard": {9},
@@ -38,6 +38,9 @@ CAUGHT_BY = {
     "a_resume_restarts_a_completed_step": {6, 9, 10},
     "a_retry_forgets_its_attempt": {5},
     "a_skip_for_a_failure_does_not_reach_dependents": {4},
+    "a_takeover_forgets_to_stop_what_continues": {9},
+    "a_takeover_starts_running_executions_again": {0, 5, 9},
+    "a_takeover_waits_for_dead_executions": {9, 19},
     "a_step_starts_before_its_last_dependency_ended": {4, 14},
     "an_inline_failure_skips_dependents": {4},
     "caps_of_scopes_are_ignored": {8},

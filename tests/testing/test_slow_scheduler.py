@@ -9,8 +9,7 @@ from fanfold.kernel.commands import Command, Pause, Start
 from fanfold.kernel.events import Data, Event, StepEvent
 from fanfold.kernel.plan import GroupAction, Limits, Plan, RetryPolicy, Step
 from fanfold.kernel.state import LEAF
-from fanfold.language.leaf_steps import ApprovalBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import ApprovalBody, find_body
 from fanfold.testing.plans import DELIVER
 from fanfold.testing.simulate import create_run, live
 from fanfold.testing.world import Owner, SimulatedWorld

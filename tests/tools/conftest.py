@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fanfold.api import subagents
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
+from fanfold.api.run_options import Options
 from fanfold.api.subagents import LIVE
 from fanfold.api.tool_registry import call_tool
 from fanfold.api.tools import Form, FormAnswer, ToolContext, permit_by_forms

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from fanfold.agents.tool_names import ROOT_TOOLS
 from fanfold.api import subagents
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
+from fanfold.api.run_options import Options
 from fanfold.api.start import start
 from fanfold.api.tool_registry import TOOLS, instructions, offered
 from fanfold.api.tools import as_tool_calls

@@ -287,13 +287,13 @@ def test_whoever_was_stopped_while_another_took_its_child_over_touches_nothing_o
     child = other.open_child("s1", epoch=2)
     write(child.path, {"b.txt": "b"})
     (child.path / "closed").mkdir(mode=0o500)
-    with pytest.raises(WorldError, match="another process goes on"):
+    with pytest.raises(WorldError, match="another process continues"):
         stopped.merge(lost)
-    with pytest.raises(WorldError, match="another process goes on"):
+    with pytest.raises(WorldError, match="another process continues"):
         stopped.merge(lost, mode="propose")
-    with pytest.raises(WorldError, match="another process goes on"):
+    with pytest.raises(WorldError, match="another process continues"):
         stopped.open_child("s1", epoch=1)
-    with pytest.raises(WorldError, match="another process goes on"):
+    with pytest.raises(WorldError, match="another process continues"):
         stopped.find_child("s1", epoch=1)
     stopped.leave(lost)
     stopped.close(lost, keep=True, why="lost")

@@ -12,8 +12,11 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
@@ -23,6 +26,9 @@ from fanfold.agents.spending import UNLIMITED, Account
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
+
+if TYPE_CHECKING:
+    import asyncio
 
 Progress: TypeAlias = Callable[[News], None]
 
@@ -49,6 +55,33 @@ class SessionFailed(WorldError):
         super().__init__(failure.code, failure.message, hint=failure.hint)
         self.failure = failure
         self.usage = usage
+
+
+TRACE: ContextVar[str] = ContextVar("fanfold.traceparent", default="")
+"""The W3C trace context of the step that runs in this task; empty if telemetry is off."""
+
+
+class SentText(Struct, frozen=True):
+    """A text of a person for a running step, as the log of the run has it."""
+
+    text: str
+    by: str
+    call: str = ""
+    """The call of `ask_user` that it answers; empty for a message."""
+
+
+def no_texts() -> Sequence[SentText]:
+    """The texts for a step that no person writes to."""
+    return ()
+
+
+class UserQuestion(Struct, frozen=True):
+    """A question of an agent. Its step waits until a person answers, and then continues."""
+
+    question: str
+    show: str
+    call: str
+    """The call of `ask_user`."""
 
 
 class SessionRequest(Struct, frozen=True, kw_only=True):
@@ -78,6 +111,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     write_set: tuple[str, ...] = ()
     strays: Callable[[], Awaitable[str]] | None = None
     """Returns the changes so far that are not allowed, as a correction for the agent; empty: none."""
+    texts: Callable[[], Sequence[SentText]] = no_texts
+    """Returns the texts that people sent to the step so far, in order."""
     probe: bool = False
     """Whether this session is the first after an outage. Its first request is not retried, and its failure is
     expected."""
@@ -105,6 +140,8 @@ class SessionResult(Struct, frozen=True, kw_only=True):
     """The agent's own summary, if it wrote one."""
     usage: Usage = Usage()
     trace: dict[str, Any] = field(default_factory=dict)
+    asks: UserQuestion | None = None
+    """Set if the agent needs an answer of a person: the session has not finished."""
     denied: dict[str, str] = field(default_factory=dict)
     """Tools that were denied and did not work later, with the reason. The supervisor sets it."""
 
@@ -141,3 +178,142 @@ def subject_of(backend: Backend, role: Role) -> str:
     """Return the shared dependency of a role's sessions, as in `Failure.subject`; empty: none."""
     names: Callable[[Role], str] | None = getattr(backend, "subject", None)
     return "" if names is None else names(role)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Agents that are programs: each runs in the workspace and the sandbox of its session.
+#
+# The caller that runs the steps gives back ends an `AgentPrograms`. Its implementation knows the sandbox and
+# how to end the programs.
+
+NetworkReach: TypeAlias = Literal["none", "provider", "all"]
+"""The network access of an agent: none, its provider through a socket in its home, or all."""
+FURNISHED = "furnished"
+"""A file next to a home, out of the agent's reach: the user's configuration is in the home."""
+SOCKET = ".fanfold/provider.sock"
+"""The path of that socket below the home."""
+GATE = "gate"
+"""A file next to a home, out of the agent's reach, if the proxy has a port: the port and a secret."""
+FIRST_PROXY_PORT = 47_113
+FIRST_OPEN_PORT = 1_024
+"""Only the system itself can listen on ports below this one."""
+
+
+def proxy_port(ports: Collection[int]) -> int:
+    """Return the port of the proxy for the socket, on the agent's own loopback.
+
+    `ports` are the other ports in use there.
+    """
+    return next(port for port in count(FIRST_PROXY_PORT) if port not in ports)
+
+
+class AgentHome(Struct, frozen=True):
+    """The private home of an agent, kept between calls and for sessions that continue it."""
+
+    outside: Path
+    inside: Path
+    """Its path for the agent."""
+    workspace: str
+    """The path of the workspace for the agent."""
+    own_network: bool = True
+    """Whether the agent has a loopback of its own; otherwise the proxy needs a port of this machine's."""
+
+
+class SandboxRequest(Struct, frozen=True, kw_only=True):
+    """The resources of an agent beyond its workspace."""
+
+    home: AgentHome
+    variables: Mapping[str, str] = {}
+    named: frozenset[str] = frozenset()
+    """The variables that are secrets which the user named for this agent."""
+    network: NetworkReach = "none"
+    covered: tuple[str, ...] = ()
+    """Files of the project that are hidden from the agent, because it would obey them."""
+    ports: tuple[int, ...] = ()
+    """With `provider`: ports of this machine's loopback that the agent can reach on its own loopback."""
+
+
+class AgentProgram(Protocol):
+    """A running program."""
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+
+    def stderr_text(self) -> str:
+        """Return its output on stderr, as far as it was kept."""
+        ...
+
+    def stderr_after(self, position: int) -> tuple[bytes, int]:
+        """Return its output on stderr after a position, as far as it was kept, and the new position."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait until it and its child processes have ended; return its exit code."""
+        ...
+
+    async def end(self) -> None:
+        """End it with all its child processes; return when nothing is left."""
+        ...
+
+    def check_started(self) -> None:
+        """After its end: raise `WorldError` or `OSError` if the sandbox never executed it."""
+        ...
+
+
+class AgentPrograms(Protocol):
+    """Starts agents for the sessions of one run."""
+
+    async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
+        """Return the home of a session, created if missing; with `earlier`, copied from that session."""
+        ...
+
+    @property
+    def environment_for(self) -> Callable[[SessionRequest], Mapping[str, str]]:
+        """Returns those of our environment variables that the servers of a session's role can name."""
+        ...
+
+    async def reach_here(self, network: NetworkReach) -> NetworkReach:
+        """Return the access that is enforced here; raises if it is wider and the user did not accept that."""
+        ...
+
+    async def start(
+        self, request: SessionRequest, argv: Sequence[str], confines: SandboxRequest
+    ) -> AgentProgram:
+        """Start a program in its session's workspace; raises `FanfoldError` or `OSError`."""
+        ...
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Tools of an agent, each called by its name.
+#
+# Rules
+# * A toolbox belongs to one session. It knows that session's folder, posture and write-set, and nothing about
+#   the run. The caller that runs the session creates the toolbox; an agent only names tools.
+# * A tool that cannot do what was requested raises `ToolFailed`. Class `tool` is a result for the agent,
+#   which can try something else. `permission` and `violation` are refusals: nothing was changed.
+# * `mutates` is true if running a call twice could differ from running it once. Such calls are recorded
+#   before they run and never repeated without informing the agent.
+
+
+class ToolFailed(SessionFailed):
+    """A tool call failed; ends the session unless the back end passes the error to the agent."""
+
+    def __init__(self, kind: str, code: str, message: str, hint: str = "") -> None:
+        super().__init__(Failure(kind, code, message, hint, retryable=kind == "tool"))
+
+    @property
+    def refused(self) -> bool:
+        """True if the call was denied, as opposed to impossible."""
+        return self.failure.kind in ("permission", "violation")
+
+
+class Toolbox(Protocol):
+    """The tools of one session."""
+
+    def mutates(self, name: str) -> bool:
+        """Return whether the tool changes anything; true for unknown tools."""
+        ...
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        """Call a tool and return its result as a JSON value; raises `ToolFailed`."""
+        ...

@@ -23,8 +23,7 @@ from fanfold.agents.role import Role
 from fanfold.errors import AuthorError, FanfoldError
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import Backend, SessionRequest
-    from fanfold.agents.confined import AgentPrograms
+    from fanfold.agents.backend import AgentPrograms, Backend, SessionRequest
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.tools.toolbox import Tools
 
@@ -83,8 +82,14 @@ class BackendKind(Struct, frozen=True, kw_only=True):
 class Backends:
     """The back ends of one run by name, each created at its first use."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Backend]]) -> None:
+    def __init__(
+        self,
+        makers: Mapping[str, Callable[[], Backend]],
+        stages: Mapping[str, Callable[[Backend], Backend]] | None = None,
+    ) -> None:
         self._makers = makers
+        self._stages = stages or {}
+        """The strategy for roles with a pipeline, by back end."""
         self._made: dict[str, Backend] = {}
 
     def named(self, name: str) -> Backend:
@@ -94,6 +99,12 @@ class Backends:
                 raise _unknown(name, self._makers)
             self._made[name] = self._makers[name]()
         return self._made[name]
+
+    def of_role(self, name: str, role: Role) -> Backend:
+        """Return what runs the sessions of a role: the back end, or the stages of its pipeline on it."""
+        backend = self.named(name)
+        stages = self._stages.get(name) if role.pipeline else None
+        return backend if stages is None else stages(backend)
 
     async def aclose(self) -> None:
         """Close the connections of all back ends that were created."""
@@ -107,6 +118,10 @@ class BackendRegistry:
     def __init__(self, kinds: Iterable[BackendKind], machine: Machine) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self.machine = machine
+
+    def with_kind(self, kind: BackendKind) -> BackendRegistry:
+        """Return these back ends and one more, which replaces one of the same name."""
+        return BackendRegistry((*self._kinds.values(), kind), self.machine)
 
     def problem(self, name: str, command: Sequence[str] = ()) -> FanfoldError | None:
         """Return why a role with that `command` cannot use the back end here; None if it can."""
@@ -124,17 +139,16 @@ class BackendRegistry:
 
     def open(self, setup: BackendSetup) -> Backends:
         """Return the back ends for one run."""
-        return Backends({name: partial(_make, kind, setup) for name, kind in self._kinds.items()})
+        makers = {name: partial(kind.make, setup) for name, kind in self._kinds.items()}
+        staged = [name for name, kind in self._kinds.items() if kind.in_stages]
+        return Backends(makers, dict.fromkeys(staged, partial(_in_stages, setup)))
 
 
-def _make(kind: BackendKind, setup: BackendSetup) -> Backend:
-    made = kind.make(setup)
-    if not kind.in_stages:
-        return made
+def _in_stages(setup: BackendSetup, backend: Backend) -> Backend:
     from fanfold.agents.pipelines import Pipelines
 
     return Pipelines(
-        made,
+        backend,
         find=setup.find_role,
         toolbox=setup.toolbox,
         redactor=setup.machine.redactor,

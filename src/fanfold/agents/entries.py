@@ -13,13 +13,14 @@ Rules
 
 # Annotations are not strings here. A reader of a log would have to compile each of them, which takes longer
 # than reading a short log.
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from fanfold.kernel.events import Usage
+from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 
 Output: TypeAlias = JSON | UnsetType
@@ -33,6 +34,15 @@ class UserInput(_SessionEntry, frozen=True, tag="input"):
     """A prompt for the agent."""
 
     text: str
+
+
+class UserMessage(_SessionEntry, frozen=True, tag="message"):
+    """A message that a person sent to a running agent. It does not start a new turn."""
+
+    text: str
+    by: str = ""
+    number: int = 0
+    """Its number among the messages and answers that were sent to the step."""
 
 
 class RequestedCall(Struct, frozen=True):
@@ -80,6 +90,14 @@ class FailedRequest(_SessionEntry, frozen=True, tag="failed_request"):
     """When it is retried, in milliseconds since the epoch; 0: not by this session."""
     usage: Usage | None = None
     """Its cost despite the failure."""
+
+    @property
+    def words(self) -> str:
+        """The state of the request in a live view."""
+        if not self.next_at:
+            return f"{self.kind}: {self.message}"
+        wait_s = max(0.0, self.next_at / 1_000 - time.time())
+        return f"{self.kind}, tries again in {wait_s:.0f} s ({self.count} failed)"
 
 
 class QueuedRequest(_SessionEntry, frozen=True, tag="queued_request"):
@@ -159,6 +177,7 @@ class StageEnd(_SessionEntry, frozen=True, tag="stage_end"):
 
 Entry: TypeAlias = (
     UserInput
+    | UserMessage
     | Response
     | Compaction
     | FailedRequest
@@ -194,7 +213,8 @@ def redacted(entry: E, clean: Callable[[JSON], JSON]) -> E:
     return entry if cleaned is plain else msgspec.convert(cleaned, type(entry))
 
 
-# Live updates: the current activity of an agent, for live views. They are never recorded.
+# Live updates: the current activity of an agent, for live views. They are never recorded, apart from failed
+# and waiting requests: the supervisor reports these entries as live updates too.
 
 
 class TextDelta(Struct, frozen=True, tag_field="kind", tag="text"):
@@ -228,29 +248,6 @@ class Preparing(Struct, frozen=True, tag_field="kind", tag="preparing"):
     what: str = ""
 
 
-class Retrying(Struct, frozen=True, tag_field="kind", tag="retrying"):
-    """A provider failed and the request is retried, or the provider does not accept a request yet."""
-
-    kind: str = field(name="class")
-    wait_s: float
-    count: int = 0
-    """Number of failed requests."""
-
-
-class Queued(Struct, frozen=True, tag_field="kind", tag="queued"):
-    """A request waits until the provider accepts it: for the end of its rate limit, or for a slot."""
-
-    wait_s: float
-    """0: until one of the earlier requests has its response."""
-    ahead: int = 0
-
-    @property
-    def words(self) -> str:
-        if self.wait_s:
-            return f"waits {self.wait_s:.0f} s for the provider's rate limit"
-        return f"waits for a slot of the provider, {self.ahead} requests ahead"
-
-
 class Fallback(Struct, frozen=True, tag_field="kind", tag="fallback"):
     """A model does not respond, and another one is used."""
 
@@ -276,8 +273,8 @@ News: TypeAlias = (
     | Calling
     | UsageUpdate
     | Preparing
-    | Retrying
-    | Queued
+    | FailedRequest
+    | QueuedRequest
     | Fallback
     | Compacting
     | StageNews
@@ -289,7 +286,81 @@ MAX_ABOUT_CHARS = 200
 
 def calling(tool: str, args: object, clean: Callable[[str], str] = str) -> Calling:
     """Return the update for a call, with its first text or list argument; `clean` removes secrets."""
-    said = args.values() if isinstance(args, dict) else ()
-    words = (" ".join(map(str, one)) if isinstance(one, list) else one for one in said)
-    about = next((one for one in words if isinstance(one, str)), "")
+    values = args.values() if isinstance(args, dict) else ()
+    words = (" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    about = next((word for word in words if isinstance(word, str)), "")
     return Calling(tool, clean(about[:MAX_ABOUT_CHARS]))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Detects agents that call tools without progress.
+#
+# A call is progress if its tool, arguments and result have not occurred together in this turn of the agent.
+# Two kinds of calls count neither way: calls of tools that wait for others (`wait_agent` …), and calls whose
+# arguments a program does not report.
+#
+# Rules
+# * The same call with the same result `MAX_REPEATS` times since the last progress, or `MAX_IDLE_CALLS` calls
+#   without any, is a loop.
+# * The first loop of a turn is a warning, which the agent reads with the result of its call. The second fails
+#   the step (`agent.loop`). An agent that is a program cannot be warned: only its second loop has an effect.
+# * A session that continues after a crash processes its recorded entries again, and so has the same state.
+
+MAX_REPEATS = 5
+MAX_IDLE_CALLS = 25
+WAITING_TOOLS = ("wait_agent", "workflow_status", "list_agents")
+WARNING = (
+    "You repeat calls that you made before, with the same results. Nothing changes by repeating them: do"
+    " something else, or finish and state what you could not do. If you continue like this, the step fails."
+)
+NOT_KNOWN = b"null"
+Verdict: TypeAlias = Literal["", "warn", "stop"]
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class CallLoops:
+    """The calls of one turn of an agent, from its entries."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._arguments: dict[str, bytes] = {}
+        self._seen: set[int] = set()
+        self._repeats: dict[int, int] = {}
+        """How often each call had the same result since the last progress."""
+        self._idle = 0
+        self._warned = False
+        self.tool = ""
+        """The tool that was called last."""
+        for entry in entries:
+            self.observe(entry)
+
+    def observe(self, entry: Entry) -> Verdict:
+        """Process the next entry; return the verdict on the call whose result it is."""
+        if isinstance(entry, Response):
+            self._arguments = {call.id: _encode(call.args) for call in entry.tool_calls}
+        elif isinstance(entry, ToolCall):
+            self._arguments[entry.id] = _encode(entry.args)
+        elif isinstance(entry, ToolResult) and entry.output is UNSET and not entry.complaint:
+            arguments = self._arguments.get(entry.id, NOT_KNOWN)
+            if arguments == NOT_KNOWN or entry.tool.endswith(WAITING_TOOLS):
+                return ""
+            self.tool = entry.tool
+            outcome = _encode((entry.error, None if entry.result is UNSET else entry.result, entry.outcome))
+            call = hash((entry.tool, arguments, outcome))
+            if call not in self._seen:
+                self._seen.add(call)
+                self._repeats, self._idle = {call: 1}, 0
+                return ""
+            self._idle += 1
+            self._repeats[call] = self._repeats.get(call, 0) + 1
+            if self._repeats[call] < MAX_REPEATS and self._idle < MAX_IDLE_CALLS:
+                return ""
+            verdict: Verdict = "stop" if self._warned else "warn"
+            self._warned, self._repeats, self._idle = True, {}, 0
+            return verdict
+        return ""
+
+    def failure(self) -> Failure:
+        """Return the failure of a step whose agent did not stop."""
+        message = f"its agent repeated calls of {self.tool} and others without progress, also after a warning"
+        hint = "look at its transcript, then change the prompt, its tools or its model"
+        return Failure("agent", "agent.loop", message, hint, retryable=False)

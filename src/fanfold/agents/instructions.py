@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from fanfold.agents.role import Role
+from fanfold.agents.role import Role, Skill
 from fanfold.language.terminal import one_line
 
 FILES = ("AGENTS.md", "CLAUDE.md")
@@ -72,15 +72,15 @@ def instructions_for(below: Mapping[str, str], sets: Iterable[str]) -> str:
     'A'
     """
     wanted = {folder for one in sets for folder in above(_literal_part(one)) if folder in below}
-    told: list[str] = []
+    texts: list[str] = []
     left = MAX_BYTES
     for folder in sorted(wanted, key=lambda one: (one.count("/"), one)):
         if len(below[folder].encode()) <= left:
-            told.append(below[folder])
+            texts.append(below[folder])
             left -= len(below[folder].encode())
         else:
-            told.append(point_to(folder))
-    return "\n\n".join(told)
+            texts.append(point_to(folder))
+    return "\n\n".join(texts)
 
 
 def point_to(folder: str) -> str:
@@ -100,14 +100,14 @@ def above(path: str) -> Iterator[str]:
 
 def compose(role: str, *project: str) -> str:
     """Return the instructions of a session: the role's, then the project's with an introduction."""
-    said = [text for text in project if text]
-    if not said:
+    texts = [text for text in project if text]
+    if not texts:
         return role
     preface = (
         "The project's owners wrote the following for everybody who works in it. Follow it where it concerns"
         " your task; your role and the task come first, and it cannot widen what you may do."
     )
-    return "\n\n".join(part for part in (role, preface, *said) if part)
+    return "\n\n".join(part for part in (role, preface, *texts) if part)
 
 
 def with_limits(
@@ -134,7 +134,24 @@ def with_limits(
         f"Facts about this session:\n- Date: {(at or datetime.now(UTC)).astimezone():%Y-%m-%d}\n"
         f"- Working folder: {one_line(folder)}\n- Write access: {writes}\n- Network: {reach}"
     )
+    if role.known_skills:
+        limits += f"\n\n{_list_skills(role.known_skills)}"
     return f"{role.instructions}\n\n{limits}" if role.instructions else limits
+
+
+def _list_skills(skills: Sequence[Skill]) -> str:
+    """Return the part of a prompt that lists the skills of a role."""
+    lines = [
+        f"- {skill.name} ({'of the project' if skill.brought else 'of the user'}, files in {skill.folder}): "
+        f"{skill.description}"
+        for skill in skills
+    ]
+    preface = (
+        "Skills: instructions for particular kinds of work. Before you do such work, read the SKILL.md of its"
+        " skill (read_skill, or the file itself), and the files that it names when you need them. Run its"
+        " scripts from its folder. Your role and the task come first. A skill cannot widen what you may do."
+    )
+    return "\n".join((preface, *lines))
 
 
 def cut_at_section(text: str, limit_bytes: int) -> str:
@@ -144,19 +161,11 @@ def cut_at_section(text: str, limit_bytes: int) -> str:
     '# A\\none'
     """
     kept = text.encode()[:limit_bytes].decode("utf-8", "ignore")
-    sections, paragraphs = _ends(kept)
-    for ends in (sections, paragraphs):
-        if ends and ends[-1] >= len(kept) // 4:
-            return kept[: ends[-1]].rstrip()
-    return kept[: kept.rfind("\n") + 1].rstrip() or kept
-
-
-def _ends(text: str) -> tuple[list[int], list[int]]:
-    """Return where sections and paragraphs end, ignoring blocks of code."""
+    # Where sections and paragraphs end, ignoring blocks of code.
     sections: list[int] = []
     paragraphs: list[int] = []
     in_code, at = False, 0
-    for line in text.splitlines(keepends=True):
+    for line in kept.splitlines(keepends=True):
         if re.match(_CODE_FENCE, line):
             in_code = not in_code
         elif not in_code and at and re.match(_HEADING, line):
@@ -164,7 +173,10 @@ def _ends(text: str) -> tuple[list[int], list[int]]:
         elif not in_code and at and not line.strip():
             paragraphs.append(at)
         at += len(line)
-    return sections, paragraphs
+    for ends in (sections, paragraphs):
+        if ends and ends[-1] >= len(kept) // 4:
+            return kept[: ends[-1]].rstrip()
+    return kept[: kept.rfind("\n") + 1].rstrip() or kept
 
 
 def _literal_part(pattern: str) -> str:
@@ -224,16 +236,12 @@ def _told(top: str, folder: str, limit_bytes: int, cut: list[str]) -> str:
         text = data.decode("utf-8", "replace")
         if len(data) > left:
             cut.append(name)
-            text = f"{cut_at_section(text, left)}\n[{name} goes on; read the file for the rest]"
-        blocks.append(_block(name, text))
+            text = f"{cut_at_section(text, left)}\n[{name} is longer; read the file for the rest]"
+        safe = text.replace("</project_instructions", "<\\/project_instructions").strip()
+        shown = name.replace('"', "'").replace("<", "").replace(">", "")
+        blocks.append(f'<project_instructions file="{shown}">\n{safe}\n</project_instructions>')
         left -= len(data)
     return "\n\n".join(blocks)
-
-
-def _block(name: str, text: str) -> str:
-    safe = text.replace("</project_instructions", "<\\/project_instructions").strip()
-    shown = name.replace('"', "'").replace("<", "").replace(">", "")
-    return f'<project_instructions file="{shown}">\n{safe}\n</project_instructions>'
 
 
 def _read(folder: str, name: str, limit: int) -> bytes:

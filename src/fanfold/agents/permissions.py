@@ -153,10 +153,12 @@ class Permissions:
             return
         if self._ask is None:
             raise PermissionDenied(
-                action, "nobody is there to allow it", "use --permission auto, or a terminal"
+                action, "no person is there to allow it", "use --permission auto, or a terminal"
             )
         async with self._turn:
             agreed = self._grants.cover(action) or await self._ask(action)  # maybe granted meanwhile
         self._grants.add(action, agreed)
         if not agreed:
-            raise PermissionDenied(action, "the user said no", "find another way, or say why it is needed")
+            raise PermissionDenied(
+                action, "the user denied it", "find another way, or explain why it is needed"
+            )

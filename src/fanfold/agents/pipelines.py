@@ -28,9 +28,8 @@ from fanfold.agents.backend import (
     SessionFailed,
     SessionRequest,
     SessionResult,
-    subject_of,
+    ToolFailed,
 )
-from fanfold.agents.confined import ToolFailed
 from fanfold.agents.entries import (
     E,
     Entry,
@@ -55,7 +54,7 @@ from fanfold.language.template import UnresolvedPath
 
 
 class Pipelines:
-    """A back end that runs the stages of roles with a pipeline, and passes on every other session.
+    """A session strategy: runs the stages of a role's pipeline, each on the inner back end.
 
     `find` returns the roles that stages name. `model` is the user's model for the whole run, if set.
     """
@@ -76,12 +75,7 @@ class Pipelines:
         self.redactor = redactor
         self.model = model
 
-    def subject(self, role: Role) -> str:
-        return subject_of(self.inner, role)
-
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        if not request.role.pipeline:
-            return await self.inner.run(request, record, progress)
         return await _PipelineSession(self, request, record, progress).run()
 
     async def aclose(self) -> None:
@@ -110,7 +104,10 @@ class _PipelineSession:
             try:
                 output = await self._stage(number, stage)
             except SessionFailed as failed:
-                self._blame(failed, number, stage)
+                # Add the stage to the failure, and count the usage of the stages before it.
+                failed.usage = self._usage if failed.usage is None else self._usage + failed.usage
+                where = f"stage {number}" + (f" ({stage.name})" if stage.name else "")
+                failed.failure = structs.replace(failed.failure, message=f"{where}: {failed.failure.message}")
                 raise
             self._values["previous"] = output
             if stage.name:
@@ -131,8 +128,8 @@ class _PipelineSession:
         if not recorded:  # for readers of the log, which has the task but not the prompt of each stage
             prompt = self.backend.redactor.text(request.prompt)
             await self.note(number, StageBegin(name=stage.name, prompt=prompt))
-        said = [entry for entry in recorded if not isinstance(entry, StageBegin)]
-        request = structs.replace(request, entries=said)
+        entries = [entry for entry in recorded if not isinstance(entry, StageBegin)]
+        request = structs.replace(request, entries=entries)
         result = await self.backend.inner.run(request, self._recorder(number), self.progress)
         self._usage += result.usage
         self._traces.append(result.trace)
@@ -188,12 +185,6 @@ class _PipelineSession:
         """Record an entry of a stage."""
         await self._record(structs.replace(entry, stage=number))
 
-    def _blame(self, failed: SessionFailed, number: int, stage: Stage) -> None:
-        """Add the stage to the failure, and count the usage of the stages before it."""
-        failed.usage = self._usage if failed.usage is None else self._usage + failed.usage
-        where = f"stage {number}" + (f" ({stage.name})" if stage.name else "")
-        failed.failure = structs.replace(failed.failure, message=f"{where}: {failed.failure.message}")
-
 
 class _ToolStage:
     """One tool call, recorded like a model's call."""
@@ -245,11 +236,11 @@ class _ToolStage:
     def _outcome(self, entry: ToolResult) -> JSON:
         """Return the result or raise the failure of a call; the same for a new and a stored one."""
         if entry.outcome == "unknown":
-            message = f"the process died while {self._tool} ran; nobody knows whether it happened"
+            message = f"the process died while {self._tool} ran; it is unknown whether it happened"
             hint = "look at the workspace, then retry the run: the step begins again"
             raise SessionFailed(Failure("tool", "tool.outcome_unknown", message, hint, retryable=False))
-        said = entry.error
-        if said is not None:
-            failure = Failure(said.kind or "tool", said.code, said.message, said.hint, retryable=False)
+        error = entry.error
+        if error is not None:
+            failure = Failure(error.kind or "tool", error.code, error.message, error.hint, retryable=False)
             raise SessionFailed(failure)
         return entry.result

@@ -48,6 +48,17 @@ class CallGuard(Struct, frozen=True, omit_defaults=True):
     timeout_s: int = 60
 
 
+class Skill(Struct, frozen=True):
+    """A skill as a run uses it."""
+
+    name: str
+    description: str
+    folder: str
+    """The folder of its copy."""
+    brought: bool = False
+    """Whether it belongs to the project and not to the user."""
+
+
 class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent definition, independent of its file format."""
 
@@ -67,6 +78,12 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Programs that inspect each tool call before it runs and can deny it."""
     asks: bool = True
     """Whether the role can ask a person for permission. If not, such actions are denied."""
+    may_ask: bool = False
+    """Whether it can ask a person a question with the tool `ask_user`."""
+    skills: tuple[str, ...] = ()
+    """The names of the skills that its agents have."""
+    known_skills: tuple[Skill, ...] = ()
+    """In a session: the skills of the role and the step, as the run copied them."""
     isolated: bool = False
     """Whether it works only in a snapshot, never in the project itself."""
     max_turns: int | None = None
@@ -148,6 +165,8 @@ def for_step(
     max_turns: int | None = None,
     tools: tuple[str, ...] | None = None,
     read_only: bool = False,
+    may_ask: bool = False,
+    skills: tuple[Skill, ...] = (),
 ) -> Role:
     """Return the role with the settings of its step.
 
@@ -165,6 +184,8 @@ def for_step(
         max_turns=max_turns or role.max_turns,
         tools=left,
         sandbox_mode=READ_ONLY if read_only else role.sandbox_mode,
+        may_ask=may_ask,
+        known_skills=skills,
     )
 
 

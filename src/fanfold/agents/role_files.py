@@ -52,6 +52,7 @@ _COMMON = (
     ),
     Key("fallback_models", "texts", "Models to ask when that one cannot answer."),
     Key("max_turns", "integer", "How often it may be asked.", low=1, high=10_000),
+    Key("may_ask", "boolean", "Whether it may ask a person (tool `ask_user`)."),
     Key("backend", "text", "Who does the work."),
     Key("command", "arguments", "The program that does the work."),
     Key("mcp_servers", "json", "Servers whose tools it has."),
@@ -65,20 +66,20 @@ TOML = shape(
     "role",
     "A role as Codex writes it.",
     *_COMMON,
-    Key("instructions", "text", "What it is told."),
+    Key("instructions", "text", "Its instructions."),
     Key("developer_instructions", "text", "The same.", alias="instructions"),
     Key("model_reasoning_effort", "text", "The same.", alias="reasoning_effort"),
     Key("tools", "texts", "The tools that it may use; all when none are named."),
     Key("default_permissions", "text", "The same as `sandbox_mode`, for the profiles of Codex itself."),
     Key("sandbox_workspace_write", "json", "Of which `network_access` counts."),
     Key("web_search", "json", "Not here."),
-    Key("skills", "json", "Not here."),
+    Key("skills", "json", "Skills that it has, by name."),
     *(Key(name, "json", "Not ours to follow.") for name in _OF_CODEX),
     open=True,
 )
 MD = shape(
     "role",
-    "A role as Claude Code writes it; the text below is what it is told.",
+    "A role as Claude Code writes it; the text below is its instructions.",
     *_COMMON,
     Key("effort", "text", "How long the model thinks.", alias="reasoning_effort"),
     Key("maxTurns", "integer", "How often it may be asked.", low=1, high=10_000, alias="max_turns"),
@@ -101,7 +102,7 @@ MD = shape(
     Key("isolation", "json", "`worktree` keeps it out of the project itself."),
     Key("hooks", "json", "Commands that judge its calls."),
     Key("memory", "json", "Not here."),
-    Key("skills", "json", "Not here."),
+    Key("skills", "json", "Skills that it has, by name."),
     *(Key(name, "json", "Nothing hangs on it.") for name in _SHOWN),
     open=True,
 )
@@ -153,19 +154,33 @@ class Restrictions(NamedTuple):
 
 def claude_restrictions(entries: Entries, notes: Notes) -> Restrictions:
     """Return the restrictions in `permissionMode`, `readonly`, `isolation` and `hooks` of Claude Code."""
-    found = _mode(entries, notes)
-    only = entries.nodes.get("readonly")
-    if only is not None and not (isinstance(only, Scalar) and only.value is False):
-        found = found._replace(reads=True)
+    node = entries.nodes.get("permissionMode")
+    mode = entries.text("permissionMode") or ""
+    if node is None or mode.lower() in _AS_USUAL:
+        restrictions = Restrictions()
+    elif mode == "plan":
+        restrictions = Restrictions(reads=True)
+    elif mode == "dontAsk":
+        restrictions = Restrictions(asks=False)
+    elif mode == "bypassPermissions":
+        notes.note("role.note", "permissionMode bypassPermissions gives it no more than any other role", node)
+        restrictions = Restrictions()
+    else:
+        hint = "there are default, acceptEdits, plan, dontAsk and bypassPermissions"
+        notes.error(".refused", f"permissionMode {quoted(mode)} is not known and cannot be kept", node, hint)
+        restrictions = Restrictions()
+    readonly = entries.nodes.get("readonly")
+    if readonly is not None and not (isinstance(readonly, Scalar) and readonly.value is False):
+        restrictions = restrictions._replace(reads=True)
     isolation = entries.nodes.get("isolation")
     if isinstance(isolation, Scalar) and isolation.text == "worktree":
-        found = found._replace(isolated=True)
+        restrictions = restrictions._replace(isolated=True)
     elif isolation is not None and not _says_no(isolation):
-        said = quoted(isolation.text) if isinstance(isolation, Scalar) else "that"
+        shown = quoted(isolation.text) if isinstance(isolation, Scalar) else "that"
         hint = "`isolation: worktree` is the one there is"
-        notes.error(".refused", f"isolation {said} cannot be kept here", isolation, hint)
+        notes.error(".refused", f"isolation {shown} cannot be kept here", isolation, hint)
     hooks = entries.nodes.get("hooks")
-    return found if hooks is None else _Hooks(notes).read(hooks, found)
+    return restrictions if hooks is None else _Hooks(notes).read(hooks, restrictions)
 
 
 def codex_sandbox(entries: Entries, notes: Notes) -> SandboxMode | None:
@@ -178,23 +193,6 @@ def codex_sandbox(entries: Entries, notes: Notes) -> SandboxMode | None:
         hint = "say `sandbox_mode` instead, which is kept"
         notes.error(".refused", "the profile in default_permissions cannot be kept here", profile, hint)
     return known
-
-
-def _mode(entries: Entries, notes: Notes) -> Restrictions:
-    node = entries.nodes.get("permissionMode")
-    mode = entries.text("permissionMode") or ""
-    if node is None or mode.lower() in _AS_USUAL:
-        return Restrictions()
-    if mode == "plan":
-        return Restrictions(reads=True)
-    if mode == "dontAsk":
-        return Restrictions(asks=False)
-    if mode == "bypassPermissions":
-        notes.note("role.note", "permissionMode bypassPermissions gives it no more than any other role", node)
-        return Restrictions()
-    hint = "there are default, acceptEdits, plan, dontAsk and bypassPermissions"
-    notes.error(".refused", f"permissionMode {quoted(mode)} is not known and cannot be kept", node, hint)
-    return Restrictions()
 
 
 def _says_no(node: Node) -> bool:
@@ -232,20 +230,20 @@ class _Hooks:
                 self._refuse("hooks need a `matcher` and a list of `hooks`", group)
                 continue
             text = matcher.text if isinstance(matcher, Scalar) else ""
-            if _is_bad_pattern(text):
+            if re.fullmatch(r"\*?|[\w*.-]+(?:\|[\w*.-]+)*", text) is None:
                 self._refuse(f"the hooks' matcher {quoted(text)} is no pattern", group)
             for hook in inner.items:
                 self._read_hook(text, hook)
 
     def _read_hook(self, matcher: str, hook: Node) -> None:
-        said = {key.text: value for key, value in hook.entries} if isinstance(hook, Mapping) else {}
-        kind, command = _text(said.get("type")), _text(said.get("command"))
-        unknown = set(said) - {"type", "command", "timeout", "statusMessage"}
+        settings = {key.text: value for key, value in hook.entries} if isinstance(hook, Mapping) else {}
+        kind, command = _text(settings.get("type")), _text(settings.get("command"))
+        unknown = set(settings) - {"type", "command", "timeout", "statusMessage"}
         if kind != "command" or not command.strip() or unknown:
             what = next(iter(sorted(unknown)), f"type {kind or 'none'}")
             self._refuse(f"its hooks guard tools in a way that cannot be kept here ({what})", hook)
             return
-        timeout = said.get("timeout")
+        timeout = settings.get("timeout")
         seconds = timeout.value if isinstance(timeout, Scalar) and type(timeout.value) is int else 60
         if not 1 <= seconds <= MAX_GUARD_S:
             self._refuse(f"the timeout of a hook must be from 1 to {MAX_GUARD_S} seconds", hook)
@@ -259,11 +257,6 @@ class _Hooks:
 
 def _text(node: Node | None) -> str:
     return node.text if isinstance(node, Scalar) else ""
-
-
-def _is_bad_pattern(matcher: str) -> bool:
-    """Return whether a matcher is unsupported: neither `*` nor names with `|` between them."""
-    return re.fullmatch(r"\*?|[\w*.-]+(?:\|[\w*.-]+)*", matcher) is None
 
 
 MAX_FILE_BYTES = 256 * 1024
@@ -344,10 +337,10 @@ def read_role(
     return RoleFile(structs.replace(role, brought=top is not None), content.source, content.entries)
 
 
-def _called(said: str) -> str:
+def _called(text: str) -> str:
     """Return the name that steps use for a role with this name in its file, even if the file is unusable."""
-    said = unicodedata.normalize("NFC", said.strip())
-    return re.sub(_SPACES, "-", said).lower() if re.search(_SPACES, said) else said
+    text = unicodedata.normalize("NFC", text.strip())
+    return re.sub(_SPACES, "-", text).lower() if re.search(_SPACES, text) else text
 
 
 def _notice(found: Diagnostic, role: str) -> Notice:
@@ -389,7 +382,10 @@ def _toml_content(data: bytes, file: str) -> _Content:
     granted = toml_tools(entries.scalars("tools"), notes) if "tools" in entries.nodes else GrantedTools(None)
     settings = entries.nodes.get("sandbox_workspace_write")
     reach = settings.get("network_access") if isinstance(settings, tree.Mapping) else None
-    wants = {"web_search": _is_wanted(entries, "web_search"), "skills": _is_wanted(entries, "skills")}
+    wants = {
+        "web_search": _is_wanted(entries, "web_search"),
+        "skills": _is_wanted(entries, "skills") and not skills_in(entries),
+    }
     return _Content(
         source,
         report,
@@ -406,35 +402,46 @@ def _toml_content(data: bytes, file: str) -> _Content:
 def _md_content(data: bytes, file: str) -> _Content:
     from fanfold.language.toml_text import parse_front_matter
 
-    found = parse_front_matter(data, file, FORMAT, HABITS)
-    source, report, notes = found.source, found.report, Notes(found.report, found.source)
-    for key in found.unread:
+    file_parts = parse_front_matter(data, file, FORMAT, HABITS)
+    source, report, notes = file_parts.source, file_parts.report, Notes(file_parts.report, file_parts.source)
+    for key in file_parts.unread:
         if key in MD.keys:
-            report.add(found.unread[key])
-    if found.tree is None or not report.ok:
+            report.add(file_parts.unread[key])
+    if file_parts.tree is None or not report.ok:
         return _Content(source, report)
     # A key without a value has no effect.
-    said = [(key, value) for key, value in found.tree.entries if not _is_empty(value)]
-    entries = read_entries(tree.Mapping(said, found.tree.start, found.tree.end), MD, notes)
+    filled = [(key, value) for key, value in file_parts.tree.entries if not _is_empty(value)]
+    entries = read_entries(tree.Mapping(filled, file_parts.tree.start, file_parts.tree.end), MD, notes)
     assert entries is not None, "it is a mapping"
     servers = _servers(texts(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
     tools, disallowed = entries.nodes.get("tools"), entries.nodes.get("disallowedTools")
     granted = claude_tools(tools, disallowed, entries.nodes.get("permission"), servers, notes)
-    held = claude_restrictions(entries, notes)
+    restrictions = claude_restrictions(entries, notes)
     # Claude Code has no sandbox key. An agent in plan mode, or with only reading tools, is read-only.
-    sandbox: SandboxMode = "read-only" if held.reads or only_reads(granted.tools) else "workspace-write"
+    sandbox: SandboxMode = (
+        "read-only" if restrictions.reads or only_reads(granted.tools) else "workspace-write"
+    )
     lacked = [key for key in ("memory", "skills") if _is_wanted(entries, key)]
+    lacked = [key for key in lacked if key != "skills" or not skills_in(entries)]
     return _Content(
         source,
         report,
         entries,
-        found.body.strip(),
+        file_parts.body.strip(),
         granted,
         servers,
         sandbox,
-        held,
-        lacked=(*granted.lacked, *lacked, *held.lacked),
+        restrictions,
+        lacked=(*granted.lacked, *lacked, *restrictions.lacked),
     )
+
+
+def skills_in(entries: Entries) -> tuple[str, ...]:
+    """Return the names of skills in a file: a list, or text with commas; empty for anything else."""
+    node = entries.nodes.get("skills")
+    value = None if node is None else plain(node)
+    names = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+    return tuple(name.strip() for name in names if isinstance(name, str) and name.strip())
 
 
 def _is_wanted(entries: Entries, key: str) -> bool:
@@ -481,8 +488,8 @@ class _RoleMaker:
             sandbox_mode=sandbox,
             model=_model(entries.text("model"), is_claude=entries.shape is MD),
             reasoning_effort=entries.text("reasoning_effort"),
-            fallback_backends=tuple(one.text for one in entries.scalars("fallback_backends")),
-            fallback_models=tuple(one.text for one in entries.scalars("fallback_models")),
+            fallback_backends=tuple(scalar.text for scalar in entries.scalars("fallback_backends")),
+            fallback_models=tuple(scalar.text for scalar in entries.scalars("fallback_models")),
             tools=None if content.granted.tools is None else tuple(content.granted.tools),
             allowed_commands=(content.granted.commands,) if content.granted.commands else (),
             guards=content.restrictions.guards,
@@ -490,6 +497,8 @@ class _RoleMaker:
             # A guard's program is read from a snapshot, where the role cannot have changed it.
             isolated=content.restrictions.isolated or bool(content.restrictions.guards),
             max_turns=entries.integer("max_turns"),
+            may_ask=entries.flag("may_ask"),
+            skills=skills_in(entries),
             backend=entries.text("backend") or (COMMAND if command else None),
             command=command,
             mcp_servers=content.servers,
@@ -500,35 +509,35 @@ class _RoleMaker:
             source=content.source.file,
         )
         if content.lacked:
-            message = f'role "{name}" does without {listed(content.lacked)}, which nobody has here'
+            message = f'role "{name}" does without {listed(content.lacked)}, which do not exist here'
             self._notes.warning("role.lacks", message, entries.head())
         return role if content.report.ok else None
 
     def _name(self) -> str:
         """Return the name of the role in the form that steps can write."""
         node = self._entries.nodes.get("name")
-        said = node.text if isinstance(node, Scalar) else self._declared.name if self._declared else ""
+        written = node.text if isinstance(node, Scalar) else self._declared.name if self._declared else ""
         at = node or self._entries.head()
-        said, name = unicodedata.normalize("NFC", said.strip()), _called(said)
-        if not said and not self._entries.has("name"):
+        written, name = unicodedata.normalize("NFC", written.strip()), _called(written)
+        if not written and not self._entries.has("name"):
             self._notes.error(".missing_key", 'a role needs "name"', at)
         if self._entries.has("name") and node is None:
             return ""  # not a text, already reported
-        if not NAME.match(name) and (said or self._entries.has("name")):
+        if not NAME.match(name) and (written or self._entries.has("name")):
             hint = 'use letters, digits, "-", "_" and ".", at most 64 of them'
-            self._notes.error(".bad_id", f'"name" cannot be "{said[:80]}"', at, hint)
-        elif name != said:
-            message = f'role "{said[:80]}" is called {name} here'
+            self._notes.error(".bad_id", f'"name" cannot be "{written[:80]}"', at, hint)
+        elif name != written:
+            message = f'role "{written[:80]}" is called {name} here'
             self._notes.warning("role.renamed", message, at, f"steps say `agent: {name}`")
         return name
 
     def _description(self) -> str:
         node = self._entries.nodes.get("description")
-        said = node.text.strip() if isinstance(node, Scalar) else ""
+        text = node.text.strip() if isinstance(node, Scalar) else ""
         if isinstance(node, Scalar) and not node.style and self._entries.shape is MD:
-            said = said.replace("\\n", "\n")  # in unquoted YAML, authors mean a line break
-        said = said or (self._declared.description if self._declared else "")
-        if not said and (node is not None or not self._entries.has("description")):
+            text = text.replace("\\n", "\n")  # in unquoted YAML, authors mean a line break
+        text = text or (self._declared.description if self._declared else "")
+        if not text and (node is not None or not self._entries.has("description")):
             at = node or self._entries.head()
             beside = self._declared is not None and self._entries.shape is not MD
             hint = "say it in the file, or beside its `config_file`" if beside else ""
@@ -536,7 +545,7 @@ class _RoleMaker:
             if node is None and (near := nearest("description", words)) is not None:
                 at, hint = words[near], f'write "description" instead of {quoted(near)}'
             self._notes.error(".missing_key", 'a role needs a "description"', at, hint)
-        return said
+        return text
 
     def _network(self) -> bool | str | None:
         """Return True, False, `provider`, or None if the key is missing."""
@@ -564,7 +573,7 @@ class _RoleMaker:
     def _command(self) -> tuple[str, ...]:
         node = self._entries.nodes.get("command")
         if not isinstance(node, Scalar):
-            return tuple(one.text for one in self._entries.scalars("command"))
+            return tuple(scalar.text for scalar in self._entries.scalars("command"))
         import shlex
 
         try:
@@ -617,10 +626,10 @@ def _is_empty(node: tree.Node) -> bool:
 
 def _name_in(text: str) -> str | None:
     """Return the role name in an unusable file, if it can be found."""
-    found = re.search(r"^name[ \t]*[=:](.*)$", text, re.MULTILINE)
-    said = found[1].strip() if found else ""
-    quote = said[:1] if said[:1] in ("'", '"') else ""
-    name = _called(said.removeprefix(quote).partition(quote or "#")[0])
+    line = re.search(r"^name[ \t]*[=:](.*)$", text, re.MULTILINE)
+    written = line[1].strip() if line else ""
+    quote = written[:1] if written[:1] in ("'", '"') else ""
+    name = _called(written.removeprefix(quote).partition(quote or "#")[0])
     return name if NAME.match(name) else None
 
 
@@ -666,8 +675,8 @@ def read_declarations(config: Path, top: Path | None, notices: list[Notice]) -> 
     from fanfold.language.toml_text import parse_toml
 
     found, source, report = parse_toml(data, str(config), DECLARED_FORMAT)
-    for one in report.diagnostics[:1]:
-        message, at = f"its roles cannot be read: {one.message}", one.range.start
+    for diagnostic in report.diagnostics[:1]:
+        message, at = f"its roles cannot be read: {diagnostic.message}", diagnostic.range.start
         notices.append(Notice("role.invalid", message, str(config), at.line, column=at.column))
     agents = found.get("agents") if isinstance(found, Mapping) and report.ok else None
     tables = agents.entries[:MAX_DECLARED] if isinstance(agents, Mapping) else []

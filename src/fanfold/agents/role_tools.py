@@ -76,7 +76,7 @@ class GrantedTools(NamedTuple):
 
 def toml_tools(tools: Sequence[Scalar], notes: Notes) -> GrantedTools:
     """Return the tools of a list that exist here."""
-    return _Reading(notes, ours=True).granted([_Word(one.text, (one.start, one.end)) for one in tools])
+    return _Reading(notes, ours=True).granted([_Word(tool.text, (tool.start, tool.end)) for tool in tools])
 
 
 def _denied(permission: Node | None) -> list[_Word]:
@@ -90,7 +90,7 @@ def _denied(permission: Node | None) -> list[_Word]:
     for key, value in permission.entries if isinstance(permission, tree.Mapping) else []:
         if key.text in ("deny", "disallow"):
             found += _split(value)
-        elif "deny" in (one.text for one in _scalars(value)):
+        elif "deny" in (scalar.text for scalar in _scalars(value)):
             names = ("Edit", "Write") if key.text == "edit" else (key.text,)
             found += [_Word(name, (key.start, key.end)) for name in names]
     return found
@@ -179,12 +179,12 @@ class _Reading:
         kept: list[str] = []
         commands: list[str] | None = []
         for word in words:
-            said, pattern = _parts(word.text)
-            name = _canonical(said)
-            if said.lower() in _EVERYTHING:
+            written, pattern = _parts(word.text)
+            name = _canonical(written)
+            if written.lower() in _EVERYTHING:
                 return GrantedTools(None, lacked=tuple(self._lacked))
             if name is None:
-                self._tell_unknown(said, word)
+                self._note_unknown(written, word)
             elif pattern in _WHOLE:
                 kept.append(name)
                 commands = None if ALIASES.get(name, name) == _COMMANDS else commands
@@ -214,12 +214,12 @@ class _Reading:
     def without(self, allowed: list[str], words: Sequence[_Word]) -> list[str]:
         left = allowed
         for word in words:
-            said, pattern = _parts(word.text)
-            name = _canonical(said)
-            if said.lower() in _EVERYTHING:
+            written, pattern = _parts(word.text)
+            name = _canonical(written)
+            if written.lower() in _EVERYTHING:
                 return []
             if name is None:
-                self._refuse_mistyped(said, word)
+                self._refuse_mistyped(written, word)
                 continue
             taken = [tool for tool in left if _is_taken(tool, name)]
             left = [tool for tool in left if tool not in taken]
@@ -240,7 +240,7 @@ class _Reading:
             message = f'it is not to have "{name[:MAX_WORD]}", and there is no such tool'
             self._notes.error(".refused", message, word.span, f'did you mean "{near}"?')
 
-    def _tell_unknown(self, name: str, word: _Word) -> None:
+    def _note_unknown(self, name: str, word: _Word) -> None:
         """Report an unknown tool: a typing mistake as a warning, a tool of another program as a note."""
         shown = name[:MAX_WORD]
         elsewhere = _is_tool_somewhere(name)
@@ -324,7 +324,7 @@ MAX_STAGES = 16
 MAX_TURNS = 10_000
 _STAGES_NAME = r"(?a)[A-Za-z0-9][\w-]{0,63}\Z"
 _NAMED = Key("name", "text", "What later stages call it.")
-_PROMPT = Key("prompt", "template", "What it is told.")
+_PROMPT = Key("prompt", "template", "Its prompt.")
 _SCHEMA = Key("output_schema", "schema", "What its output must be.")
 _KINDS = {
     "model": shape(
@@ -410,7 +410,7 @@ class _StageReader:
             agent=entries.text("agent"),
             prompt=prompt,
             instructions=entries.text("instructions"),
-            tools=tuple(one.text for one in tools) if entries.has("tools") else None,
+            tools=tuple(tool.text for tool in tools) if entries.has("tools") else None,
             max_turns=entries.integer("max_turns"),
             output_schema=self._schema(entries),
             args={key.text: plain(value) for key, value in entries.pairs("args")},
@@ -445,7 +445,7 @@ class _StageReader:
             self._check_text(node)
             return node.text
         if kind != "tool" and self._before and entries.lacks("prompt"):
-            message = 'a stage needs a "prompt": what it is told, with {{previous}} for what came before'
+            message = 'a stage needs a "prompt", with {{previous}} for the output of the stage before'
             self._notes.error(".missing_key", message, entries.head())
         return "{{prompt}}"
 
@@ -471,7 +471,15 @@ class _StageReader:
         spec = BY_NAME.get(tool)
         if spec is not None:
             self._check_power(spec, node)
-            self._check_args(spec, node, entries)
+            known, given = spec.schema["properties"], [key for key, _ in entries.pairs("args")]
+            for key in given:
+                if key.text not in known:
+                    message = f'"{spec.name}" takes no {quoted(key.text)}; it takes {", ".join(known)}'
+                    self._notes.error(".unknown_key", message, key)
+            for name in spec.schema["required"]:
+                if all(key.text != name for key in given):
+                    at = entries.keys.get("args", node)
+                    self._notes.error(".missing_key", f'"{spec.name}" needs "{name}"', at)
         elif not self._bounds.own_tools:
             message = f"there is no tool {quoted(tool)}; there are {', '.join(BY_NAME)}"
             self._notes.error(".bad_value", message, node)
@@ -487,17 +495,6 @@ class _StageReader:
             self._notes.error(".bad_value", message, node)
         if tool == "fetch_url" and not bounds.network:
             self._notes.error(".bad_value", '"fetch_url" needs `network = true` in the role', node)
-
-    def _check_args(self, spec: ToolSpec, node: Scalar, entries: Entries) -> None:
-        known, given = spec.schema["properties"], [key for key, _ in entries.pairs("args")]
-        for key in given:
-            if key.text not in known:
-                message = f'"{spec.name}" takes no {quoted(key.text)}; it takes {", ".join(known)}'
-                self._notes.error(".unknown_key", message, key)
-        for name in spec.schema["required"]:
-            if all(key.text != name for key in given):
-                at = entries.keys.get("args", node)
-                self._notes.error(".missing_key", f'"{spec.name}" needs "{name}"', at)
 
     def _check_text(self, node: Scalar) -> None:
         """Report every placeholder whose value does not exist when the stage runs."""

@@ -153,10 +153,10 @@ def load_roles(roots: Sequence[Root], project: Path | None = None, *, has_anthro
     files: dict[str, RoleFile] = {}
     ranks: dict[str, int] = {}
     for rank, root in enumerate(roots):
-        told = len(notices)
+        before = len(notices)
         found, described = _read_root(root, notices)
         files |= {one.role.source: one for one in found}
-        for file in (*(one.role.source for one in found), *(notice.file for notice in notices[told:])):
+        for file in (*(one.role.source for one in found), *(notice.file for notice in notices[before:])):
             ranks.setdefault(file, rank)
         in_order = sorted([*(one.role for one in found), *described], key=_newest_first)
         _take(chosen, notices, in_order)
@@ -189,7 +189,7 @@ def role_roots(project: Path, user_home: Path, fanfold_home: Path, above: Sequen
         ):
             inside = project if top is None and folder.is_relative_to(project) else top
             root = Root(folder, "md" if kind == "md" else "toml", inside, config)
-            if all(folder != one.folder for one in roots):
+            if all(folder != root.folder for root in roots):
                 roots.append(root)
     return roots
 
@@ -420,29 +420,29 @@ class NamedServers:
 
     def complete(self, role: Role) -> Role:
         """Return the role with the project's definitions of its servers."""
-        said = role.mcp_servers
+        declared = role.mcp_servers
         # As in Claude Code, a tool of a server that the role does not define belongs to a server of the
         # project.
         listed = [one.split("__")[1] for one in role.tools or () if one.startswith("mcp__")]
-        if all(said.values()) and all(any(name in spellings(one) for one in said) for name in listed):
+        if all(declared.values()) and all(any(name in spellings(one) for one in declared) for name in listed):
             return role
         if self._found is None:
             self._found = self._read()
-        servers = {name: settings or self._found.get(name, {}) for name, settings in said.items()}
+        servers = {name: settings or self._found.get(name, {}) for name, settings in declared.items()}
         servers |= {
             name: self._found[name]
             for name in self._found
-            if name not in said and spellings(name) & set(listed)
+            if name not in declared and spellings(name) & set(listed)
         }
-        named = tuple(name for name in servers if not said.get(name))
+        named = tuple(name for name in servers if not declared.get(name))
         known = {spelled for name, settings in servers.items() if settings for spelled in spellings(name)}
-        for name in dict.fromkeys([*said, *listed]):
+        for name in dict.fromkeys([*declared, *listed]):
             if name not in known and is_wanted(name, role.tools):
-                self._tell_undefined(role, name)
+                self._note_undefined(role, name)
         return structs.replace(role, mcp_servers=servers, project_servers=named)
 
-    def _tell_undefined(self, role: Role, server: str) -> None:
-        message = f'role "{role.name}" names the MCP server "{server[:64]}", and nobody says what that is'
+    def _note_undefined(self, role: Role, server: str) -> None:
+        message = f'role "{role.name}" names the MCP server "{server[:64]}", which is not configured'
         hint = f"say it in {FILE} of the project, or in the role"
         self._notices.append(Notice("role.no_server", message, role.source, role=role.name, help=hint))
 
@@ -458,10 +458,12 @@ class NamedServers:
             self._notices.append(Notice("role.invalid", message, str(self._file)))
             return {}
         found, _, report = parse_yaml(data, str(self._file), FORMAT)
-        for one in report.diagnostics[:1]:
-            message, at = f"its MCP servers cannot be read: {one.message}", one.range.start
+        for diagnostic in report.diagnostics[:1]:
+            message, at = f"its MCP servers cannot be read: {diagnostic.message}", diagnostic.range.start
             self._notices.append(
-                Notice("role.invalid", message, one.file, at.line, column=at.column, help=one.help)
+                Notice(
+                    "role.invalid", message, diagnostic.file, at.line, column=at.column, help=diagnostic.help
+                )
             )
         servers = found.get("mcpServers") if isinstance(found, MappingNode) and report.ok else None
         return {} if servers is None else servers_of(plain(servers))

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fanfold.agents.backend import Progress, Record, SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import Progress, Record, SessionRequest, ToolFailed
 from fanfold.agents.entries import (
     Entry,
     RequestedCall,
@@ -36,9 +35,14 @@ async def make_calls(
 ) -> None:
     """Run the remaining calls; without `toolbox_of`, only with the tools of the request."""
     toolbox = (toolbox_of or SessionTools.of)(request)
+    session = _Calls(toolbox, since_last_input(request.entries), record, progress)
     try:
         await toolbox.open()
-        await _Calls(toolbox, since_last_input(request.entries), record, progress).carry_out(calls)
+        await session.announce(calls)
+        for number, call in enumerate(calls, 1):
+            name = await session.next_name(number, call, len(calls))
+            if name:
+                await session.call(name, call)
     finally:
         await toolbox.aclose()
 
@@ -54,23 +58,28 @@ class _Calls:
         self._ended = {entry.id: entry for entry in turn if isinstance(entry, ToolResult)}
         self._asked = any(isinstance(entry, Response) for entry in turn)
 
-    async def carry_out(self, calls: Sequence[ScriptedCall]) -> None:
+    async def announce(self, calls: Sequence[ScriptedCall]) -> None:
+        """Record the response that requests the calls, unless an earlier execution did."""
         if not self._asked:
             asked = tuple(RequestedCall(str(i), call.tool, call.args) for i, call in enumerate(calls, 1))
             await self._record(Response(tool_calls=asked))
-        for i, call in enumerate(calls, 1):
-            name = str(i)
-            known = self._ended.get(name)
-            lost = known is None or known.outcome == "unknown"
-            if lost and name in self._begun and self._toolbox.mutates(call.tool):
-                if known is None:
-                    await self._record(ToolResult(id=name, tool=call.tool, outcome="unknown"))
-                if not await self._is_done(call):
-                    await self._call(str(len(calls) + i), call)
-            else:
-                await self._call(name, call)
 
-    async def _call(self, name: str, call: ScriptedCall) -> None:
+    async def next_name(self, number: int, call: ScriptedCall, count: int) -> str:
+        """Return the id under which a call runs now; empty if a lost call turns out to be done.
+
+        A lost call of a mutating tool is recorded as unknown. If it is repeated, it gets a new id.
+        """
+        name = str(number)
+        known = self._ended.get(name)
+        lost = known is None or known.outcome == "unknown"
+        if not (lost and name in self._begun and self._toolbox.mutates(call.tool)):
+            return name
+        if known is None:
+            await self._record(ToolResult(id=name, tool=call.tool, outcome="unknown"))
+        return "" if await self._is_done(call) else str(count + number)
+
+    async def call(self, name: str, call: ScriptedCall) -> None:
+        """Run one call and record its result, unless an earlier execution did."""
         if name in self._ended and self._ended[name].error is None:
             return
         if name in self._ended:  # it was refused, and only the failure was lost in the crash

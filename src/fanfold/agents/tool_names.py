@@ -46,7 +46,7 @@ _PATH = _text("path relative to the top of the workspace")
 SPECS = (
     ToolSpec(
         "read_file",
-        "Read a text file. Long files come in pieces: `next_offset` says where to go on.",
+        "Read a text file. Long files come in pieces: `next_offset` is where to continue.",
         _object(
             "path",
             path=_PATH,
@@ -56,7 +56,7 @@ SPECS = (
     ),
     ToolSpec(
         "list_files",
-        "List files below a folder, sorted. `next_offset` says where to go on when there are more.",
+        "List files below a folder, sorted. `next_offset` is where to continue when there are more.",
         _object(
             "",
             path=_text("folder, relative to the top (the top itself)"),
@@ -68,7 +68,7 @@ SPECS = (
     ToolSpec(
         "search_files",
         "Search file contents with a regular expression. Gives path, line number and line of each match;"
-        " `next_offset` says where to go on. Dependency and build folders are skipped, unless named.",
+        " `next_offset` is where to continue. Dependency and build folders are skipped, unless named.",
         _object(
             "pattern",
             pattern=_text("regular expression, matched within lines"),
@@ -115,8 +115,8 @@ SPECS = (
     ToolSpec(
         "run_command",
         "Run a program in the workspace, given as a list of arguments; no shell is involved. Gives exit code,"
-        " stdout and stderr. Long output is cut in the middle and has an `output` to go on with read_output."
-        " A program that is not done in time is ended: `timed_out`, no exit code, and what it said so far.",
+        " stdout and stderr. Long output is cut in the middle and has an `output` for read_output."
+        " A program that is not done in time is ended: `timed_out`, no exit code, and its output so far.",
         _object(
             "argv",
             argv={
@@ -132,7 +132,7 @@ SPECS = (
     ),
     ToolSpec(
         "read_output",
-        "Read on in what a command of run_command said, when it was cut. `next_offset` says where to go on.",
+        "Continue to read the output of a run_command call that was cut. `next_offset` is where to continue.",
         _object(
             "output",
             output=_text("the `output` that run_command gave"),
@@ -143,7 +143,7 @@ SPECS = (
     ),
     ToolSpec(
         "fetch_url",
-        "Get a public web page or file as text. `next_offset` says where to go on.",
+        "Get a public web page or file as text. `next_offset` is where to continue.",
         _object(
             "url",
             url=_text("http or https address"),

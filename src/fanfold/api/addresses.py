@@ -69,7 +69,15 @@ def find_speaker(found: ResolvedRun, name: str, attempt: int | None) -> SessionR
     """Return the session of a step, a subagent or a session id."""
     node = _find_step(found, name)
     if node is None:
-        return _find_session(found, name, attempt)
+        if attempt is not None:
+            raise AuthorError("usage.conflict", "a session is one attempt", hint="leave --attempt out")
+        speakers = list(find_speakers(found.tree, name))
+        if len(speakers) > 1:
+            ids = ", ".join(one.session_id for one in speakers[:5])
+            raise AuthorError("session.ambiguous", f"several sessions begin with {name}: {ids}")
+        if not speakers:
+            found.step(name)  # raises an error with a suggestion
+        return speakers[0]
     if not is_agent(node) or node.kind != LEAF:
         raise _not_an_agent(found, node)
     wanted = max(1, node.attempt) if attempt is None else attempt
@@ -81,12 +89,8 @@ def find_speaker(found: ResolvedRun, name: str, attempt: int | None) -> SessionR
 
 def only_speaker(found: ResolvedRun) -> str:
     """Return the path of the only agent step of a run. If there are several, the hint names the last."""
-    paths = [
-        run.tree_path(node.path)
-        for run in found.tree.state.runs.values()
-        for node in run.nodes.values()
-        if is_agent(node) and node.kind == LEAF and node.attempt
-    ]
+    agents = (node for node in found.tree.nodes() if is_agent(node) and node.kind == LEAF)
+    paths = [node.run.tree_path(node.path) for node in agents if node.attempt]
     if len(paths) == 1:
         return paths[0]
     run = found.root_id
@@ -111,28 +115,12 @@ def _find_step(found: ResolvedRun, name: str) -> Node | None:
         return None
 
 
-def _find_session(found: ResolvedRun, name: str, attempt: int | None) -> SessionRef:
-    if attempt is not None:
-        raise AuthorError("usage.conflict", "a session is one attempt", hint="leave --attempt out")
-    speakers = list(find_speakers(found.tree, name))
-    if len(speakers) > 1:
-        ids = ", ".join(one.session_id for one in speakers[:5])
-        raise AuthorError("session.ambiguous", f"several sessions begin with {name}: {ids}")
-    if not speakers:
-        found.step(name)  # raises an error with a suggestion
-    return speakers[0]
-
-
 def _not_an_agent(found: ResolvedRun, node: Node) -> AuthorError:
-    inside = [
-        other.run.tree_path(other.path)
-        for run in found.tree.state.runs.values()
-        for other in run.nodes.values()
-        if is_agent(other) and other.kind == LEAF and _is_inside(other, node)
-    ]
+    agents = (other for other in found.tree.nodes() if is_agent(other) and other.kind == LEAF)
+    inside = [other.run.tree_path(other.path) for other in agents if is_inside(other, node)]
     path = node.run.tree_path(node.path)
     if not inside:
-        hint = f"fanfold explain {found.root_id} {shlex.quote(path)} tells what it did"
+        hint = f"fanfold explain {found.root_id} {shlex.quote(path)} shows what it did"
         message = f"no agent worked on {path}: its type is {node.step.type}"
         return AuthorError("step.no_session", message, hint=hint)
     few = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
@@ -141,8 +129,8 @@ def _not_an_agent(found: ResolvedRun, node: Node) -> AuthorError:
     )
 
 
-def _is_inside(node: Node, outer: Node) -> bool:
-    """Whether a step is inside another one, in its own run or in a run that the other one called."""
+def is_inside(node: Node, outer: Node) -> bool:
+    """Whether a step is another one or inside it, in its own run or in a run that the other one called."""
     above: Node | None = node
     while above is not None:
         if above is outer:

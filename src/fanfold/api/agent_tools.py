@@ -10,10 +10,10 @@ from msgspec import Meta, Struct, structs
 
 from fanfold.api import subagents
 from fanfold.api.addresses import find_run
+from fanfold.api.agents import find_role
 from fanfold.api.history import inspect_step
 from fanfold.api.permission import consent_of
 from fanfold.api.project import Project
-from fanfold.api.roles import find_role
 from fanfold.api.run_handle import cancel
 from fanfold.api.subagents import LIVE, OVER, Subagent, Task, by_status
 from fanfold.api.tools import (
@@ -85,7 +85,7 @@ class OneAgent(Struct, frozen=True, kw_only=True):
     agent: AgentState | None
     """None after a dry run."""
     would: str = ""
-    """After a dry run: what would have happened."""
+    """After a dry run: the action that was not taken."""
 
 
 class WaitAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,13 +117,13 @@ class ListAgents(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def agent_state(child: Subagent) -> AgentState:
-    told = shared_fields(child, AgentState) | {
+    fields = shared_fields(child, AgentState) | {
         "task": shorten(child.task, MAX_TASK_CHARS),
         "error": None if child.error is None else child.error.message,
         "changes": [f"{one.kind} {one.path}" for one in (child.changes or [])[:MAX_CHANGES]],
         "proposal": child.proposal is not None,
     }
-    return AgentState(**told)
+    return AgentState(**fields)
 
 
 def declared(caller: ToolContext, asked: SpawnAgent) -> str:
@@ -260,8 +260,9 @@ async def close_agent(caller: ToolContext, asked: CloseAgent) -> CloseResult:
     try:
         child = subagents.find(caller.project, asked.agent, run=caller.open_run)
     except NotFoundError:
-        head = _find_run(caller.project, asked.agent)
-        if head is None:
+        # A run by its full id: a tool that ends something accepts no prefix and not `last`.
+        head = caller.project.store.head(asked.agent) if caller.project.has_runs else None
+        if head is None or is_kept_open(asked.agent):
             raise
         return await _cancel_run(caller, head, trial=asked.dry_run)
     what = f"{'cancel' if child.status in LIVE else 'close'} the subagent {child.id}"
@@ -271,12 +272,6 @@ async def close_agent(caller: ToolContext, asked: CloseAgent) -> CloseResult:
     return CloseResult(
         ok=True, agent=agent_state(await subagents.close(caller.project, child.id, run=caller.open_run))
     )
-
-
-def _find_run(project: Project, name: str) -> RunHead | None:
-    """Return a run by its full id. A tool that ends something accepts no prefix and not `last`."""
-    head = project.store.head(name) if project.has_runs else None
-    return None if head is None or is_kept_open(name) else head
 
 
 async def _cancel_run(caller: ToolContext, head: RunHead, *, trial: bool) -> CloseResult:
@@ -364,32 +359,22 @@ async def task(caller: ToolContext, asked: SpawnAgent) -> TaskDone:
     mutates=True,
 )
 async def task_batch(caller: ToolContext, asked: TaskBatch) -> BatchDone:
-    lines = _declared(caller, asked.tasks)
+    lines: list[str] = []
+    refusals: list[FanfoldError] = []
+    for one in asked.tasks:  # a task that cannot be started does not affect the others
+        try:
+            lines.append(declared(caller, one))
+        except FanfoldError as error:
+            refusals.append(error)
+            lines.append(f"nothing: {error.message}")
+    if len(refusals) == len(lines):
+        raise refusals[0]
     if asked.dry_run or any(one.dry_run for one in asked.tasks):
         return BatchDone(ok=True, results=[], completed=0, would=lines)
     await permit(caller, f"have {len(lines)} tasks done side by side", lines)
     results = await _do(caller, asked.tasks)
     completed = sum(one.agent is not None and one.agent.status == COMPLETED for one in results)
     return BatchDone(ok=True, results=results, completed=completed)
-
-
-def _declared(caller: ToolContext, tasks: Sequence[SpawnAgent]) -> list[str]:
-    """Describe the tasks of a batch.
-
-    A task that cannot be started does not affect the others. If no task can be started, the first error is
-    raised.
-    """
-    lines: list[str] = []
-    refusals: list[FanfoldError] = []
-    for one in tasks:
-        try:
-            lines.append(declared(caller, one))
-        except FanfoldError as error:
-            refusals.append(error)
-            lines.append(f"nothing: {error.message}")
-    if len(refusals) == len(tasks):
-        raise refusals[0]
-    return lines
 
 
 async def _do(caller: ToolContext, tasks: Sequence[SpawnAgent]) -> list[TaskResult]:

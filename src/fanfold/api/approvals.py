@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -36,7 +37,6 @@ from fanfold.kernel.state import (
     SKIPPED,
     WAITING,
     Composite,
-    Map,
     Node,
 )
 from fanfold.kernel.transitions import find_node
@@ -44,8 +44,9 @@ from fanfold.language.diagnostics import Diagnostic, FileRefused
 from fanfold.language.json_text import as_text
 from fanfold.language.template import UnresolvedPath, parse_path, resolve
 from fanfold.language.terminal import cut_name, one_line, shorten, visible
+from fanfold.steps.order import Question
 from fanfold.steps.records import completed
-from fanfold.steps.step_type import Question, foresee
+from fanfold.steps.step_type import foresee
 from fanfold.steps.table import Unrenderable, effects_of, prepare
 from fanfold.store.protocol import Store
 
@@ -127,7 +128,7 @@ class ApprovalDocument(Struct, frozen=True, omit_defaults=True):
 
 
 class AnswerResult(Struct, frozen=True):
-    """An answer that is in the log. `detached`: nobody drove the run, and it goes on in the background."""
+    """A recorded answer. `detached`: the run had no owner and continues in the background."""
 
     run_id: str
     step: str
@@ -139,8 +140,11 @@ def open_approvals(tree: RunTree) -> list[OpenApproval]:
     """List the open approvals and questions, in plan order."""
     if tree.root.status in RUN_TERMINAL or not tree.state.approvals:
         return []
-    nodes = [node for run in tree.state.runs.values() for node in run.nodes.values() if is_open(node)]
-    return [read_approval(tree, node) for node in sorted(nodes, key=lambda node: node.order)]
+    return [read_approval(tree, node) for node in _open_nodes(tree)]
+
+
+def _open_nodes(tree: RunTree) -> list[Node]:
+    return sorted((node for node in tree.nodes() if is_open(node)), key=lambda node: node.order)
 
 
 def is_open(node: Node) -> bool:
@@ -153,7 +157,8 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
     path = node.run.tree_path(node.path)
     if node.reason == ASKED:
         shown = tree.blobs.get(tree.memory.shown[node.run.id, node.path])
-        return OpenApproval(path, shown["question"], shown["show"], (), "delivery")
+        kind = "question" if shown.get("call") else "delivery"
+        return OpenApproval(path, shown["question"], shown["show"], (), kind)
     try:
         asked = prepare(tree.values, node)
     except Unrenderable:  # it was rendered when it was opened, so only a damaged store leads here
@@ -162,12 +167,6 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
     return OpenApproval(
         path, asked.question, asked.show, asked.choices, asked.kind, asked.schema, asked.default
     )
-
-
-def default_due(tree: RunTree, path: str) -> int | None:
-    """Return when the default answers an open question; None if it has no default."""
-    node = find_node(tree.state, path)
-    return None if node is None or node.step.traits.default is None else due_at(tree, path)
 
 
 def due_at(tree: RunTree, path: str) -> int | None:
@@ -243,8 +242,7 @@ class PendingQuestions(Struct, frozen=True):
 
 def pending_questions(tree: RunTree) -> list[PendingQuestion]:
     """List the open questions of a tree, in plan order."""
-    nodes = [node for run in tree.state.runs.values() for node in run.nodes.values() if is_open(node)]
-    return [_read(tree, node) for node in sorted(nodes, key=lambda node: node.order)]
+    return [_read(tree, node) for node in _open_nodes(tree)]
 
 
 def pending_question(tree: RunTree, path: str) -> PendingQuestion:
@@ -391,9 +389,13 @@ def item_name(tree: RunTree, node: Node) -> str:
     """Return the name of the item that an instance of a map works on; empty for other nodes."""
     if node.parent is None or node.parent.kind != MAP:
         return ""
-    assert isinstance(node.parent, Map)
-    names = _names(tree, node.parent)
-    index = node.order[-1]
+    mapped, index = node.parent, node.order[-1]
+    address = (mapped.run.id, mapped.path)
+    names = tree.memory.item_names.get(address)
+    if names is None:
+        kept = tree.memory.items.get(address)
+        items = tree.blobs.get(kept) if kept is not None else []
+        names = tree.memory.item_names[address] = tuple(_called(mapped.step, item) for item in items)
     return names[index] if index < len(names) else ""
 
 
@@ -406,28 +408,10 @@ def item_around(tree: RunTree, node: Node | None) -> str:
     return ""
 
 
-def item_around_at(tree: RunTree | None, run: str, path: str) -> str:
-    """Return the item name for the step at a path of a run."""
-    found = tree.state.runs.get(run) if tree is not None else None
-    node = found.nodes.get(path) if found is not None else None
-    return item_around(tree, node) if tree is not None else ""
-
-
 def named_path(tree: RunTree, node: Node) -> str:
     """Return the path of a step from the root with the name of its item, for people."""
     path, item = node.run.tree_path(node.path), item_around(tree, node)
     return f"{one_line(path)} {item}" if item else one_line(path)
-
-
-def _names(tree: RunTree, mapped: Map) -> tuple[str, ...]:
-    address = (mapped.run.id, mapped.path)
-    names = tree.memory.item_names.get(address)
-    if names is None:
-        kept = tree.memory.items.get(address)
-        items = tree.blobs.get(kept) if kept is not None else []
-        names = tuple(_called(mapped.step, item) for item in items)
-        tree.memory.item_names[address] = names
-    return names
 
 
 def _called(step: Step, item: JSON) -> str:
@@ -462,17 +446,11 @@ def shown(store: Store, envelopes: Iterable[Envelope]) -> Iterator[Envelope]:
             event = data if isinstance(data, SubagentEvent) else msgspec.convert(data, SubagentEvent)
             event = completed(event, envelope.run_id, envelope.depth)
             if event.output is not None and not event.summary:
-                event = structs.replace(event, summary=_summary(store, event.output))
+                with suppress(NotFoundError):
+                    text = as_text(msgspec.json.decode(store.blob(event.output)))
+                    event = structs.replace(event, summary=shorten(text, SUMMARY_CHARS))
             data = structs.asdict(event)
         elif isinstance(data, dict):  # as read from a store
             yield envelope
             continue
         yield structs.replace(envelope, data=msgspec.to_builtins(data))
-
-
-def _summary(store: Store, output: str) -> str:
-    """Return the shortened text of an output."""
-    try:
-        return shorten(as_text(msgspec.json.decode(store.blob(output))), SUMMARY_CHARS)
-    except NotFoundError:
-        return ""

@@ -1,39 +1,60 @@
-"""Export a run to a file, and import a run from a file into this project's history.
+"""Export, import, replay and verify runs.
 
-A file may come from another user, so it is not trusted. Its contents are first written to a temporary store,
-folded, and checked against every invariant. Only a run that this Fanfold could have recorded itself is
-imported, atomically. An imported run counts as adopted state. It can be inspected like any other run. To
-resume or fork it, the user must give permission as for a new run.
+Rules
+* A file may come from another user, so it is not trusted. Its contents are first written to a temporary
+  store, folded, and checked against every invariant. Only a run that this Fanfold could have recorded itself
+  is imported, atomically.
+* An imported run counts as adopted state. It can be inspected like any other run. To resume or fork it, the
+  user must give permission as for a new run.
+* `replay` folds a log and `verify` checks it; neither executes anything. Folding refuses events that do not
+  follow from a decision. `verify` also checks every invariant, the state hash of each commit, the rows of
+  runs and outputs, and the store itself (hash chains, seals, content hashes).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, structs
 
 from fanfold.api.addresses import find_run
-from fanfold.api.display import duration, when
+from fanfold.api.display import counted, duration, folders_without_run, when
 from fanfold.api.graph import draw_run, svg
 from fanfold.api.project import Project
-from fanfold.api.run_documents import artifacts_below, indented, run_error, step_document
-from fanfold.api.verify import verify
+from fanfold.api.run_documents import PublishedFile, artifacts_below, indented, run_error, step_document
 from fanfold.engine.run_tree import RunTree, run_status
-from fanfold.errors import AuthorError, FanfoldError, WorldError
-from fanfold.kernel.events import Envelope, Evidence, event_of
+from fanfold.errors import AuthorError, BugError, FanfoldError, WorldError
+from fanfold.kernel.events import Envelope, Event, Evidence, RunCreated, SubagentEvent, event_of
+from fanfold.kernel.invariants import Auditor, InvariantViolation
 from fanfold.kernel.plan import JSON
-from fanfold.kernel.state import LEAF, Node, trace
+from fanfold.kernel.state import LEAF, RUN_TERMINAL, Node, State, fingerprint, trace
+from fanfold.kernel.transitions import create_state, evolve
 from fanfold.language.terminal import shorten
+from fanfold.sessions.log import blobs_of
+from fanfold.steps.ids import session_id
 from fanfold.steps.records import sessions_of
 from fanfold.steps.run_config import from_json, is_kept_open
 from fanfold.store.address import SqliteAddress
-from fanfold.store.protocol import Batch, Clean, Store, as_json
+from fanfold.store.protocol import (
+    DELETED,
+    Batch,
+    Clean,
+    Commit,
+    Damage,
+    OutputRow,
+    RunHead,
+    Store,
+    as_json,
+    session_link,
+)
 from fanfold.workspace.seal import add_adopted
 
 # -----------------------------------------------------------------------------------------------------------
@@ -44,6 +65,7 @@ from fanfold.workspace.seal import add_adopted
 #   recorded. A changed value gets a new hash, and so does every value that refers to it.
 # * The file contains no owners and no permissions: the importing project determines them.
 
+T = TypeVar("T")
 FORMAT = 1
 _NAME = rb'"([0-9a-f]{32})"'
 _ROUNDS = 20
@@ -68,7 +90,7 @@ def read_contents(store: Store, tree: RunTree, version: str) -> RunContents:
         [structs.replace(one, data=as_json(one.data)) for one in commit.envelopes]
         for commit in store.commits(root)
     ]
-    sessions = {name: list(log) for name, log in _sessions(store, tree)}
+    sessions = dict(_sessions(store, tree))
     texts = [msgspec.json.encode(one.data) for commit in commits for one in commit]
     texts += [msgspec.json.encode(one.data) for log in sessions.values() for one in log]
     blobs, renamed = _without_secrets(_blobs(store, texts), store.clean)
@@ -76,25 +98,45 @@ def read_contents(store: Store, tree: RunTree, version: str) -> RunContents:
     def cleaned(envelopes: Iterable[Envelope]) -> list[Envelope]:
         return [_cleaned(one, store.clean, renamed) for one in envelopes]
 
+    without_secrets = {name: cleaned(log) for name, log in sessions.items()}
+    links: dict[str, str] = {}  # of the chains of sessions: as events name them, and without secrets
+    for name, log in sessions.items():
+        links |= zip(_links(log), _links(without_secrets[name]), strict=True)
     return RunContents(
         format=FORMAT,
         made_by=version,
         root=root,
-        commits=[cleaned(commit) for commit in commits],
-        sessions={name: cleaned(log) for name, log in sessions.items()},
+        commits=[[_relinked(one, links) for one in cleaned(commit)] for commit in commits],
+        sessions=without_secrets,
         blobs={name: content.decode() for name, content in sorted(blobs.items())},
     )
 
 
-def _sessions(store: Store, tree: RunTree) -> Iterator[tuple[str, Iterator[Envelope]]]:
-    for run in tree.state.runs.values():
-        for node in run.nodes.values():
-            if node.kind != LEAF:
-                continue
-            for attempt in range(1, node.attempt + 1):
-                for name in sessions_of(store, node, attempt):
-                    if next(store.log(name), None) is not None:
-                        yield name, store.log(name)
+def _links(log: Iterable[Envelope], before: str = "") -> Iterator[str]:
+    """Yield the link of a session's own chain after each of its entries."""
+    link = bytes.fromhex(before)
+    for one in log:
+        data = one.data if isinstance(one.data, bytes) else msgspec.json.encode(one.data)
+        link = session_link(link, one.log, one.seq, one.at, one.epoch, data)
+        yield link.hex()
+
+
+def _relinked(event: Envelope, links: dict[str, str]) -> Envelope:
+    """Return the event with the link that its session has without secrets."""
+    known = event.data.get("chain") if isinstance(event.data, dict) else None
+    return (
+        event
+        if known is None
+        else structs.replace(event, data={**event.data, "chain": links.get(known, known)})
+    )
+
+
+def _sessions(store: Store, tree: RunTree) -> Iterator[tuple[str, list[Envelope]]]:
+    for node in tree.nodes():
+        for attempt in range(1, node.attempt + 1) if node.kind == LEAF else ():
+            for name in sessions_of(store, node, attempt):
+                if log := list(store.log(name)):
+                    yield name, log
 
 
 def _blobs(store: Store, texts: Iterable[bytes]) -> dict[str, bytes]:
@@ -218,14 +260,13 @@ class _PageWriter:
     def _head(self, title: str) -> Iterator[str]:
         tree, root = self._tree, self._tree.root
         usage, agents = tree.spent(root)
-        price = "price unknown" if usage.micro_usd is None else f"${usage.micro_usd / 1_000_000:.4f}"
         facts = [
             run_status(tree.state, root),
             f"run {root.id}",
             when(tree.memory.created_at) or "",
-            f"{agents} agents",
-            f"{usage.tokens:,} tokens",
-            price,
+            counted(agents, "agent"),
+            counted(usage.tokens, "token"),
+            "price unknown" if usage.micro_usd is None else f"${usage.micro_usd / 1_000_000:.4f}",
         ]
         yield f"<h1>{self._text(title)}</h1><p>{self._text(root.plan.description)}</p>"
         yield f'<p class="dim">{escape(" · ".join(fact for fact in facts if fact))}</p>'
@@ -242,46 +283,45 @@ class _PageWriter:
             yield f"<h2>Answer</h2><pre>{self._text(tree.blobs.get(tree.root.output))}</pre>"
 
     def _steps(self) -> Iterator[str]:
-        runs = self._tree.state.runs.values()
-        nodes = [node for run in runs for node in run.nodes.values() if node.kind == LEAF]
-        heads = "".join(f"<th>{word}</th>" for word in ("step", "who", "status", "took", "tokens"))
-        yield f"<h2>Steps</h2><table><tr>{heads}</tr>"
-        for node in nodes[:MAX_STEPS]:
-            yield self._step(node)
-        yield "</table>"
-        if len(nodes) > MAX_STEPS:
-            yield f'<p class="dim">and {len(nodes) - MAX_STEPS} more</p>'
+        nodes = [node for node in self._tree.nodes() if node.kind == LEAF]
+        yield from _table("Steps", ("step", "who", "status", "took", "tokens"), nodes, self._step)
 
     def _artifacts(self) -> Iterator[str]:
         """Yield the table of published files. The page contains their digests, not their contents."""
-        found = list(artifacts_below(self._tree, self._tree.root))
-        if not found:
-            return
-        heads = "".join(f"<th>{word}</th>" for word in ("file", "step", "bytes", "sha256"))
-        yield f"<h2>Artifacts</h2><table><tr>{heads}</tr>"
-        for one in found[:MAX_STEPS]:
+
+        def row(one: PublishedFile) -> str:
             cells = f"<td>{self._text(one.path)}</td><td>{self._text(one.step)}</td>"
-            yield f'<tr>{cells}<td class="n">{one.size:,}</td><td><code>{one.sha256[:16]}</code></td></tr>'
-        yield "</table>"
-        if len(found) > MAX_STEPS:
-            yield f'<p class="dim">and {len(found) - MAX_STEPS} more</p>'
+            return f'<tr>{cells}<td class="n">{one.size:,}</td><td><code>{one.sha256[:16]}</code></td></tr>'
+
+        if found := list(artifacts_below(self._tree, self._tree.root)):
+            yield from _table("Artifacts", ("file", "step", "bytes", "sha256"), found, row)
 
     def _step(self, node: Node) -> str:
-        said = step_document(self._tree, node)
+        document = step_document(self._tree, node)
         took = duration(node.ended_at - node.started_at) if node.ended_at and node.started_at else ""
-        tokens = "" if said.usage is None else f"{said.usage.input_tokens + said.usage.output_tokens:,}"
+        usage = document.usage
+        tokens = "" if usage is None else f"{usage.input_tokens + usage.output_tokens:,}"
         about = (
             ("Task", self._tree.memory.tasks.get((node.run.id, node.path), "")),
-            ("Output", said.output),
-            ("Error", said.error.message if said.error is not None else None),
+            ("Output", document.output),
+            ("Error", document.error.message if document.error is not None else None),
         )
         held = [(word, value) for word, value in about if value not in (None, "")]
-        told = "".join(f"<b>{word}</b><pre>{self._text(value)}</pre>" for word, value in held)
+        details = "".join(f"<b>{word}</b><pre>{self._text(value)}</pre>" for word, value in held)
         path = self._text(node.run.tree_path(node.path))
-        name = f"<details><summary>{path}</summary>{told}</details>" if told else path
-        cells = [name, self._text(node.step.traits.role or node.step.type), escape(said.status)]
+        name = f"<details><summary>{path}</summary>{details}</details>" if details else path
+        cells = [name, self._text(node.step.traits.role or node.step.type), escape(document.status)]
         plain = "".join(f"<td>{cell}</td>" for cell in cells)
         return f'<tr>{plain}<td class="n">{took}</td><td class="n">{tokens}</td></tr>'
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[T], row: Callable[[T], str]) -> Iterator[str]:
+    heads = "".join(f"<th>{word}</th>" for word in columns)
+    yield f"<h2>{title}</h2><table><tr>{heads}</tr>"
+    yield from map(row, rows[:MAX_STEPS])
+    yield "</table>"
+    if len(rows) > MAX_STEPS:
+        yield f'<p class="dim">and {len(rows) - MAX_STEPS} more</p>'
 
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -375,7 +415,7 @@ def _prepare(store: Store, contents: RunContents) -> tuple[list[Batch], str, str
         _write(store, contents, batches)
     except FanfoldError as error:
         raise _bad(error.message) from None
-    except Exception as error:  # noqa: BLE001 - what somebody else wrote may hold anything
+    except Exception as error:  # noqa: BLE001 - a file of another user may contain anything
         raise _bad(f"{type(error).__name__}: {error}") from None
     verdict = verify(store, contents.root)
     if not verdict.ok:
@@ -455,3 +495,268 @@ def _write(store: Store, contents: RunContents, batches: list[Batch]) -> None:
 
 def _bad(why: str) -> WorldError:
     return WorldError("archive.refused", f"the run in this file is not taken: {why}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Read a log again: `replay` and `verify`
+
+MAX_VIOLATIONS = 100
+PRESENT, SAME_STATE, FOLLOWS, GIVEN, IN_TURN = 2, 3, 10, 14, 17
+"""The invariants that are checked here and not by the auditor.
+
+Acknowledged data is present; folding gives the same state again; every event follows from earlier ones; a
+child run got the declared inputs; steps started in the order that the kernel decides.
+"""
+
+
+class AuditedRun(Struct, frozen=True):
+    """What reading the log of one run tree again showed. `fingerprint` names the state that it leads to.
+
+    `unkeyed` counts its first events that are not bound to the user's secret: who knows the format could have
+    written them.
+    """
+
+    run_id: str
+    ok: bool
+    events: int
+    status: str
+    fingerprint: str
+    violations: list[InvariantViolation]
+    unkeyed: int = 0
+
+
+class Audit(Struct, frozen=True):
+    """Results by run; `violations` are problems in rows that belong to no run."""
+
+    ok: bool
+    runs: list[AuditedRun]
+    violations: list[InvariantViolation]
+
+
+def replay_run(project: Project, run: str, *, checked: bool = False) -> AuditedRun:
+    """Fold the log of a run from its first to its last event. `checked`: verify every invariant."""
+    root = project.resolve(run).root_run_id
+    return verify(project.store, root) if checked else replay(project.store, root)
+
+
+def verify_run(project: Project, run: str) -> Audit:
+    """Verify one run."""
+    audited = replay_run(project, run, checked=True)
+    return Audit(audited.ok, [audited], [])
+
+
+def verify_all(project: Project) -> Audit:
+    """Verify everything that the project has stored, and that every run folder has a stored run."""
+    audit = verify_store(project.store) if project.has_runs else Audit(True, [], [])
+    lost = [
+        InvariantViolation(PRESENT, f"run {folder.name} has a folder, but is not in the database")
+        for folder in folders_without_run(project)[:MAX_VIOLATIONS]
+    ]
+    return structs.replace(audit, ok=audit.ok and not lost, violations=[*audit.violations, *lost])
+
+
+def verify(store: Store, root: str) -> AuditedRun:
+    """Verify everything that belongs to one run tree."""
+    with store.snapshot():
+        return _verify(store, root, store.check(root), store.output_rows(limit=-1, root=root))
+
+
+def verify_store(store: Store) -> Audit:
+    """Verify everything that is stored."""
+    with store.snapshot():
+        roots = store.roots()
+        outputs: dict[str, list[tuple[int, OutputRow]]] = {root: [] for root in roots}
+        for number, row in store.output_rows(limit=-1):
+            outputs.setdefault(row.root_run_id, []).append((number, row))
+        damages: dict[str, list[Damage]] = {root: [] for root in roots}
+        for damage in store.check():
+            damages.setdefault(damage.root, []).append(damage)
+        runs = [_verify(store, root, damages.pop(root), outputs[root]) for root in roots]
+    rest = [damage.message for found in damages.values() for damage in found]
+    broken = [InvariantViolation(PRESENT, text) for text in rest[:MAX_VIOLATIONS]]
+    return Audit(not broken and all(run.ok for run in runs), runs, broken)
+
+
+def replay(store: Store, root: str) -> AuditedRun:
+    """Fold the stored log once. Only an event that does not follow from the log is a violation."""
+    count = 0
+    state: State | None = None
+    event: Event | None = None
+    try:
+        for envelope in store.tree(root):
+            count += 1
+            event = event_of(envelope)
+            state = create_state(event) if state is None else evolve(state, event)
+    except Exception as error:  # noqa: BLE001  # an edited log may hold anything
+        return AuditedRun(root, False, count, "", "", [_unreadable(count, error, event)])
+    if state is None:
+        return AuditedRun(root, False, count, "", "", [InvariantViolation(1, "the log is empty")])
+    return AuditedRun(root, True, count, run_status(state, state.root), fingerprint(state), [])
+
+
+class _Audit:
+    """Reads a tree commit by commit, as its owner wrote them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.auditor = Auditor()
+        self.tree: RunTree | None = None
+        self.heads: dict[str, RunHead] = {}
+        """The rows of runs that follow from the log."""
+        self.since: dict[str, RunHead] = {}
+        """Those rows at the time when their runs entered their current status."""
+        self.outputs: list[OutputRow] = []
+        self.blobs: dict[str, str] = {}
+        """Hashes that the log refers to, with a description."""
+        self.links: dict[str, list[str]] = {}
+        """The links of each session's own chain, after each of its entries."""
+        self.named: dict[str, tuple[str, bool]] = {}
+        """The link that the last event of each session names, and whether the session ended with it."""
+        self.count = 0
+        self.event: Event | None = None
+        """The event that is being read."""
+
+    def read(self, commit: Commit) -> Iterator[InvariantViolation]:
+        events = []
+        for envelope in commit.envelopes:
+            self.count += 1
+            event = self.event = event_of(envelope)
+            if not isinstance(event.data, Evidence):
+                events.append((event.run, event.data))
+            if self.tree is None:
+                self.tree = RunTree.reading(self.store, envelope)
+            else:
+                self.tree.take(envelope, event)
+            yield from self.auditor.observe(envelope, event, self.tree.state)
+            for name in ("output", "inputs", "items", "frozen"):
+                blob = getattr(event.data, name, None)
+                if isinstance(blob, str):
+                    about = f"the {name} of {getattr(event.data, 'step', '') or event.run}"
+                    self.blobs.setdefault(blob, about)
+            yield from _undeclared_inputs(self.tree, event)
+            self.outputs += self.tree.outputs_of(event)
+            self._note_link(event)
+        for entry in commit.entries:
+            links = self.links.setdefault(entry.log, [])
+            links += _links([entry], links[-1] if links else "")
+            for name in blobs_of(self.store, entry.data):
+                self.blobs.setdefault(name, f"a part of the session of {entry.path or entry.log}")
+        if self.tree is None:
+            return
+        for head in self.tree.changed_heads(commit.envelopes):
+            before = self.heads.get(head.run_id)
+            if before is None or before.status != head.status:
+                self.since[head.run_id] = head
+            self.heads[head.run_id] = head
+        if commit.envelopes and commit.state != trace(self.tree.state, events):
+            text = f"folding to event {self.count} gives another state than was recorded"
+            yield InvariantViolation(SAME_STATE, text)
+
+    def _note_link(self, event: Event) -> None:
+        data = event.data
+        if isinstance(data, SubagentEvent) and data.chain:
+            name = data.session_id or session_id(event.run, data.step, max(1, data.attempt))
+            self.named[name] = data.chain, data.status != "interrupted"
+
+    def _compare_links(self) -> Iterator[InvariantViolation]:
+        """Compare the links that events name with the chains of the stored sessions."""
+        for session, (link, is_last) in self.named.items():
+            links = self.links.get(session, [])
+            if link not in links or (is_last and link != links[-1]):
+                text = f"session {session} is not as it was when its step ended: its chain differs"
+                yield InvariantViolation(PRESENT, text)
+
+    def compare(self, root: str, outputs: Iterable[OutputRow]) -> Iterator[InvariantViolation]:
+        """Compare the rows that follow from the log with the stored rows."""
+        assert self.tree is not None
+        memory = self.tree.memory
+        if memory.frozen is not None:
+            forked_from = from_json(self.tree.blobs.get(memory.frozen)).forked_from
+            self.heads[root] = structs.replace(self.heads[root], forked_from=forked_from)
+        yield from self._compare_links()
+        found = {head.run_id: head for head in self.store.tree_heads(root)}
+        for run in dict.fromkeys((*self.heads, *found)):
+            due, says = self.heads.get(run), found.get(run)
+            if due is not None and says is not None and _is_behind(says, self.since[run], due):
+                says = structs.replace(says, usage=due.usage, agents=due.agents)
+            yield from _differences(run, due, says)
+        for name in self.store.absent_blobs(list(self.blobs)):
+            yield InvariantViolation(PRESENT, f"{self.blobs[name]} ({name}) is gone")
+        expected, stored = Counter(self.outputs), Counter(outputs)
+        for row in (expected - stored) + (stored - expected):
+            yield InvariantViolation(PRESENT, f"the row of the output of {row.path} is not what the log says")
+
+
+def _verify(
+    store: Store, root: str, damages: list[Damage], outputs: list[tuple[int, OutputRow]]
+) -> AuditedRun:
+    violations = [InvariantViolation(PRESENT, damage.message) for damage in damages]
+    audit = _Audit(store)
+    status = state_hash = ""
+    try:
+        for commit in store.commits(root):
+            violations += audit.read(commit)
+            if len(violations) >= MAX_VIOLATIONS:
+                break
+        if audit.tree is None:
+            if store.head(root) is not None:  # otherwise the tree has only sessions
+                violations.append(InvariantViolation(1, "the log is empty"))
+        else:
+            state = audit.tree.state
+            status, state_hash = run_status(state, state.root), fingerprint(state)
+            if state.root.status in RUN_TERMINAL and not violations:
+                violations += audit.auditor.close(state)
+            # Rows of a deleted run with this id stay, so that readers of the outputs learn about the
+            # deletion.
+            violations += audit.compare(root, [row for _, row in outputs if row.status != DELETED])
+    except Exception as error:  # noqa: BLE001  # an edited log may hold anything
+        violations.append(_unreadable(audit.count, error, audit.event))
+    unkeyed = store.unkeyed(root)
+    return AuditedRun(root, not violations, audit.count, status, state_hash, violations, unkeyed)
+
+
+def _unreadable(count: int, error: Exception, event: Event | None = None) -> InvariantViolation:
+    if isinstance(error, BugError):
+        started = event is not None and getattr(event.data, "status", "") == "started"
+        number = IN_TURN if started else FOLLOWS
+        return InvariantViolation(number, f"event {count} does not follow from the log: {error.message}")
+    reason = error.message if isinstance(error, FanfoldError) else f"{type(error).__name__}: {error}"
+    return InvariantViolation(PRESENT, f"what is stored after event {count} cannot be read: {reason}")
+
+
+def _differences(run: str, expected: RunHead | None, found: RunHead | None) -> Iterator[InvariantViolation]:
+    if expected is None or found is None:
+        gone = "gone" if found is None else "there, but the log knows no such run"
+        yield InvariantViolation(PRESENT, f"the row of run {run} is {gone}")
+        return
+    for name in expected.__struct_fields__:
+        says, due = getattr(found, name), getattr(expected, name)
+        if says != due:
+            text = f"the row of run {run} says {name} {repr(says)[:100]}, its log says {repr(due)[:100]}"
+            yield InvariantViolation(PRESENT, text)
+
+
+def _is_behind(found: RunHead, since: RunHead, now: RunHead) -> bool:
+    """Whether the row of an unfinished run reports less spending than its log, within the allowed range.
+
+    The spending must be at least that at the start of the current status. How often a row is updated in
+    between depends on the code that drove the run.
+    """
+    if found.status != now.status or now.status in RUN_TERMINAL:
+        return False
+    steps = [(one.agents, one.usage.input_tokens, one.usage.output_tokens) for one in (since, found, now)]
+    grows = all(first <= then <= last for first, then, last in zip(*steps, strict=True))
+    then, last = found.usage.micro_usd, now.usage.micro_usd
+    if then is None or last is None:  # an unknown price stays unknown
+        return grows and last is None
+    return grows and (since.usage.micro_usd or 0) <= then <= last
+
+
+def _undeclared_inputs(tree: RunTree, event: Event) -> Iterator[InvariantViolation]:
+    """Yield a violation for each input that the recipe does not declare."""
+    if not isinstance(event.data, RunCreated) or event.data.inputs is None:
+        return
+    run = tree.state.runs[event.run]
+    declared = {one.name for one in run.plan.inputs}
+    for name in sorted(set(tree.values.inputs(run)) - declared):
+        yield InvariantViolation(GIVEN, f"run {run.id} was given {name}, which its recipe does not declare")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.api.addresses import ResolvedRun, find_run
+from fanfold.api.addresses import ResolvedRun, find_run, is_inside
 from fanfold.api.approvals import item_around
 from fanfold.api.ownership import own
 from fanfold.api.project import Project
@@ -87,6 +88,11 @@ def diff(project: Project, run: str, step: str | None = None, at: int | None = N
     return RunChanges(found.run.id, steps)
 
 
+def changes_of_node(project: Project, tree: RunTree, node: Node) -> list[StepChanges]:
+    """Return the file changes of one step instance; empty if there are none."""
+    return list(_of_node(spaces_of(project), tree, node.run, node))
+
+
 def spaces_of(project: Project) -> Workspaces | None:
     """Return the project's workspaces; None if no step ever had one."""
     try:
@@ -109,17 +115,9 @@ def has_left_work(folder: Path, node: Node) -> bool:
 
 def leaves_below(tree: RunTree, run: Run, top: Node | None) -> Iterator[Node]:
     wanted: Node = top if top is not None else run.scope
-    for other in tree.state.runs.values():
-        for node in other.nodes.values():
-            if not isinstance(node, Composite) and (node is wanted or _is_inside(node, wanted)):
-                yield node
-
-
-def _is_inside(node: Node, scope: Node) -> bool:
-    above = node.parent
-    while above is not None and above is not scope:
-        above = above.parent
-    return above is scope
+    for node in tree.nodes():
+        if not isinstance(node, Composite) and is_inside(node, wanted):
+            yield node
 
 
 def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> Iterator[StepChanges]:
@@ -130,11 +128,15 @@ def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> 
     if rows:
         changes = [ChangedPath(row.path, row.kind) for row in rows]
         state, proposal = rows[0].state, rows[0].proposal
-        if state == PROPOSED and proposal is not None:
-            patch = _patch(spaces, proposal)
-            state = state if patch is not None else GONE
-        else:
-            patch = _patch_of_merge(spaces, tree.memory.receipts.get((node.run.id, node.path), []))
+        receipts = tree.memory.receipts.get((node.run.id, node.path), [])
+        patch: str | None = None
+        with suppress(NotFoundError):  # removed by gc: only the log is left
+            if spaces is not None and state == PROPOSED and proposal is not None:
+                patch = spaces.diff(proposal)
+            elif spaces is not None and receipts:
+                patch = "".join(map(spaces.diff_merged, receipts))
+        if state == PROPOSED and proposal is not None and patch is None:
+            state = GONE
         yield StepChanges(
             path=path,
             state=state,
@@ -148,15 +150,10 @@ def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> 
         yield StepChanges(path=path, state=LEFT_OUT, changes=[], left_out=left, left_out_count=count)
     elif spaces is not None and node.status in UNSUCCESSFUL and node.step.workspace_mode == "isolated":
         session = session_id(node.run.id, node.path, node.attempt)
-        if not _goes_on(node):
+        if not any(turn_before(turn) is node and turn.attempt for turn in node.dependents):
             yield from _kept(spaces, path, home_of(node, max(1, node.attempt)))
         for settling in settling_ids(session):
             yield from _kept(spaces, f"{path}/resolve", settling)
-
-
-def _goes_on(node: Node) -> bool:
-    """Whether a later turn continued in this workspace. Then the later turn reports its changes."""
-    return any(turn_before(turn) is node and turn.attempt for turn in node.dependents)
 
 
 def _kept(spaces: Workspaces, path: str, session: str) -> Iterator[StepChanges]:
@@ -166,22 +163,6 @@ def _kept(spaces: Workspaces, path: str, session: str) -> Iterator[StepChanges]:
         yield StepChanges(
             path=path, state=KEPT, changes=changes, patch=kept.patch, workspace=kept.folder, why=kept.why
         )
-
-
-def _patch(spaces: Workspaces | None, proposal: str) -> str | None:
-    try:
-        return spaces.diff(proposal) if spaces is not None else None
-    except NotFoundError:
-        return None
-
-
-def _patch_of_merge(spaces: Workspaces | None, receipts: Sequence[str]) -> str | None:
-    if spaces is None or not receipts:
-        return None
-    try:
-        return "".join(spaces.diff_merged(receipt) for receipt in receipts)
-    except NotFoundError:
-        return None  # removed by gc: only the log is left
 
 
 def shown_path(run: Run, node: Node) -> str:
@@ -217,7 +198,9 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
     merged = _merge(spaces, proposal, node, dry_run)
     if merged.conflicts:
         raise _conflicting(path, merged.conflicts, found.run.id)
-    changes = _as_put(merged)
+    # The written and removed files. A file that was moved in the project has its new path.
+    kinds = {change.path: change.kind for change in merged.changes}
+    changes = [ChangedPath(file, kinds.get(file, "modified")) for file in merged.applied]
     if not dry_run:
         applied = AppliedRequest(node.path, proposal, changes, this_person(), merged.receipt)
         await record(project, project.resolve(node.run.id), applied)
@@ -232,23 +215,15 @@ def _merge(spaces: Workspaces | None, proposal: str, node: Node, dry_run: bool) 
     except NotFoundError:
         pass
     path = node.run.tree_path(node.path)
-    message = f"{path} proposed changes, but nobody has them any more"
+    message = f"{path} proposed changes, which no longer exist"
     hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again"
     raise NotFoundError("changes.gone", message, hint=hint)
 
 
-def _as_put(merged: MergeResult) -> list[ChangedPath]:
-    """Return the written and removed files. A file that was moved in the project has its new path."""
-    kinds = {change.path: change.kind for change in merged.changes}
-    return [ChangedPath(path, kinds.get(path, "modified")) for path in merged.applied]
-
-
 def _drop(spaces: Workspaces | None, proposal: str) -> None:
-    try:
+    with suppress(NotFoundError):  # another process dropped it
         if spaces is not None:
             spaces.reject(proposal)
-    except NotFoundError:
-        pass  # another process dropped it
 
 
 def _nothing_waits(path: str, node: Node, merged: bool) -> NotFoundError:
@@ -314,7 +289,12 @@ async def _record(project: Project, head: RunHead, done: Done) -> None:
             if taken:
                 return
             if taken is None:
-                raise _unrecorded(root) from None
+                raise WorldError(
+                    "run.busy",
+                    "the files of the project are as asked, but the process that drives run"
+                    f" {root} has not recorded it within {PATIENCE_S:g} s",
+                    hint="say it again when it has ended: nothing is done twice",
+                ) from None
             continue
         try:
             now = owned.tree.now_ms()
@@ -327,15 +307,6 @@ async def _record(project: Project, head: RunHead, done: Done) -> None:
         finally:
             owned.done()
         return
-
-
-def _unrecorded(root: str) -> WorldError:
-    return WorldError(
-        "run.busy",
-        f"the files of the project are as asked, but the process that drives run {root} has not recorded it"
-        f" within {PATIENCE_S:g} s",
-        hint="say it again when it has ended: nothing is done twice",
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -419,7 +390,7 @@ def _check_over(found: ResolvedRun, top: Node | None) -> None:
     if status not in RUN_TERMINAL:
         hint = f"fanfold cancel {root.id} ends it; what it merged can be taken back then"
         if status == PAUSED:
-            hint = f"fanfold resume {root.id} goes on with it; {hint}"
+            hint = f"fanfold resume {root.id} continues it; {hint}"
         raise AuthorError(
             "run.not_over", f"run {root.id} is {status}: its steps rely on the files", hint=hint
         )
@@ -490,10 +461,10 @@ def _blocked(
         hint = f"take that back first: fanfold undo {other} {shlex.quote(step)}"
     if free is not None:
         step = shlex.quote(shown_path(found.run, free))
-        hint = f"step by step, what nobody changed can be taken back: fanfold undo {run} {step}; {hint}"
+        hint = f"step by step, unchanged files can be reverted: fanfold undo {run} {step}; {hint}"
     return WorldError(
         "changes.changed_since",
-        f"somebody changed what was merged: {named}{more}; nothing was taken back",
+        f"files were changed after the merge: {named}{more}; nothing was reverted",
         hint=hint,
         details={"changed": rows},
     )

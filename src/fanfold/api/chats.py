@@ -29,12 +29,12 @@ from fanfold.agents.tool_names import ROOT_TOOLS, SPECS
 from fanfold.api import subagents
 from fanfold.api.display import FailureDocument, RunUsage, add_usage, failure_document, run_row
 from fanfold.api.history import until
+from fanfold.api.intent_patterns import Suitability, judge
 from fanfold.api.ownership import take_over
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import Suitability
 from fanfold.api.run_documents import run_document
 from fanfold.api.run_handle import RunHandle, ask_owner
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import LIVE, OVER, Subagent, find_ended_turns
 from fanfold.engine.children import TASK_CHARS, AddRequest, ResumeRequest, SubagentRefused, is_interrupted
@@ -44,7 +44,7 @@ from fanfold.errors import NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON, Constant, Plan, Step, Value
 from fanfold.kernel.state import COMPLETED, PAUSED, RUN_TERMINAL, TERMINAL, Node
-from fanfold.language.leaf_steps import AgentBody
+from fanfold.language.leaf_steps import AgentBody, read_body
 from fanfold.language.template import literal
 from fanfold.language.terminal import shorten
 from fanfold.sessions.log import read_entries
@@ -129,22 +129,24 @@ def lead_step(
         prompt=literal(text),
         purpose="lead",
         continue_from=before,
-        tools=None if with_workflows else _without_workflows(),
+        tools=None
+        if with_workflows
+        else (*(spec.name for spec in SPECS), *sorted(ROOT_TOOLS - WORKFLOW_TOOLS)),
     )
-    told: dict[str, Value] = {}
+    inputs: dict[str, Value] = {}
     if heard:
-        told[HEARD] = Constant(msgspec.to_builtins(list(heard)))
+        inputs[HEARD] = Constant(msgspec.to_builtins(list(heard)))
     if ran:
-        told[RAN] = Constant(msgspec.to_builtins(list(ran)))
+        inputs[RAN] = Constant(msgspec.to_builtins(list(ran)))
     if suited is not None:
         hint = "Consider plan_workflow, and tell the user what it would do."
-        told[SUITED] = Constant(f"{suited.reason}. {hint}")
+        inputs[SUITED] = Constant(f"{suited.reason}. {hint}")
     return Step(
         id=name,
         action=body.action(),
         description=shorten(text, TASK_CHARS),
         after=(before,) if before is not None else (),
-        inputs=told,
+        inputs=inputs,
         # It claims no files, so that it blocks no other step: it may be waiting for a subagent that writes.
         # The changes of its calls are merged call by call.
         posture="writer",
@@ -154,18 +156,9 @@ def lead_step(
     )
 
 
-def _without_workflows() -> tuple[str, ...]:
-    return (*(spec.name for spec in SPECS), *sorted(ROOT_TOOLS - WORKFLOW_TOOLS))
-
-
 def lead_turns(tree: RunTree) -> list[Node]:
     """Return the turns of the lead, in order."""
     return [node for node in tree.root.scope.children if is_lead(node)]
-
-
-def has_workflows(turn: Node) -> bool:
-    """Whether a turn of the lead had the workflow tools."""
-    return not {"tools"} & turn.step.action.body.keys()  # type: ignore[union-attr]  # it is a leaf
 
 
 def unheard(tree: RunTree, ended: Sequence[Subagent]) -> list[SubagentEnd]:
@@ -188,33 +181,29 @@ def unheard(tree: RunTree, ended: Sequence[Subagent]) -> list[SubagentEnd]:
 def _heard_before(tree: RunTree) -> Iterator[tuple[str, int]]:
     """Yield the turns of subagents whose end the lead knows, from a report or from the result of a tool."""
     for node in lead_turns(tree):
-        told = node.step.inputs.get(HEARD)
-        if isinstance(told, Constant) and node.attempt:
-            yield from ((one["id"], one["turn"]) for one in told.value)
+        heard = node.step.inputs.get(HEARD)
+        if isinstance(heard, Constant) and node.attempt:
+            yield from ((one["id"], one["turn"]) for one in heard.value)
         for entry in read_entries(tree.store, session_of(node)) if node.attempt else ():
             if isinstance(entry, ToolResult) and entry.tool in ROOT_TOOLS:
                 yield from _agents_in(entry.result)
 
 
-def runs_started(tree: RunTree) -> list[str]:
-    """List the runs that the lead's tools started, planning included, and those that the user ran."""
-    found: dict[str, None] = {}
+def runs_started(tree: RunTree) -> Iterator[str]:
+    """Yield the runs that the lead's tools started, planning included, and those that the user ran."""
     for node in lead_turns(tree):
         ran = node.step.inputs.get(RAN)
         if isinstance(ran, Constant):
-            found |= {one["run_id"]: None for one in ran.value}
+            yield from (one["run_id"] for one in ran.value)
         for entry in read_entries(tree.store, session_of(node)) if node.attempt else ():
-            if (
-                isinstance(entry, ToolResult)
-                and entry.tool in WORKFLOW_TOOLS
-                and isinstance(entry.result, dict)
-            ):
-                run, drafts = entry.result.get("run"), entry.result.get("runs")
-                if entry.tool == "run_workflow" and isinstance(run, dict):
-                    found[str(run.get("run_id"))] = None
-                elif entry.tool == "plan_workflow" and isinstance(drafts, list):
-                    found |= {str(one): None for one in drafts}
-    return list(found)
+            if isinstance(entry, ToolResult):
+                match entry.tool, entry.result:
+                    case "run_workflow", {"run": {"run_id": str(run)}}:
+                        yield run
+                    case "plan_workflow", {"runs": list(drafts)}:
+                        yield from map(str, drafts)
+                    case "plan_workflow", {"error": {"details": {"run_id": str(run)}}}:
+                        yield run  # a failed plan was paid for, too
 
 
 def _agents_in(result: JSON) -> Iterator[tuple[str, int]]:
@@ -296,10 +285,7 @@ class Chat:
         if not self.project.config.switch("workflows.enabled") or self._has_workflows():
             return None
         if self.options.script is not None:  # scripted agents cost nothing
-            from fanfold.api.intent_patterns import judge
-
-            told = judge(text)
-            found = Suitability(told.suitable, told.reason, "patterns", told.pattern)
+            found = judge(text)
         else:
             from fanfold.api.planning import workflow_suitable
 
@@ -343,8 +329,9 @@ class Chat:
         return f"{NAME}-{len(names) + 1}"
 
     def _has_workflows(self) -> bool:
+        """Whether the last turn of the lead had the workflow tools."""
         turns = lead_turns(self.tree)
-        return bool(turns) and has_workflows(turns[-1])
+        return bool(turns) and read_body(AgentBody, turns[-1].step).tools is None
 
     # Interrupted turns
 
@@ -539,7 +526,7 @@ def find_chat(project: Project, run: str) -> str:
 
 
 def _none(run: str) -> NotFoundError:
-    what = f"there is no chat {run}" if run else "there is no chat to go on with"
+    what = f"there is no chat {run}" if run else "there is no chat to continue"
     hint = "fanfold chat begins one; fanfold runs lists them"
     if " " in run:  # the option took a message as its value
         hint = f"to say it, put it first: fanfold chat {shlex.quote(run)} --resume"

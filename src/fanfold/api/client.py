@@ -5,105 +5,68 @@ async with fanfold.open(".") as ff:
     async for event in run.events():
         ...
     result = await run.result()
+
+`SyncClient` has the same methods for code that is not async:
+
+with fanfold.open_sync(".") as ff:
+    run = ff.start("audit.yaml", packages=["a", "b"])
+    for event in run.events():
+        ...
+    result = run.result()
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from functools import wraps
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from fanfold.api import history, run_handle, subagents
-from fanfold.api import subagents as delegation
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import AnswerResult
 from fanfold.api.changes import apply, diff, undo
-from fanfold.api.display import RunRow, run_row
+from fanfold.api.display import RunRow, list_runs, run_row
 from fanfold.api.explain import explain_run, explain_step
-from fanfold.api.fork import AtTurn, ChosenAgents, at_turn, plan_fork, start_fork
+from fanfold.api.fork import AtTurn, ChosenAgents, at_turn, plan_fork, plan_retry, start_fork
 from fanfold.api.history import inspect, inspect_step, query, read_log
-from fanfold.api.limits import check_raised
+from fanfold.api.intent_patterns import Suitability
 from fanfold.api.ownership import OwnedRun, take_over
-from fanfold.api.permission import Options
 from fanfold.api.planning import DraftRequest, draft_spec, workflow_suitable
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import DraftedSpec, Suitability
+from fanfold.api.recipes import DraftedSpec
 from fanfold.api.result import Result, TypedResult, check_type, promise_output
-from fanfold.api.retry import RetryOptions, plan_retry
 from fanfold.api.run_documents import ApplyResult, InspectDocument, InspectStepDocument, RunChanges, Undone
 from fanfold.api.run_handle import API, RunHandle, all_checked
-from fanfold.api.run_list import list_runs
+from fanfold.api.run_options import Options, check_raised
 from fanfold.api.start import start
 from fanfold.api.step_documents import ExplainedRun, ExplainedStep
 from fanfold.api.subagents import Subagent
 from fanfold.api.transcripts import Transcript, TranscriptEntry
-from fanfold.errors import AuthorError
+from fanfold.errors import AuthorError, FanfoldError
 from fanfold.kernel.events import Envelope, LimitsRaised
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.language.builder import Recipe
 from fanfold.language.json_text import schema_of
 from fanfold.sessions.processes import finish_despite_cancel
+from fanfold.store.protocol import closed, forked
 from fanfold.store.search import NO_FILTERS, Filters, Hit
-
-# -----------------------------------------------------------------------------------------------------------
-# Read access to a project: its runs, their steps, logs, transcripts and changes
-
-
-@all_checked
-class ProjectReader:
-    """The read-only methods of an open project; see `Client`."""
-
-    def __init__(self, project: Project) -> None:
-        self.project = project
-
-    def inspect(self, run: str) -> InspectDocument:
-        """Return a run with its steps and its child runs, as its log is now."""
-        return inspect(self.project, run)
-
-    def inspect_step(self, run: str, step: str) -> InspectStepDocument:
-        """Return one step of a run, or a subagent of one."""
-        return inspect_step(self.project, run, step)
-
-    def explain(self, run: str, step: str | None = None) -> ExplainedRun | ExplainedStep:
-        """Explain the current status of a run, or of one step."""
-        return explain_run(self.project, run) if step is None else explain_step(self.project, run, step)
-
-    def query(
-        self, *words: str, run: str | None = None, most: int = 5, filters: Filters = NO_FILTERS
-    ) -> list[Hit]:
-        """Search outputs for any of the words, best match first.
-
-        With `run`, search only that run and the runs below it.
-        """
-        return query(self.project, words, filters, run=run, most=most).hits
-
-    def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
-        """Return the recorded events of a run, or of its whole tree."""
-        return list(read_log(self.project, self.project.resolve(run), whole_tree=tree))
-
-    def transcript(self, run: str, step: str, *, attempt: int | None = None) -> Transcript:
-        """Return the conversation and tool calls of a step's agent, a subagent, or a session by its id."""
-        return history.transcript(self.project, run, step, attempt)
-
-    async def follow_transcript(
-        self, run: str, step: str, *, attempt: int | None = None
-    ) -> AsyncIterator[TranscriptEntry]:
-        """Yield the entries of a transcript from the first, then live until the step has finished."""
-        found = find_run(self.project, run)
-        async for entries in history.follow_transcript(self.project, found, step, attempt):
-            for entry in entries:
-                yield entry
-
-    def diff(self, run: str, step: str | None = None) -> RunChanges:
-        """Return the file changes of the steps of a run, each with a patch if one is available."""
-        return diff(self.project, run, step)
-
-    def runs(self, limit: int = 100) -> list[RunRow]:
-        """List root runs, newest first."""
-        return list_runs(self.project, limit=limit)
-
 
 T = TypeVar("T")
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
@@ -116,7 +79,7 @@ class TaskOptions(TypedDict, total=False):
     name: str
     timeout_ms: int
     write_set: tuple[str, ...]
-    merge: delegation.Merge | None
+    merge: subagents.Merge | None
     on_conflict: Literal["fail", "resolve"]
     shared: bool
     output_schema: JSON | type
@@ -133,11 +96,11 @@ class AgentsOptions(TypedDict, total=False):
 
 
 @all_checked
-class Client(ProjectReader):
+class Client:
     """An open project. Use it as an async context manager; leaving it pauses its running runs."""
 
     def __init__(self, project: Project) -> None:
-        super().__init__(project)
+        self.project = project
         self._runs: set[RunHandle] = set()
         """Runs that this client drives, or whose failure may not have been reported."""
         self._process = os.getpid()
@@ -170,7 +133,57 @@ class Client(ProjectReader):
         finally:
             self.project.close()
             for run in runs:
-                run.tell_unheard()
+                run.log_unread_failure()
+
+    # Runs, their steps, logs, transcripts and changes
+
+    def inspect(self, run: str) -> InspectDocument:
+        """Return a run with its steps and its child runs, as its log is now."""
+        return inspect(self.project, run)
+
+    def inspect_step(self, run: str, step: str) -> InspectStepDocument:
+        """Return one step of a run, or a subagent of one."""
+        return inspect_step(self.project, run, step)
+
+    def explain(self, run: str, step: str | None = None) -> ExplainedRun | ExplainedStep:
+        """Explain the current status of a run, or of one step."""
+        return explain_run(self.project, run) if step is None else explain_step(self.project, run, step)
+
+    def query(
+        self, *words: str, run: str | None = None, most: int = 5, filters: Filters = NO_FILTERS
+    ) -> list[Hit]:
+        """Search outputs and errors for any of the words, best match first.
+
+        With `run`, search only that run and the runs below it.
+        """
+        return query(self.project, words, filters, run=run, most=most).hits
+
+    def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
+        """Return the recorded events of a run, or of its whole tree."""
+        return list(read_log(self.project, self.project.resolve(run), whole_tree=tree))
+
+    def transcript(self, run: str, step: str, *, attempt: int | None = None) -> Transcript:
+        """Return the conversation and tool calls of a step's agent, a subagent, or a session by its id."""
+        return history.transcript(self.project, run, step, attempt)
+
+    async def follow_transcript(
+        self, run: str, step: str, *, attempt: int | None = None
+    ) -> AsyncIterator[TranscriptEntry]:
+        """Yield the entries of a transcript from the first, then live until the step has finished."""
+        found = find_run(self.project, run)
+        async for entries in history.follow_transcript(self.project, found, step, attempt):
+            for entry in entries:
+                yield entry
+
+    def diff(self, run: str, step: str | None = None) -> RunChanges:
+        """Return the file changes of the steps of a run, each with a patch if one is available."""
+        return diff(self.project, run, step)
+
+    def runs(self, limit: int = 100) -> list[RunRow]:
+        """List root runs, newest first."""
+        return list_runs(self.project, limit=limit)
+
+    # Runs that this process drives
 
     async def start(
         self,
@@ -182,7 +195,7 @@ class Client(ProjectReader):
         **named: JSON,
     ) -> RunHandle:
         """Start a recipe: a name, a file, or a `Recipe`. Inputs are given by name or as a mapping."""
-        return self._drive(self._record(recipe, inputs or {}, named, options))
+        return self._drive(RunHandle(self._record(recipe, inputs or {}, named, options)))
 
     @overload
     async def run(
@@ -223,7 +236,7 @@ class Client(ProjectReader):
         if output is not None:
             check_type(output)
         owned = self._record(recipe, inputs or {}, named, options, output)
-        run = self._drive(owned, leave_when_waiting=True)
+        run = self._drive(RunHandle(owned, leave_when_waiting=True))
         async for _ in run.follow():
             pass  # until the run has no owner: the caller may answer or resume it at once
         return run.result_now() if output is None else run.result_now(output)
@@ -270,24 +283,10 @@ class Client(ProjectReader):
         raised = None
         if wanted != LimitsRaised():
             raised = check_raised(self.project, self.project.view(root), wanted)
-        return self._drive(take_over(self.project, root), resumed=True, raised=raised, keep_waits=wait)
+        owned = take_over(self.project, root)
+        return self._drive(RunHandle(owned, resumed=True, raised=raised, keep_waits=wait))
 
-    def _drive(
-        self,
-        owned: OwnedRun,
-        *,
-        resumed: bool = False,
-        raised: LimitsRaised | None = None,
-        keep_waits: bool = False,
-        leave_when_waiting: bool = False,
-    ) -> RunHandle:
-        handle = RunHandle(
-            owned,
-            resumed=resumed,
-            raised=raised,
-            keep_waits=keep_waits,
-            leave_when_waiting=leave_when_waiting,
-        )
+    def _drive(self, handle: RunHandle) -> RunHandle:
         self._runs.add(handle)
         handle.when_at_rest(self._runs.discard)  # a project may start any number of runs
         return handle
@@ -311,11 +310,9 @@ class Client(ProjectReader):
         of the original run, unless a `model`, a `backend` or the text of a `script` is given.
         """
         found = find_run(self.project, run)
-        path = None if step is None else found.tree_path(step)
-        at = at_turn(turn, say)
-        chosen = ChosenAgents(**agents)
-        fork = plan_fork(found.tree, path, inputs or {}, prompts or {}, at, chosen)
-        return self._drive(start_fork(self.project, fork, yes=yes))
+        path, at = None if step is None else found.tree_path(step), at_turn(turn, say)
+        fork = plan_fork(found.tree, path, inputs or {}, prompts or {}, at, ChosenAgents(**agents))
+        return self._drive(RunHandle(start_fork(self.project, fork, yes=yes)))
 
     async def retry(
         self,
@@ -332,8 +329,8 @@ class Client(ProjectReader):
         permission.
         """
         tree = find_run(self.project, run).tree
-        wanted = RetryOptions(agents=ChosenAgents(**agents), recipe=recipe)
-        return self._drive(start_fork(self.project, plan_retry(self.project, tree, wanted), yes=yes))
+        fork = plan_retry(self.project, tree, ChosenAgents(**agents), recipe)
+        return self._drive(RunHandle(start_fork(self.project, fork, yes=yes)))
 
     async def apply(self, run: str, step: str, *, dry_run: bool = False) -> ApplyResult:
         """Merge the proposal of a step into the project as it is now."""
@@ -390,7 +387,7 @@ class Client(ProjectReader):
         """Delegate a task to a background subagent. With the same `key` it is not started again."""
         if isinstance(schema := more.get("output_schema"), type):
             more["output_schema"] = schema_of(schema)
-        wanted = delegation.Task(role=role, task=task, **more)
+        wanted = subagents.Task(role=role, task=task, **more)
         return await subagents.spawn(self.project, wanted, options or Options(), key=key)
 
     async def fork_agent(self, name: str, turn: int, say: str | None = None) -> Subagent:
@@ -430,3 +427,289 @@ class Client(ProjectReader):
     async def workflow_suitable(self, text: str) -> Suitability:
         """Return whether a request suits a workflow of several agents, with the reason."""
         return await workflow_suitable(self.project, text)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The same for code that is not async: each call waits
+#
+# Everything runs in one separate thread with an event loop. So a run continues between two calls, and this
+# works in a notebook, which already has a running loop. Each method wraps the method of `Client` or
+# `RunHandle`, so both have the same parameters by construction.
+
+P = ParamSpec("P")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+
+
+class LoopThread:
+    """An event loop in its own thread."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._ends = False
+        """Whether the loop accepts no new work; running work is about to be cancelled."""
+        self._runner = asyncio.Runner()
+        self._thread = threading.Thread(target=self._run, name="fanfold", daemon=True)
+        begun: Future[asyncio.AbstractEventLoop] = Future()
+        self._begun = begun
+        self._thread.start()
+        self._loop = begun.result()
+
+    def _run(self) -> None:
+        with self._runner as runner:  # its exit ends every task, generator and thread of the loop
+            loop = runner.get_loop()
+            self._begun.set_result(loop)
+            loop.run_forever()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the loop was closed, or belongs to the parent of this forked process."""
+        return self._ends or self.is_of_another_process
+
+    @property
+    def is_of_another_process(self) -> bool:
+        return self._process != os.getpid()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and return its result. An interrupt cancels it."""
+        try:
+            done = self._begin(work)
+        except FanfoldError:
+            work.close()
+            raise
+        try:
+            return done.result()
+        except BaseException as error:
+            done.cancel()
+            if isinstance(error, CancelledError) and self._ends:
+                raise closed() from None  # another thread closed the loop
+            raise
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start work in the loop; raises if its caller would wait forever."""
+        if self.is_of_another_process:  # before the lock, which a thread may have held at the fork
+            raise forked(self._process)
+        with self._lock:
+            if self._ends:
+                raise closed()
+            if threading.current_thread() is self._thread:
+                message = "an async function of a run cannot wait for the project that drives the run"
+                hint = "make it a plain `def`, which runs in a thread of its own, or open the project in it"
+                raise AuthorError("project.waits_for_itself", message, hint=hint)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def walk(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """Yield the items of an asynchronous iterator, waiting for each."""
+
+        async def step() -> tuple[T, ...]:
+            async for item in items:
+                return (item,)
+            return ()
+
+        while found := self.wait(step()):
+            yield found[0]
+
+    def close(self) -> None:
+        """Cancel everything that is still running in the loop."""
+        if self.is_of_another_process:
+            return
+        with self._lock:
+            if not self._ends:
+                self._ends = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class _Twin(Protocol[S_co]):
+    """A synchronous wrapper around an asynchronous object `S`."""
+
+    @property
+    def loop(self) -> LoopThread: ...
+
+    @property
+    def other(self) -> S_co: ...
+
+
+def _awaited(
+    method: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[_Twin[S], P], T]:
+    @wraps(method)
+    def call(twin: _Twin[S], /, *args: P.args, **named: P.kwargs) -> T:
+        async def work() -> T:
+            return await method(twin.other, *args, **named)
+
+        return twin.loop.wait(work())
+
+    return call
+
+
+def _called(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Twin[S], P], T]:
+    @wraps(method)
+    def call(twin: _Twin[S], /, *args: P.args, **named: P.kwargs) -> T:
+        async def work() -> T:
+            return method(twin.other, *args, **named)
+
+        return twin.loop.wait(work())
+
+    return call
+
+
+def _driving(
+    method: Callable[Concatenate[Client, P], Awaitable[RunHandle]],
+) -> Callable[Concatenate[_Twin[Client], P], SyncRun]:
+    begin = _awaited(method)
+
+    @wraps(method)
+    def call(twin: _Twin[Client], /, *args: P.args, **named: P.kwargs) -> SyncRun:
+        return SyncRun(twin.loop, begin(twin, *args, **named))
+
+    return call
+
+
+class SyncRun:
+    """A run that this process drives in the background."""
+
+    def __init__(self, loop: LoopThread, run: RunHandle) -> None:
+        self.loop = loop
+        self.other = run
+        self.id = run.id
+
+    @property
+    def status(self) -> str:
+        return self.other.status
+
+    def __repr__(self) -> str:
+        return repr(self.other)
+
+    def events(self, after: int = 0) -> Iterator[Envelope]:
+        """Yield every event of the tree in order, then live until the run stops or waits for an answer."""
+        return self.loop.walk(self.other.events(after))
+
+    @overload
+    def result(self) -> Result: ...
+    @overload
+    def result(self, output: type[T]) -> TypedResult[T]: ...
+    def result(self, output: type[T] | None = None) -> Result | TypedResult[T]:
+        """Return the result; so far, if the run waits for an answer or its project was closed."""
+        if self.loop.is_closed and not self.loop.is_of_another_process:
+            return self.other.result_now() if output is None else self.other.result_now(output)
+        if output is None:
+            return self.loop.wait(self.other.result())
+        return self.loop.wait(self.other.result(output))
+
+    approve = _awaited(RunHandle.approve)
+    reject = _awaited(RunHandle.reject)
+    answer = _awaited(RunHandle.answer)
+    cancel = _awaited(RunHandle.cancel)
+    pause = _awaited(RunHandle.pause)
+    transcript = _called(RunHandle.transcript)
+
+
+class SyncClient:
+    """An open project for use in `with`. Leaving it pauses the runs that it drives."""
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self.loop = LoopThread()
+
+        async def work() -> Client:
+            return make()  # in the thread that will use it
+
+        try:
+            self.other = self.loop.wait(work())
+        except BaseException:
+            self.loop.close()
+            raise
+
+    def __repr__(self) -> str:
+        return repr(self.other)
+
+    def __enter__(self) -> Self:
+        self.other.project.check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Pause the runs that this client drives, then close the project. An interrupt closes it at once."""
+        if self.loop.is_closed:
+            return
+        try:
+            self.loop.wait(self.other.close())
+        finally:
+            self.loop.close()
+            self.other.project.close()  # an interrupt may have come before the close started
+
+    start = _driving(Client.start)
+    resume = _driving(Client.resume)
+    fork = _driving(Client.fork)
+    retry = _driving(Client.retry)
+    apply = _awaited(Client.apply)
+    undo = _awaited(Client.undo)
+    approve = _awaited(Client.approve)
+    reject = _awaited(Client.reject)
+    answer = _awaited(Client.answer)
+    pause = _awaited(Client.pause)
+    cancel = _awaited(Client.cancel)
+    diff = _called(Client.diff)
+    runs = _called(Client.runs)
+    inspect = _called(Client.inspect)
+    inspect_step = _called(Client.inspect_step)
+    explain = _called(Client.explain)
+    logs = _called(Client.logs)
+    query = _called(Client.query)
+    plan = _awaited(Client.plan)
+    workflow_suitable = _awaited(Client.workflow_suitable)
+    transcript = _called(Client.transcript)
+    spawn_agent = _awaited(Client.spawn_agent)
+    wait_agent = _awaited(Client.wait_agent)
+    send_input = _awaited(Client.send_input)
+    close_agent = _awaited(Client.close_agent)
+    fork_agent = _awaited(Client.fork_agent)
+    list_agents = _called(Client.list_agents)
+
+    @overload
+    def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result: ...
+    @overload
+    def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T],
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> TypedResult[T]: ...
+    def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T] | None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result | TypedResult[T]:
+        """Run a recipe until it finishes, pauses, or waits only for people; return its result."""
+        if output is None:
+            return self.loop.wait(self.other.run(recipe, inputs=inputs, options=options, **named))
+        return self.loop.wait(self.other.run(recipe, output=output, inputs=inputs, options=options, **named))
+
+    def follow_transcript(
+        self, run: str, step: str, *, attempt: int | None = None
+    ) -> Iterator[TranscriptEntry]:
+        """Yield the entries of a transcript from the first, then live until the step has finished."""
+        return self.loop.walk(self.other.follow_transcript(run, step, attempt=attempt))

@@ -8,15 +8,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import UNSET, structs
+from msgspec.structs import replace
 
 from fanfold.agents import tool_names
-from fanfold.agents.entries import FailedRequest, QueuedRequest, Response, ToolCall
+from fanfold.agents.entries import Response, ToolCall
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, approval_document, gist, is_open, named_path, status_of
-from fanfold.api.display import duration, when
+from fanfold.api.display import counted, duration, when
 from fanfold.api.history import how_to_go_on
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import SuggestedSet
+from fanfold.api.recipes import SuggestedSet
+from fanfold.api.report import Transitions
 from fanfold.api.run_documents import how_to_retry, run_error, wait_text
 from fanfold.api.step_documents import (
     ExplainedRun,
@@ -24,12 +26,17 @@ from fanfold.api.step_documents import (
     ExplanationDocument,
     HistoryEntry,
     UsedSets,
-    explained,
+    did_not_pass,
     last_objections,
+    why_not,
 )
-from fanfold.api.transitions import Transitions, step_at
+from fanfold.engine.dry_run import StepOrder
+from fanfold.engine.forecast import ForecastHost
+from fanfold.engine.forecast_documents import Slots, Time, WhatIf
+from fanfold.engine.recorded import RecordedResults, Recording
 from fanfold.engine.run_tree import RunTree, run_status
-from fanfold.kernel.events import StepAdded, event_of
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import UNBOUNDED, StepAdded, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
 from fanfold.kernel.paths import escape
@@ -42,17 +49,19 @@ from fanfold.kernel.state import (
     LEAF,
     MAP,
     PAUSED,
+    PENDING,
     READY,
     RUN_TERMINAL,
+    TERMINAL,
     WAITING,
     Composite,
     Node,
     Run,
 )
 from fanfold.language.terminal import shorten_line
-from fanfold.sessions.log import read_entries, read_recorded
+from fanfold.sessions.log import read_entries
 from fanfold.steps.ids import session_id
-from fanfold.steps.records import is_agent, sessions_of
+from fanfold.steps.records import is_agent
 from fanfold.steps.run_config import how_to_resume
 from fanfold.steps.values import is_below
 
@@ -70,7 +79,9 @@ MAX_LISTED = 6
 """More paths than this become patterns."""
 PROGRAMS = "it ran programs"
 CODE = "it ran Python code"
-FAILED = "it did not complete"
+UNMERGED = "nothing was merged: the step did not complete"
+UNFINISHED = "nothing is merged before the step completes"
+KEPT = "not merged, because the step did not complete; its changes are kept"
 _INSTANCE = r"\[\d+\]|#\d+"
 _READING = frozenset({"list_files", "search_files"})
 _WRITING = frozenset({"write_file", "edit_file", "delete_file"})
@@ -94,16 +105,16 @@ class StepTouch:
         """Add the files of one instance."""
         self.runs.add(node.run.id)
         reads, writes = self._of_sessions(tree, node)
-        isolated = node.step.workspace_mode == "isolated"
-        if isolated:
+        if node.step.workspace_mode == "isolated":
             rows = tree.memory.changes_of(node.run.id, node.path)
             writes = {row.path for row in rows if row.state != "discarded"}
             self.unseen_writes = ""
             if node.status != COMPLETED and not self.writes:
-                self.unseen_writes = FAILED  # its changes were not merged
-        for name, found in (("reads", reads), ("writes", writes)):
-            (self.reads if name == "reads" else self.writes).update(found)
-            self._named[name].update(_with_item(tree, node, found))
+                self.unseen_writes = UNMERGED if node.status in TERMINAL else UNFINISHED
+        self.reads |= reads
+        self.writes |= writes
+        self._named["reads"] |= _with_item(tree, node, reads)
+        self._named["writes"] |= _with_item(tree, node, writes)
 
     def _of_sessions(self, tree: RunTree, node: Node) -> tuple[set[str], set[str]]:
         reads: set[str] = set()
@@ -117,7 +128,11 @@ class StepTouch:
                     for call in entry.tool_calls:
                         reads.update(self._read(call.tool, call.args))
                 elif isinstance(entry, ToolCall):
-                    writes.update(_written(entry.tool, entry.args))
+                    given = entry.args if isinstance(entry.args, dict) else {}
+                    if entry.tool in _WRITING:
+                        writes.add(_plain(str(given.get("path") or "")))
+                    elif entry.tool == "apply_patch":
+                        writes.update(_patched(given))
         return reads, writes
 
     def _read(self, tool: str, args: JSON) -> Iterator[str]:
@@ -133,9 +148,14 @@ class StepTouch:
         elif tool not in _ELSEWHERE and tool not in _WRITING:
             self.unseen_reads = self.unseen_writes = PROGRAMS
 
-    def used(self) -> UsedSets:
-        """Return the used files, as paths."""
-        return UsedSets(sorted(self.reads), sorted(self.writes), self.unseen_reads, self.unseen_writes)
+    def used(self, kept: Iterable[str] = ()) -> UsedSets:
+        """Return the used files, as paths. `kept` were changed by a failed step and are in no tree."""
+        kept = sorted(kept)
+        if self.unseen_writes not in (UNMERGED, UNFINISHED):
+            return UsedSets(sorted(self.reads), sorted(self.writes), self.unseen_reads, self.unseen_writes)
+        return UsedSets(
+            sorted(self.reads), kept, self.unseen_reads, unmerged=KEPT if kept else self.unseen_writes
+        )
 
     def proposed(self, key: str) -> list[str]:
         """Return a set that contains all used files."""
@@ -166,50 +186,40 @@ def recipe_path(node: Node) -> str:
 
 def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, StepTouch]) -> list[SuggestedSet]:
     """Suggest sets for steps whose declared sets differ from the files they used."""
-    found: list[SuggestedSet] = []
-    for path, step in steps:
-        touched = seen.get(path)
-        if touched is not None:
-            found += _suggest(recipe, path, step, touched)
-    return found
+    used = ((path, step, seen[path]) for path, step in steps if path in seen)
+    return [one for path, step, touched in used for one in _suggest(recipe, path, step, touched)]
 
 
 def _suggest(recipe: str, path: str, step: Step, touched: StepTouch) -> Iterator[SuggestedSet]:
-    runs = len(touched.runs)
+    def suggested(key: str, declared: tuple[str, ...], proposed: list[str], note: str = "") -> SuggestedSet:
+        return SuggestedSet(
+            recipe=recipe,
+            step=path,
+            key=key,
+            declared=list(declared),
+            proposed=proposed,
+            runs=len(touched.runs),
+            note=note,
+        )
+
     if step.posture == "writer" and not touched.unseen_writes:
-        proposed = touched.proposed("writes")
-        note = "" if proposed else "it changed nothing: a role that only reads would do"
-        if proposed != sorted(step.write_set):
-            yield SuggestedSet(
-                recipe=recipe,
-                step=path,
-                key="write_set",
-                declared=list(step.write_set),
-                proposed=proposed,
-                runs=runs,
-                note=note,
-            )
+        writes = touched.proposed("writes")
+        note = "" if writes else "it changed nothing: a role that only reads would do"
+        if writes != sorted(step.write_set):
+            yield suggested("write_set", step.write_set, writes, note)
     if step.read_set == EVERYTHING and touched.reads and not touched.unseen_reads:
-        proposed = touched.proposed("reads")
-        if proposed != list(EVERYTHING):
-            yield SuggestedSet(
-                recipe=recipe,
-                step=path,
-                key="read_set",
-                declared=list(step.read_set),
-                proposed=proposed,
-                runs=runs,
-            )
+        reads = touched.proposed("reads")
+        if reads != list(EVERYTHING):
+            yield suggested("read_set", step.read_set, reads)
 
 
 def plan_steps(steps: Iterable[Step], prefix: str = "") -> Iterator[tuple[str, Step]]:
-    """Yield the leaf steps of a plan, by their path in the recipe."""
+    """Yield the steps of a plan, groups before the steps inside them, by their path in the recipe."""
     for step in steps:
         path = f"{prefix}{step.id}"
+        yield path, step
         if isinstance(step.action, GroupAction):
             yield from plan_steps(step.action.steps, f"{path}/")
-        else:
-            yield path, step
 
 
 def fold_paths(paths: Iterable[str]) -> list[str]:
@@ -250,13 +260,6 @@ def _with_item(tree: RunTree, node: Node, paths: set[str]) -> set[str]:
     return {whole.sub(lambda _: "{{" + name + "}}", path) for path in paths}
 
 
-def _written(tool: str, args: JSON) -> list[str]:
-    given = args if isinstance(args, dict) else {}
-    if tool in _WRITING:
-        return [_plain(str(given.get("path") or ""))]
-    return _patched(given) if tool == "apply_patch" else []
-
-
 def _patched(given: dict[str, JSON]) -> list[str]:
     try:
         changes = tool_names.parse(str(given.get("patch") or ""))
@@ -278,41 +281,40 @@ SOON_MS = 50
 def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     """Explain the status of one step, with its history from the log."""
     found = find_run(project, run)
-    node = found.step(step)
+    tree, node = found.tree, found.step(step)
+    path, transitions = node.run.tree_path(node.path), Transitions(tree)
+    read = (transitions.read(envelope) for envelope in project.store.log(node.run.id))
+    own = [one for one in read if one is not None and one.path == path]
     return ExplainedStep(
-        **structs.asdict(explain_in(found.tree, node)),
-        ran_then="; ".join(
-            part for part in (_why_then(node, _added_at(project, node)), _held_by(found.tree, node)) if part
-        ),
-        history=sorted(
-            (*_history(project, found.tree, node), *_waits_of_requests(project, node)),
-            key=lambda entry: entry.at or "",
-        ),
-        approval=approval_document(found.tree, node) if is_open(node) else UNSET,
-        **_used(found.tree, node),
+        **structs.asdict(explain_in(tree, node)),
+        ran_then="; ".join(filter(None, (_why_then(node, _added_at(project, node)), _held_by(tree, node)))),
+        history=[HistoryEntry(when(one.at), one.text) for one in own],
+        approval=approval_document(tree, node) if is_open(node) else UNSET,
+        **_used(project, tree, node),
     )
 
 
 def explain_in(tree: RunTree, node: Node) -> ExplanationDocument:
     """Return the kernel's explanation, with the run that holds the files a step waits for."""
-    found = structs.replace(explained(explain_node(tree.state, node)), status=status_of(tree, node))
-    found = structs.replace(found, message=found.message.replace(found.path, named_path(tree, node), 1))
+    found = explain_node(tree.state, node)
+    message, blocked_by = found.message.replace(found.path, named_path(tree, node), 1), list(found.blocked_by)
     if node.error is not None and node.error.message:
-        short = gist(node.error, REASON_CHARS)
-        found = structs.replace(found, message=found.message.replace(node.error.message, short))
-    if said := last_objections(tree, node):
-        found = structs.replace(found, message=f"{found.message}: {shorten_line(said[0], MAX_SAID_CHARS)}")
+        message = message.replace(node.error.message, gist(node.error, REASON_CHARS))
+    if did_not_pass(node):
+        why = why_not(tree, node)
+        message = f"{message}; it did not pass{f': {why}' if why else ''}"
+    if objections := last_objections(tree, node):
+        message = f"{message}: {shorten_line(objections[0], MAX_SAID_CHARS)}"
     if node.reason == DEFERRED and node.status == WAITING:
         wait = tree.state.waits[node.subject]
-        told = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
-        return structs.replace(found, message=f"{found.path} waits: {told}", blocked_by=[wait.subject])
-    holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
-    if not holder:
-        return found
-    return structs.replace(found, message=f"{found.message} ({holder})", blocked_by=[holder])
+        reason = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
+        message, blocked_by = f"{found.path} waits: {reason}", [wait.subject]
+    elif node.reason == HELD and (holder := tree.memory.holders.get((node.run.id, node.path))):
+        message, blocked_by = f"{message} ({holder})", [holder]
+    return ExplanationDocument(found.path, status_of(tree, node), found.reason, blocked_by, message)
 
 
-def _used(tree: RunTree, node: Node) -> dict[str, Any]:
+def _used(project: Project, tree: RunTree, node: Node) -> dict[str, Any]:
     """Return the files that a step used, and the sets that all instances of its step suggest."""
     if not works_on_files(node):
         return {}
@@ -322,7 +324,15 @@ def _used(tree: RunTree, node: Node) -> dict[str, Any]:
     touched_by(tree, node.run, seen)
     path = recipe_path(node)
     suggested = suggest(node.run.plan.name, [(path, node.step)], seen)
-    return {"used": alone.used(), "suggested": suggested}
+    from fanfold.api.changes import changes_of_node  # it loads what drives runs; most commands only read
+
+    kept = (
+        change.path
+        for one in changes_of_node(project, tree, node)
+        if one.state == "kept"
+        for change in one.changes
+    )
+    return {"used": alone.used(kept), "suggested": suggested}
 
 
 def explain_run(project: Project, run: str) -> ExplainedRun:
@@ -334,10 +344,12 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
         on = how_to_go_on(tree, driven=False) or how_to_resume(tree.root.id)
         sentence += f"; no process drives it: {on}"
     elif reason == "open" and (on := how_to_go_on(tree, driven=project.has_owner(tree.root.id))):
-        sentence += f"; {on} goes on"
+        sentence += f"; {on} continues it"
     if again := how_to_retry(tree):
-        sentence += f"; {again} runs again what did not complete"
-    steps = [explain_in(tree, node) for node in _interesting(tree, found)]
+        sentence += f"; retry what did not complete: {again}"
+    # Those that did not complete at the first attempt.
+    nodes = [node for node in tree.nodes() if node.status != COMPLETED or node.attempt > 1]
+    steps = [explain_in(tree, node) for node in nodes if is_below(node.run, found)]
     return ExplainedRun(
         path=found.path,
         status=status,
@@ -346,30 +358,6 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
         message=f"run {found.id} {sentence}",
         steps=steps[:MAX_STEPS],
     )
-
-
-def _history(project: Project, tree: RunTree, node: Node) -> Iterator[HistoryEntry]:
-    """Yield the transitions of one step from the log, in order."""
-    path = node.run.tree_path(node.path)
-    transitions = Transitions(lambda run, at: step_at(tree, run, at))
-    for envelope in project.store.log(node.run.id):
-        one = transitions.read(envelope)
-        if one is not None and one.path == path:
-            yield HistoryEntry(when(one.at), one.text)
-
-
-def _waits_of_requests(project: Project, node: Node) -> Iterator[HistoryEntry]:
-    """Yield the requests of an agent that failed, or waited for the provider."""
-    for attempt in range(1, node.attempt + 1) if is_agent(node) else ():
-        for session in sessions_of(project.store, node, attempt):
-            for envelope, entry in read_recorded(project.store, session):
-                if not isinstance(entry, FailedRequest | QueuedRequest):
-                    continue
-                is_failed = isinstance(entry, FailedRequest)
-                later = (when(entry.next_at) or "")[11:19]
-                after = f"; next attempt at {later}" if later else "; given up" if is_failed else ""
-                text = f"request {'failed' if is_failed else 'waits'}: {entry.message}{after}"
-                yield HistoryEntry(when(envelope.at), shorten_line(text, MAX_SAID_CHARS))
 
 
 def _added_at(project: Project, node: Node) -> int:
@@ -387,7 +375,10 @@ def _why_then(node: Node, added_at: int) -> str:
     """Describe what a started step had waited for."""
     if not node.started_at or isinstance(node, Composite):
         return ""
-    before = [one for one in _dependencies(node) if one.ended_at]
+    prefix = node.path.rpartition("/")[0]
+    edges = node.step.depends_on + node.step.after
+    names = [f"{prefix}/{name}" if prefix else name for name in edges]
+    before = [one for name in names if (one := node.run.nodes.get(name)) is not None and one.ended_at]
     if added_at and all(one.ended_at <= added_at for one in before):
         waited = node.started_at - added_at
         late = f", and started {duration(waited)} later (slots, conflicts)" if waited >= SOON_MS else ""
@@ -408,7 +399,7 @@ def _held_by(now: RunTree, node: Node) -> str:
         return ""
     envelopes = now.store.tree(now.root.id)
     tree = RunTree.reading(now.store, next(envelopes))
-    told = ""
+    sentence = ""
     for envelope in envelopes:
         tree.catch_up([envelope])
         run = tree.state.runs.get(node.run.id)
@@ -419,16 +410,9 @@ def _held_by(now: RunTree, node: Node) -> str:
             continue
         why = explain_node(tree.state, then)
         names = ", ".join(why.blocked_by[:5])
-        told = SENTENCES[why.reason].removeprefix("is ready; ").removeprefix("is held back: ")
-        told = f"until then it was held back: {told}" + (f" ({names})" if names else "")
-    return told
-
-
-def _dependencies(node: Node) -> list[Node]:
-    prefix = node.path.rpartition("/")[0]
-    edges = node.step.depends_on + node.step.after
-    names = [f"{prefix}/{name}" if prefix else name for name in edges]
-    return [node.run.nodes[name] for name in names if name in node.run.nodes]
+        sentence = SENTENCES[why.reason].removeprefix("is ready; ").removeprefix("is held back: ")
+        sentence = f"until then it was held back: {sentence}" + (f" ({names})" if names else "")
+    return sentence
 
 
 def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]:
@@ -438,27 +422,99 @@ def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]
         error = run_error(tree, run)
         text = status.replace("_", " ") + (f": {gist(error, REASON_CHARS)}" if error is not None else "")
         return status, text, failed
+    if status == PENDING:
+        return "pending", "has not started", []
     if status == PAUSED:
         error = run_error(tree, run)
         reason = "budget" if tree.state.pausing == "budget" else "paused"
         return reason, error.message.removeprefix("the run ") if error is not None else "is paused", []
     if status == WAITING and tree.state.deferred and not any(is_open(node) for node in nodes):
         wait = min(tree.state.waits.values(), key=lambda one: one.until)
-        told = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
-        return wait.reason, f"waits: {told}", []
+        waiting_for = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
+        return wait.reason, f"waits: {waiting_for}", []
     if status == WAITING and run.growing:
         lost = [node for node in nodes if node.status == WAITING and node.reason == INTERRUPTED]
-        return "open", "is open: it waits for somebody to ask for something", lost
+        return "open", "is open: it waits for a request", lost
     if status == WAITING:
         return "approval", SENTENCES["approval"], [node for node in nodes if is_open(node)]
     flying = [node for node in tree.state.in_flight.values() if node.run is run]
-    return "running", "runs", sorted(flying, key=lambda node: node.order)
+    return "running", SENTENCES["running"], sorted(flying, key=lambda node: node.order)
 
 
-def _interesting(tree: RunTree, run: Run) -> Iterator[Node]:
-    """Yield the steps that did not complete at the first attempt."""
-    inside = [other for other in tree.state.runs.values() if is_below(other, run)]
-    for one in inside:
-        for node in one.nodes.values():
-            if node.status != COMPLETED or node.attempt > 1:
-                yield node
+# -----------------------------------------------------------------------------------------------------------
+# What-if: replay recorded durations through the scheduler with another number of slots
+
+MAX_SLOTS = 1_024
+
+
+def what_if(project: Project, run: str, max_concurrency: int) -> WhatIf:
+    """Replay the tree of `run` with `max_concurrency` slots."""
+    if not 1 <= max_concurrency <= MAX_SLOTS:
+        message = f"--max-concurrency must be from 1 to {MAX_SLOTS}, not {max_concurrency}"
+        raise AuthorError("usage.out_of_range", message)
+    root = project.resolve(run).root_run_id
+    recording = Recording(event_of(envelope) for envelope in project.store.tree(root))
+    if recording.plan.open:
+        message = f"run {root} has no plan of its own: its steps started when they were requested"
+        raise AuthorError("run.open", message, hint="ask about the run of a recipe; fanfold runs lists them")
+    replayed = _Replay(recording, recording.settings.max_concurrency)
+    asked = _Replay(recording, max_concurrency)
+    path, length = asked.critical_path()
+    was = project.view(root)
+    return WhatIf(
+        run_id=root,
+        recipe=recording.plan.name,
+        version=recording.plan.version,
+        max_concurrency=Slots(recording.settings.max_concurrency, max_concurrency),
+        time_ms=Time(was.state.clock, replayed.host.now, asked.host.now, sum(asked.spent.values())),
+        attempts=len(asked.host.begun),
+        critical_path=path,
+        critical_path_ms=length,
+        notes=list(_notes(recording, asked, over=was.root.status in RUN_TERMINAL)),
+    )
+
+
+class _Replay:
+    """Drives a recording through the scheduler with a number of slots, and no other limit of the tree."""
+
+    def __init__(self, recording: Recording, slots: int) -> None:
+        settings = replace(
+            recording.settings,
+            max_concurrency=slots,
+            max_agents=UNBOUNDED,
+            max_steps=UNBOUNDED,
+            budget_tokens=None,
+            budget_micro_usd=None,
+        )
+        self.world = RecordedResults(recording)
+        self.host = ForecastHost(
+            recording.plan, settings, self.world, run_id=recording.run_id, largest=UNBOUNDED
+        )
+        self.host.drive()
+        self.spent: dict[Node, int] = {}
+        """Total duration of the attempts of each step; waits for people count as 0."""
+        for begun in self.host.begun:
+            asks = begun.node.step.traits.waits == "person"
+            took = 0 if asks else min(begun.until, self.host.now) - begun.at
+            self.spent[begun.node] = self.spent.get(begun.node, 0) + took
+
+    def critical_path(self) -> tuple[list[str], int]:
+        steps = sorted(self.spent, key=lambda node: node.order)
+        took = [self.spent[step] + self.host.backed_off.get(step, 0) for step in steps]
+        numbers = StepOrder(self.host.state.root.scope, steps).critical_path(took.__getitem__)
+        paths = [steps[number].run.tree_path(steps[number].path) for number in numbers]
+        return paths, sum(took[number] for number in numbers)
+
+
+def _notes(recording: Recording, asked: _Replay, *, over: bool) -> Iterator[str]:
+    if not over:
+        yield "the run is not over: this is about the steps that have ended"
+    elif asked.world.unknown:
+        yield f"{counted(asked.world.unknown, 'step')} did not end; what they took is not known"
+    if asked.world.people:
+        yield f"waits for people are left out ({counted(asked.world.people, 'question')})"
+    if recording.lost:
+        yield f"{counted(recording.lost, 'execution')} ended with the process; that time is not known"
+    timeout = recording.settings.timeout_ms
+    if timeout is not None and asked.host.now > timeout:
+        yield f"this is longer than the run's time limit of {duration(timeout)}"

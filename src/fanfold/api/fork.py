@@ -1,143 +1,87 @@
-"""Fork a run: start a new run that reuses every finished step that the change does not affect.
+"""Fork or retry a run: start a new run that reuses the finished steps of another one.
 
-A step is affected if it is the one forked from, if its text mentions a changed input, if its prompt was
-replaced, or if it depends on an affected step. The reused steps are listed before anything starts. A fork
-does not revert the workspace.
+Rules of a fork
+* It reuses every finished step that the change does not affect. A step is affected if it is the one forked
+  from, if its text mentions a changed input, if its prompt was replaced, or if it depends on such a step.
+* The reused steps are listed before anything starts. A fork does not revert the workspace.
+* A fork at a turn does not restart the step. Its agent continues the conversation of the original run, as it
+  was after that turn.
 
-A fork at a turn does not restart the step. Its agent continues the conversation of the original run, as it
-was after that turn.
+Rules of a retry
+* It is a new run, because a terminal status is final. A failure stays in the log of its run. The new run
+  records its origin and takes everything else from there, including inputs, limits and answers of people.
+* Repeated: every step that failed, timed out, was cancelled, was skipped because of a failure, or whose
+  changes were undone; and every step that depends on one of them. A loop that did not converge starts again.
+* Kept: every other completed step, and tolerated failures, as failures.
+* The recipe is read again from its file. The current version applies, and the differences are shown. A
+  completed step with a changed definition runs again too. If the file is gone, the recorded recipe is used.
+* Steps that run use the current roles.
+* A step whose agent is a program and was interrupted continues the program's conversation, unless its task
+  has changed.
+* The permission of the original run covers what its recipe declared. Additional effects need permission.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 from msgspec.structs import replace
 
-from fanfold.agents.entries import AgentBegin, Response, ToolCall, UserInput
+from fanfold.agents.entries import Response
 from fanfold.agents.role import Role
 from fanfold.api.addresses import ResolvedRun, find_speaker
 from fanfold.api.display import StepUsage, step_usage
-from fanfold.api.explain import recipe_path
+from fanfold.api.explain import plan_steps, recipe_path
 from fanfold.api.ownership import OwnedRun
 from fanfold.api.permission import (
     KEPT_FROM_LOG,
-    Options,
     Prompter,
     RunConsent,
     Spending,
     asked_about,
     consent_of,
     permit,
+    plan_effects,
 )
 from fanfold.api.project import Project
-from fanfold.api.start import Lineage, create
-from fanfold.api.transcripts import SessionRef, speaker_of
-from fanfold.engine.run_tree import RunTree
+from fanfold.api.run_options import Options
+from fanfold.api.start import Lineage, check_variables, create
+from fanfold.api.transcripts import speaker_of, take_up, without_results
+from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_PERMISSION, AuthorError, NotFoundError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON, GroupAction, LeafAction, Plan, Step, WorkflowAction, find_rings
-from fanfold.kernel.progress import is_tolerated
-from fanfold.kernel.state import COMPLETED, LEAF, LOOP, SKIPPED, UNSUCCESSFUL, Composite, Node, Order
+from fanfold.kernel.progress import is_tolerated, is_unsuccessful
+from fanfold.kernel.state import (
+    COMPLETED,
+    FAILED,
+    LEAF,
+    LOOP,
+    PAUSED,
+    RUN_TERMINAL,
+    SKIPPED,
+    UNSUCCESSFUL,
+    WAITING,
+    Composite,
+    Node,
+    Order,
+    WorkflowCall,
+)
 from fanfold.kernel.transitions import find_node
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import read_body
+from fanfold.language.builder import Recipe
+from fanfold.language.inputs import bind_inputs
+from fanfold.language.leaf_steps import AgentBody, read_body
 from fanfold.language.template import Hole, TemplateError, parse_template
-from fanfold.sessions.log import read_recorded
-from fanfold.steps.agent import words_of
-from fanfold.steps.records import turn_before
-from fanfold.steps.run_config import RecordedEntry, TakenUp, how_to_resume, is_chat
+from fanfold.steps.agent import interrupted
+from fanfold.steps.records import is_agent
+from fanfold.steps.run_config import RunConfig, TakenUp, freeze_roles, how_to_resume, is_chat, with_stages
 from fanfold.steps.values import kept_artifacts
-from fanfold.workspace.seal import is_foreign
-
-# -----------------------------------------------------------------------------------------------------------
-# Continue a conversation in a new session, from one of its turns on
-#
-# A turn is one response of the model with the results of its tool calls, as `fanfold transcript` counts them.
-# The entries up to the turn are copied: the new session does not need the old one.
-#
-# Only the conversation is restored, not the files that it changed. The prompt reports this to the agent.
-
-GO_ON = "Go on from here."
-FILES_MOVED = "The files are as they are now, which may not be as you left them: look before you rely on it."
-
-
-def take_up(tree: RunTree, speaker: SessionRef, turn: int, say: str | None) -> TakenUp:
-    """Copy a conversation up to a turn, with the next prompt `say`.
-
-    `say` None: a default prompt to continue. Empty: the prompt of the step itself.
-    """
-    if speaker.role.pipeline:
-        message = f"{speaker.step} works in stages, which begin anew when somebody speaks"
-        raise AuthorError("fork.stages", message, hint="leave --turn out: the step runs again from its start")
-    before = _before(tree, speaker)
-    said = [*before, *_recorded(tree, speaker)]
-    at = [number for number, recorded in enumerate(said) if isinstance(recorded.entry, Response)]
-    if not 1 <= turn <= len(at):
-        turns = f"{len(at)} turn{'' if len(at) == 1 else 's'}"
-        hint = f"fanfold transcript {tree.root.id} {shlex.quote(speaker.step)}"
-        raise NotFoundError("session.no_turn", f"{speaker.step} has had {turns}", hint=hint)
-    entries = said if turn == len(at) else list(map(_unnamed, _without_what_was_asked(said[: at[turn]])))
-    if say is None and at[turn - 1] < len(before) and _asks_behind(tree, speaker):
-        say = ""
-    if say is None:
-        moved = any(isinstance(recorded.entry, ToolCall | AgentBegin) for recorded in entries)
-        say = f"{GO_ON} {FILES_MOVED}" if moved else GO_ON
-    return TakenUp(
-        run_id=speaker.node.run.id,
-        step=speaker.step,
-        session_id=speaker.session_id,
-        attempt=speaker.attempt,
-        turn=turn,
-        say=say,
-        entries=tuple(entries),
-    )
-
-
-def _asks_behind(tree: RunTree, speaker: SessionRef) -> bool:
-    """Whether a step of a recipe continues another step's conversation without its own prompt so far."""
-    return not tree.root.plan.open and speaker.step not in speaker.frozen.taken_up
-
-
-def _without_what_was_asked(entries: list[RecordedEntry]) -> list[RecordedEntry]:
-    """Drop the trailing prompts: the new session sends another prompt, or none."""
-    end = len(entries)
-    while end and isinstance(entries[end - 1].entry, UserInput | AgentBegin):
-        end -= 1
-    return entries[:end]
-
-
-def _unnamed(recorded: RecordedEntry) -> RecordedEntry:
-    """Drop the agent program's id of the conversation, which has continued there after the turn."""
-    entry = recorded.entry
-    if not isinstance(entry, AgentBegin):
-        return recorded
-    return RecordedEntry(recorded.at, structs.replace(entry, conversation=""))
-
-
-def _before(tree: RunTree, speaker: SessionRef) -> Sequence[RecordedEntry]:
-    """Return the entries that the session itself was continued from."""
-    taken = speaker.frozen.taken_up.get(speaker.step)
-    if taken is not None:
-        return taken.entries
-    before = turn_before(speaker.node)
-    if before is None:
-        return []
-    if not before.attempt:  # it was cancelled before it started, but its prompt still counts
-        return [RecordedEntry(before.ended_at, UserInput(text=words_of(before)))]
-    one = speaker_of(tree, before, before.attempt)
-    return [*_before(tree, one), *_recorded(tree, one)]
-
-
-def _recorded(tree: RunTree, speaker: SessionRef) -> list[RecordedEntry]:
-    return [
-        RecordedEntry(envelope.at, entry) for envelope, entry in read_recorded(tree.store, speaker.session_id)
-    ]
-
+from fanfold.workspace.seal import is_adopted, is_foreign
 
 # -----------------------------------------------------------------------------------------------------------
 # The steps that a change affects, and the results that are reused
@@ -180,26 +124,23 @@ class AffectedNodes:
     def holds(self, node: Node) -> bool:
         return id(node) in self._nodes
 
+    def first(self) -> list[Node]:
+        """Return the affected leaves that depend, with their containers, on no other affected node."""
+        behind = {id(dependent) for node in self._nodes.values() for dependent in node.dependents}
+        known = (node for node in self._nodes.values() if node.kind == LEAF)
+        return [node for node in known if not behind & set(_around(node))]
+
     def spread(self) -> None:
         while self._queue:
             node = self._queue.pop()
-            for dependent in node.dependents:
-                self.add(dependent)
-            if isinstance(node, Composite):
-                for child in node.children:
-                    self.add(child)
-            self._climb(node)
-
-    def _climb(self, node: Node) -> None:
-        outer = node.parent
-        while outer is not None:
-            if outer.kind == LOOP:
-                for later in outer.children:
-                    if later.order > node.order:
-                        self.add(later)
-            for dependent in outer.dependents:
-                self.add(dependent)
-            node, outer = outer, outer.parent
+            reached = [*node.dependents, *(node.children if isinstance(node, Composite) else ())]
+            while (outer := node.parent) is not None:
+                if outer.kind == LOOP:
+                    reached += [later for later in outer.children if later.order > node.order]
+                reached += outer.dependents
+                node = outer
+            for one in reached:
+                self.add(one)
 
     def settle(self) -> KeptResults:
         """Return the reused results and the steps that run again. Call it after `spread`."""
@@ -217,23 +158,35 @@ class AffectedNodes:
                 failures[path] = node.error
                 if node.output is not None:
                     left[path] = node.output
-            elif not is_left_out(node):
+            elif node.status != SKIPPED or (node.reason == "failure" and not is_tolerated(node)):
                 again.append(node)
+        merged: dict[str, int] = {}
+        for node in again:
+            rows = self._tree.memory.changes_of(node.run.id, node.path)
+            if count := sum(row.state in ("merged", "applied") for row in rows):
+                merged[node.run.tree_path(node.path)] = count
+        spent = [usage for node in again if (usage := self._tree.usage_of(node)) is not None]
         return KeptResults(
             outputs=outputs,
             failures=failures,
             left=left,
             again=tuple(node.run.tree_path(node.path) for node in again),
             agents=sum(node.step.traits.role is not None for node in again),
-            spent=_spent(self._tree, again),
-            merged=_merged(self._tree, again),
+            spent=sum(spent, NOTHING_SPENT) if spent else Usage(),
+            merged=merged,
         )
+
+
+def _around(node: Node | None) -> Iterator[int]:
+    """Yield the identities of a node and of everything that contains it."""
+    while node is not None:
+        yield id(node)
+        node = node.parent if node.parent is not None else node.run.call
 
 
 def leaves(tree: RunTree) -> list[Node]:
     """Return every leaf instance of the run and the runs below it, in plan order."""
-    found = (node for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF)
-    return sorted(found, key=_place)
+    return sorted((node for node in tree.nodes() if node.kind == LEAF), key=_place)
 
 
 def _place(node: Node) -> tuple[Order, ...]:
@@ -243,27 +196,6 @@ def _place(node: Node) -> tuple[Order, ...]:
         node = call
         places.append(node.order)
     return tuple(reversed(places))
-
-
-def is_left_out(node: Node) -> bool:
-    """Whether a step was skipped for another reason than a failure that is not tolerated."""
-    return node.status == SKIPPED and (node.reason != "failure" or is_tolerated(node))
-
-
-def _spent(tree: RunTree, nodes: list[Node]) -> Usage:
-    known = [tree.memory.usage.get((node.run.id, node.path)) for node in nodes]
-    spent = [usage for usage in known if usage is not None]
-    return sum(spent, NOTHING_SPENT) if spent else Usage()
-
-
-def _merged(tree: RunTree, nodes: list[Node]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for node in nodes:
-        rows = tree.memory.changes_of(node.run.id, node.path)
-        count = sum(row.state in ("merged", "applied") for row in rows)
-        if count:
-            found[node.run.tree_path(node.path)] = count
-    return found
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -341,17 +273,9 @@ def compare(old: Plan, new: Plan) -> RecipeChanges:
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, Step]]:
-    yield from _below("", "", plan.steps)
+    yield from plan_steps(plan.steps)
     for workflow, called in plan.workflows.items():
-        yield from _below(workflow, "", called.steps)
-
-
-def _below(workflow: str, prefix: str, steps: tuple[Step, ...]) -> Iterator[tuple[str, Step]]:
-    for step in steps:
-        path = f"{prefix}{step.id}"
-        yield _named(workflow, path), step
-        if isinstance(step.action, GroupAction):
-            yield from _below(workflow, f"{path}/", step.action.steps)
+        yield from ((_named(workflow, path), step) for path, step in plan_steps(called.steps))
 
 
 def _named(workflow: str, path: str) -> str:
@@ -369,14 +293,14 @@ def _meaning(step: Step) -> JSON:
     """Return the parts of a step that affect its result."""
     alone = _alone(step)
     action = alone.action
-    said: object = action
+    meaning: object = action
     if isinstance(action, LeafAction):
-        said = (action.type, _without_manner(action.body))
+        meaning = (action.type, {name: value for name, value in action.body.items() if name not in _MANNER})
     elif isinstance(action, GroupAction):
-        said = (action.output, action.phase)
+        meaning = (action.output, action.phase)
     return msgspec.to_builtins(
         (
-            said,
+            meaning,
             step.when,
             step.for_each,
             step.item_name,
@@ -387,10 +311,6 @@ def _meaning(step: Step) -> JSON:
             step.inputs,
         )
     )
-
-
-def _without_manner(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    return {name: value for name, value in body.items() if name not in _MANNER}
 
 
 class ChosenAgents(Struct, frozen=True, kw_only=True):
@@ -453,10 +373,10 @@ class AtTurn(Struct, frozen=True):
     say: str | None = None
 
 
-def at_turn(turn: int | None, say: str | None, *, said: tuple[str, str] = ("turn", "say")) -> AtTurn | None:
-    """Return the turn to continue from, or None. `said` are the caller's names of the two options."""
+def at_turn(turn: int | None, say: str | None, *, names: tuple[str, str] = ("turn", "say")) -> AtTurn | None:
+    """Return the turn to continue from, or None. `names` are the caller's names of the two options."""
     if turn is None and say is not None:
-        raise AuthorError("usage.conflict", f"{said[1]} goes on with a conversation", hint=f"add {said[0]} N")
+        raise AuthorError("usage.conflict", f"{names[1]} continues a conversation", hint=f"add {names[0]} N")
     return None if turn is None else AtTurn(turn, say)
 
 
@@ -507,7 +427,11 @@ def plan_fork(
         reached.add(node)
     taken_up: dict[str, TakenUp] = {}
     if at is not None:
-        taken_up = _taken_up(tree, step, prompts, at)
+        if step is None:
+            raise AuthorError("usage.missing_option", "--turn is a turn of a step", hint="add --from STEP")
+        speaker = find_speaker(ResolvedRun(tree, tree.root), step, None)
+        new_prompt = "" if speaker.node.step.id in prompts else None
+        taken_up = {speaker.step: take_up(tree, speaker, at.turn, new_prompt if at.say is None else at.say)}
     if step is not None:
         named = find_node(tree.state, step)
         if named is None:
@@ -531,9 +455,9 @@ def check_has_plan(tree: RunTree) -> None:
     """Refuse an open run: it has no plan, and its work is repeated by new requests."""
     if tree.state.plan.open:
         message = f"run {tree.root.id} is open: there is no plan to run again"
-        hint = "fanfold ps --all lists its subagents, to whom more can be said"
+        hint = "fanfold ps --all lists its subagents, which take further prompts"
         if is_chat(tree.root.id):
-            hint = f"{how_to_resume(tree.root.id)} goes on with it"
+            hint = f"{how_to_resume(tree.root.id)} continues it"
         raise AuthorError("run.open", message, hint=hint)
 
 
@@ -543,38 +467,35 @@ def lineage_of(
     """Return the lineage of a run that is made from this one."""
     frozen, runs = tree.frozen(), tree.state.runs
     own = {runs[run].tree_path(step): tuple(ids) for (run, step), ids in tree.memory.receipts.items()}
-    merges = {path: ids for path, ids in (frozen.reused_merges | own).items() if path in kept.outputs}
-    return Lineage(
-        run_id=tree.root.id,
-        kept=kept.outputs | kept.left,
-        failures=kept.failures,
-        artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
-        merges=merges,
+    config = RunConfig(
         roles=roles,
         default_model=frozen.default_model,
         default_fast_model=frozen.default_fast_model,
+        forked_from=tree.root.id,
+        reused=kept.outputs | kept.left,
+        reused_failures=kept.failures,
+        reused_merges={
+            path: ids for path, ids in (frozen.reused_merges | own).items() if path in kept.outputs
+        },
         taken_up=taken_up,
     )
+    return Lineage(config, kept_artifacts(tree.memory, tree.root.id, kept.outputs))
 
 
 def _touched(tree: RunTree, inputs: list[str], prompts: Mapping[str, str]) -> Iterator[Node]:
     """Yield the steps whose text mentions a changed input, or whose prompt was replaced."""
-    pattern = _mentions(inputs)
+    words = "|".join(re.escape(name) + "|" + re.escape(name.replace("-", "_")) for name in inputs)
+    # The text is JSON, so a quoted name (`inputs["x"]`) has its quotes escaped.
+    mention = re.compile(rf"inputs(?:\.|\[\s*\\?['\"])(?:{words})(?![\w-])")
     for node in tree.root.nodes.values():
-        if node.step.id in prompts or (pattern is not None and pattern.search(_texts(node.step))):
+        step = node.step
+        if isinstance(step.action, GroupAction):  # the steps inside a group have their own nodes
+            step = replace(step, action=replace(step.action, steps=()))
+        if step.id in prompts or (inputs and mention.search(msgspec.json.encode(step).decode())):
             yield node
 
 
-def _taken_up(tree: RunTree, step: str | None, prompts: Mapping[str, str], at: AtTurn) -> dict[str, TakenUp]:
-    """Return the conversation that the step continues."""
-    if step is None:
-        raise AuthorError("usage.missing_option", "--turn is a turn of a step", hint="add --from STEP")
-    speaker = find_speaker(ResolvedRun(tree, tree.root), step, None)
-    new_prompt = "" if speaker.node.step.id in prompts else None
-    return {speaker.step: take_up(tree, speaker, at.turn, new_prompt if at.say is None else at.say)}
-
-
-def foretell(project: Project, fork: Fork) -> ForkForecast:
+def forecast_fork(project: Project, fork: Fork) -> ForkForecast:
     """Return the forecast of a fork, and the effects that need permission."""
     kept, consent = fork.kept, _consent(project, fork)
     return ForkForecast(
@@ -585,7 +506,7 @@ def foretell(project: Project, fork: Fork) -> ForkForecast:
         agents=kept.agents,
         last_time=step_usage(kept.spent),
         merged=kept.merged,
-        goes_on={path: taken.turn for path, taken in fork.lineage.taken_up.items()},
+        goes_on={path: taken.turn for path, taken in fork.lineage.config.taken_up.items()},
         recipe=fork.changes,
         asks=consent.needs,
         totals=list(consent.request.totals),
@@ -607,8 +528,10 @@ def start_fork(
     `confirm` asks a person who has seen the forecast. `seen` is the digest of the question that another
     surface showed.
     """
+    bound = bind_inputs(fork.plan, fork.inputs)
+    check_variables(project.config, fork.plan)  # checked before the question, since no answer could help
     consent = _consent(project, fork)
-    if is_foreign(project.folder, fork.lineage.run_id):
+    if is_foreign(project.folder, fork.source):
         fork = _as_a_stranger_s(fork)
     if seen is not None and seen != consent.request.digest:
         message = "what this fork does changed since it was shown"
@@ -618,18 +541,18 @@ def start_fork(
     if not asked and not yes and confirm is not None and not confirm():
         raise WorldError("permission_denied", "the fork was not started", exit_status=EXIT_PERMISSION)
     ask = None if attendant is None else attendant.allow
-    return create(project, fork.plan, fork.inputs, fork.options, fork=fork.lineage, ask=ask)
+    return create(project, fork.plan, bound, fork.options, fork=fork.lineage, ask=ask)
 
 
 def _consent(project: Project, fork: Fork) -> RunConsent:
     """Return the permission that a fork needs: for all effects or, with permission `auto`, for new ones."""
-    foreign = is_foreign(project.folder, fork.lineage.run_id)
+    foreign = is_foreign(project.folder, fork.source)
     options = _as_a_stranger_s(fork).options if foreign else fork.options
     reasons = [KEPT_FROM_LOG] if foreign else []
     spending = Spending(fork.kept.agents, fork.kept.spent.micro_usd or 0)
     if options.permission == "ask" and options.script is None:
         reasons += asked_about(project.config, spending)
-    find, totals = fork.lineage.roles.get, spending.totals()
+    find, totals = fork.lineage.config.roles.get, spending.totals()
     consent = consent_of(
         project, fork.plan, find, options, inputs=fork.inputs, reasons=reasons, totals=totals
     )
@@ -642,23 +565,8 @@ def _as_a_stranger_s(fork: Fork) -> Fork:
     """Drop the choices that another user may have made: permission, back end, model, script."""
     options = replace(fork.options, permission="ask", backend=None, model=None, script=None, script_file="")
     options = with_agents(options, fork.agents)
-    lineage = replace(fork.lineage, default_model=None, default_fast_model=None)
-    return replace(fork, options=options, lineage=lineage)
-
-
-def _mentions(inputs: list[str]) -> re.Pattern[str] | None:
-    if not inputs:
-        return None
-    words = "|".join(re.escape(name) + "|" + re.escape(name.replace("-", "_")) for name in inputs)
-    # The text is JSON, so a quoted name (`inputs["x"]`) has its quotes escaped.
-    return re.compile(rf"inputs(?:\.|\[\s*\\?['\"])(?:{words})(?![\w-])")
-
-
-def _texts(step: Step) -> str:
-    """Return the definition of a step as one text, without the steps inside a group."""
-    if isinstance(step.action, GroupAction):
-        step = msgspec.structs.replace(step, action=msgspec.structs.replace(step.action, steps=()))
-    return msgspec.json.encode(step).decode()
+    config = replace(fork.lineage.config, default_model=None, default_fast_model=None)
+    return replace(fork, options=options, lineage=replace(fork.lineage, config=config))
 
 
 def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
@@ -674,7 +582,7 @@ def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
         raise AuthorError(
             "recipe.cycle", f"with that prompt, {' → '.join([*rings[0], rings[0][0]])} wait for each other"
         )
-    return msgspec.structs.replace(plan, steps=steps)
+    return replace(plan, steps=steps)
 
 
 def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
@@ -703,5 +611,132 @@ def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
     body = read_body(AgentBody, step)
     placed = {hole.path.parts[0] for hole in holes if hole.path.root == "steps" and hole.path.parts}
     summaries = tuple(name for name in body.summaries if name not in placed)
-    action = msgspec.structs.replace(body, prompt=prompt, summaries=summaries).action()
-    return msgspec.structs.replace(step, action=action, depends_on=ordered)
+    action = replace(body, prompt=prompt, summaries=summaries).action()
+    return replace(step, action=action, depends_on=ordered)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Retry a run
+
+
+def plan_retry(
+    project: Project, tree: RunTree, agents: ChosenAgents = SAME_AGENTS, recipe: Recipe | None = None
+) -> Fork:
+    """Determine what a retry of a run keeps and repeats; raises if there is nothing to repeat.
+
+    `recipe` replaces the recipe file of the original run.
+    """
+    _check_over(tree)
+    old = tree.state.plan
+    options = options_of(tree, agents)
+    new = _recipe_now(project, tree, recipe, scripted=options.script is not None)
+    before = tree.frozen().roles
+
+    def find(name: str) -> Role | None:
+        return project.roles.find(name) or before.get(name)
+
+    roles = with_stages(freeze_roles(new, find), find)
+    changes = compare(old, new)
+    others = [name for name, role in roles.items() if name in before and before[name] != role]
+    changes = replace(changes, roles=sorted(others))
+    reached = AffectedNodes(tree)
+    for node in _failed(tree, changes):
+        reached.add(node)
+    reached.spread()
+    kept = reached.settle()
+    given = tree.values.inputs(tree.root)
+    still = {one.name for one in new.inputs}
+    inputs = {name: value for name, value in given.items() if name in still}
+    declared = {one.text for one in plan_effects(old, before.get, inputs=given)}
+    return Fork(
+        source=tree.root.id,
+        plan=new,
+        inputs=inputs,
+        kept=kept,
+        lineage=lineage_of(tree, kept, roles, dict(_continued(tree, reached, changes))),
+        options=_limits(options, old, new),
+        agents=agents,
+        changes=changes,
+        asks=frozenset(one.text for one in plan_effects(new, roles.get, inputs=inputs)) - declared,
+    )
+
+
+def _check_over(tree: RunTree) -> None:
+    root = tree.root
+    check_has_plan(tree)
+    status = run_status(tree.state, root)
+    if status not in RUN_TERMINAL:
+        on = how_to_resume(root.id)
+        hints = {PAUSED: f"{on} continues it", WAITING: f"fanfold inspect {root.id}"}
+        hint = hints.get(status, f"fanfold watch {root.id} follows it; {on} if it has no owner")
+        raise AuthorError("run.not_over", f"run {root.id} is {status}: it has not ended", hint=hint)
+    if status == COMPLETED and not any(True for _ in _undone(tree)):
+        message = f"run {root.id} completed: nothing of it failed"
+        first = shlex.quote(next(iter(root.nodes), ""))
+        hint = f"run it again from a step on, like this: fanfold fork {root.id} --from {first}"
+        raise AuthorError("run.nothing_failed", message, hint=hint)
+
+
+def _failed(tree: RunTree, changes: RecipeChanges) -> Iterator[Node]:
+    """Yield the steps that must run again, without those that only depend on them."""
+    yield from _undone(tree)
+    for node in tree.nodes():
+        failed = is_unsuccessful(node) and (node.kind == LEAF or _failed_itself(node))
+        if reaches(changes, node) or (failed and not is_tolerated(node)):
+            yield node
+
+
+def _failed_itself(node: Node) -> bool:
+    """Whether a composite failed although none of its parts failed. Then all of it runs again."""
+    if node.status != FAILED or not isinstance(node, Composite) or node.failed_child is not None:
+        return False
+    return not isinstance(node, WorkflowCall) or node.child is None or node.child.status == COMPLETED
+
+
+def _continued(
+    tree: RunTree, reached: AffectedNodes, changes: RecipeChanges
+) -> Iterator[tuple[str, TakenUp]]:
+    """Yield the conversations that steps continue: the agent was interrupted, and its task is the same."""
+    for node in reached.first():
+        if not is_agent(node) or node.status not in UNSUCCESSFUL or reaches(changes, node):
+            continue
+        speaker = speaker_of(tree, node, max(1, node.attempt))
+        turns = sum(isinstance(entry, Response) for entry in interrupted(tree.store, node, speaker.attempt))
+        if turns and not speaker.role.pipeline:
+            yield speaker.step, without_results(take_up(tree, speaker, turns, None))
+
+
+def _undone(tree: RunTree) -> Iterator[Node]:
+    """Yield the steps whose changes were undone: their outputs describe files that no longer exist."""
+    for run, rows in tree.memory.changes.items():
+        for step in dict.fromkeys(row.step for row in rows if row.state == "undone"):
+            yield tree.state.runs[run].nodes[step]
+
+
+def _recipe_now(project: Project, tree: RunTree, recipe: Recipe | None, *, scripted: bool) -> Plan:
+    """Return the recipe as it is now, or as recorded if its file is gone."""
+    old = tree.state.plan
+    if recipe is not None:
+        return project.plan_of(recipe, scripted=scripted)
+    if not old.source_file or is_adopted(project.folder, tree.root.id):
+        return old
+    file = os.path.join(project.folder, old.source_file)
+    try:
+        return project.plan_of(file, scripted=scripted)
+    except NotFoundError:
+        return old
+
+
+def _limits(options: Options, old: Plan, new: Plan) -> Options:
+    """Reset the limits that the recipe has changed; others stay as they were given or raised."""
+    was, now = (
+        {
+            "max_concurrency": plan.limits.max_concurrency,
+            "max_agents": plan.limits.max_agents,
+            "timeout_ms": plan.limits.timeout_ms,
+            "budget_tokens": plan.limits.budget.tokens,
+            "budget_micro_usd": plan.limits.budget.micro_usd,
+        }
+        for plan in (old, new)
+    )
+    return replace(options, **{name: None for name in was if was[name] != now[name]})

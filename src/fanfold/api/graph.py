@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import count, groupby
+from itertools import count, groupby, takewhile
 from math import ceil, sqrt
 
 from msgspec import Struct, field
@@ -47,27 +47,24 @@ def label(step: Step) -> Label:
     """Return the label of a step for every picture and listing."""
     shown = label_of(step)
     kind, subtitle = shown.kind, shown.who
-    marks = tuple(_marks(step))
+    marks = []
+    if step.for_each is not None:
+        marks.append("for each")
+    if step.repeat is not None and step.repeat.max_iterations > 1:
+        marks.append(f"up to {step.repeat.max_iterations} times")
+    if step.when is not None:
+        marks.append("conditional")
     spoken = f"{step.id}: {kind}" + (f" {subtitle}" if subtitle and subtitle != kind else "")
     if marks:
         spoken += f" ({', '.join(marks)})"
     if step.depends_on:
         spoken += f", after {', '.join(step.depends_on)}"
-    return Label(step.id, subtitle, kind, marks, spoken)
+    return Label(step.id, subtitle, kind, tuple(marks), spoken)
 
 
 def shown(text: str) -> str:
     """Shorten text to one line that fits a node."""
     return shorten_line(text, MAX_SHOWN_CHARS)
-
-
-def _marks(step: Step) -> Iterator[str]:
-    if step.for_each is not None:
-        yield "for each"
-    if step.repeat is not None and step.repeat.max_iterations > 1:
-        yield f"up to {step.repeat.max_iterations} times"
-    if step.when is not None:
-        yield "conditional"
 
 
 MAX_CELLS = 300
@@ -102,16 +99,6 @@ class Boxes(Struct, frozen=True):
     """Whether boxes may be added while the graph is shown: existing boxes then keep their order."""
 
 
-def boxes_of_plan(plan: Plan, statuses: Mapping[str, str] | None = None) -> Boxes:
-    """Return all steps of a plan: groups opened, sub-workflows closed. `statuses` of a run are by path."""
-    return _scope(plan.steps, "", statuses or {}, "" if statuses is None else PENDING)
-
-
-def boxes_of_steps(steps: Sequence[Step], prefix: str, status: str) -> Boxes:
-    """Return the declared steps of one scope, each in `status`."""
-    return _scope(steps, prefix, {}, status)
-
-
 def kind_of(step: Step) -> str:
     """Return the kind of box for a declared step."""
     if step.for_each is not None:
@@ -137,31 +124,31 @@ def tally_of(held: Sequence[str]) -> dict[str, int]:
     return {word: found[word] for word in _WORST_FIRST if found[word]}
 
 
-def _scope(steps: Sequence[Step], prefix: str, statuses: Mapping[str, str], otherwise: str) -> Boxes:
-    boxes = tuple(_box(step, prefix, statuses, otherwise) for step in steps)
-    return Boxes(boxes, tuple(edges_of(steps)))
+def boxes_of_steps(
+    steps: Sequence[Step], prefix: str, otherwise: str, statuses: Mapping[str, str] | None = None
+) -> Boxes:
+    """Return the declared steps of one scope: groups opened, sub-workflows closed.
 
-
-def _box(step: Step, prefix: str, statuses: Mapping[str, str], otherwise: str) -> Box:
-    path, kind = f"{prefix}{step.id}", kind_of(step)
-    inside = None
-    if isinstance(step.action, GroupAction):
-        inside = _scope(steps_inside(step), f"{path}/", statuses, otherwise)
-    return Box(
-        path=path,
-        label=label(step),
-        kind=kind,
-        status=statuses.get(path, otherwise),
-        inside=inside,
-        held=tuple(_items(path, statuses)) if kind == "map" else None,
-    )
-
-
-def _items(path: str, statuses: Mapping[str, str]) -> Iterator[str]:
-    for i in count():
-        if (status := statuses.get(f"{path}[{i}]")) is None:
-            return
-        yield status
+    `statuses` of a run are by path; a step without one has the status `otherwise`.
+    """
+    known = statuses or {}
+    boxes = []
+    for step in steps:
+        path, kind = f"{prefix}{step.id}", kind_of(step)
+        inside = None
+        if isinstance(step.action, GroupAction):
+            inside = boxes_of_steps(steps_inside(step), f"{path}/", otherwise, known)
+        items = takewhile(bool, (known.get(f"{path}[{i}]") for i in count()))
+        box = Box(
+            path=path,
+            label=label(step),
+            kind=kind,
+            status=known.get(path, otherwise),
+            inside=inside,
+            held=tuple(filter(None, items)) if kind == "map" else None,
+        )
+        boxes.append(box)
+    return Boxes(tuple(boxes), tuple(edges_of(steps)))
 
 
 def edges_of(steps: Sequence[Step]) -> list[tuple[int, int]]:
@@ -262,7 +249,7 @@ class Drawing(Struct, frozen=True):
 
 def draw(plan: Plan, statuses: Mapping[str, str] | None = None) -> Drawing:
     """Lay out all steps of a plan, groups opened, sub-workflows closed; `statuses` are by path."""
-    return draw_boxes(boxes_of_plan(plan, statuses))
+    return draw_boxes(boxes_of_steps(plan.steps, "", "" if statuses is None else PENDING, statuses))
 
 
 def draw_boxes(boxes: Boxes) -> Drawing:
@@ -332,7 +319,8 @@ def _size(box: Box, inner: _Scope | None) -> tuple[float, float]:
         head = (len(text.title) + sum(len(mark) + 3 for mark in text.marks)) * CHARACTER_WIDTH + 40
         held = inner.placed.width + 2 * GROUP_PADDING
         return max(held, min(head, 480.0)), inner.placed.height + GROUP_HEAD + GROUP_PADDING
-    width = _text_width(text)
+    longest = max(len(shown(text.title)) * 1.05, len(shown(text.subtitle)) * 0.9)
+    width = min(max(longest * CHARACTER_WIDTH + 58, MIN_NODE_WIDTH), MAX_NODE_WIDTH)
     height = NODE_HEIGHT
     if box.held:
         # The number of finished items comes before the subtitle, and a button after it.
@@ -340,11 +328,6 @@ def _size(box: Box, inner: _Scope | None) -> tuple[float, float]:
         width = min(max(width, counted, len(box.held) * CELL_WIDTH + 32), MAX_NODE_WIDTH)
         height += STRIP_HEIGHT
     return width, height + (MARK_HEIGHT if text.marks else 0.0)
-
-
-def _text_width(text: Label) -> float:
-    longest = max(len(shown(text.title)) * 1.05, len(shown(text.subtitle)) * 0.9)
-    return min(max(longest * CHARACTER_WIDTH + 58, MIN_NODE_WIDTH), MAX_NODE_WIDTH)
 
 
 def _grid(sizes: list[tuple[float, float]]) -> GraphLayout:
@@ -356,12 +339,6 @@ def _grid(sizes: list[tuple[float, float]]) -> GraphLayout:
     at = tuple((i % columns * width, i // columns * height) for i in range(len(sizes)))
     rows = ceil(len(sizes) / columns)
     return GraphLayout(at, (), round(columns * width - ROW_GAP, 1), round(rows * height - ROW_GAP, 1))
-
-
-def spoken_in_order(drawing: Drawing) -> Iterator[str]:
-    """Yield one sentence per box, for a reader who cannot see the picture."""
-    for node in drawing.nodes:
-        yield f"{node.spoken} [{node.status}]" if node.status else node.spoken
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -408,9 +385,11 @@ class _Boxer:
         return self._scope(children, growing=run.plan.open)
 
     def _scope(self, nodes: Sequence[Node], *, growing: bool = False) -> Boxes:
-        steps = [_drawn_after_its_parent(node.step) if growing else node.step for node in nodes]
-        edges = edges_of(steps)
-        return Boxes(tuple(self._box(node) for node in nodes), tuple(edges), added_one_by_one=growing)
+        steps = [node.step for node in nodes]
+        if growing:  # an edge from the parent shows which agent requested a step
+            steps = [replace(one, after=(*one.after, one.parent)) if one.parent else one for one in steps]
+        boxes, edges = tuple(self._box(node) for node in nodes), tuple(edges_of(steps))
+        return Boxes(boxes, edges, added_one_by_one=growing)
 
     def _box(self, node: Node) -> Box:
         path = node.run.tree_path(node.path)
@@ -419,7 +398,7 @@ class _Boxer:
         return Box(
             path=path,
             label=self._label(node),
-            kind=_kind(node),
+            kind=KINDS.get(node.kind) or ("phase" if kind_of(node.step) == "phase" else "group"),
             status=status_of(self._tree, node),
             inside=self._inside(node, path, held) if held is not None else None,
             held=held,
@@ -466,17 +445,6 @@ class _Boxer:
         return Label(name, known.subtitle, known.kind, (), f"{name}: {known.kind} {known.subtitle}".rstrip())
 
 
-def _kind(node: Node) -> str:
-    if node.kind in KINDS:
-        return KINDS[node.kind]
-    return "phase" if kind_of(node.step) == "phase" else "group"
-
-
-def _drawn_after_its_parent(step: Step) -> Step:
-    """Add an edge from the parent: in an open run it shows which agent requested a step."""
-    return replace(step, after=(*step.after, step.parent)) if step.parent else step
-
-
 # -----------------------------------------------------------------------------------------------------------
 # The graph of a plan as Mermaid text, for Markdown pages that render it
 
@@ -500,18 +468,18 @@ def _draw_scope(
     names = {step.id: f"s{next(counter)}" for step in steps}
     for step in steps:
         text, name = label(step), names[step.id]
-        said = "<br/>".join(
+        label_text = "<br/>".join(
             _escaped(shown(word)) for word in (text.title, text.subtitle, *text.marks) if word
         )
         if text.kind == "writer":
             writers.append(name)
         if isinstance(step.action, GroupAction):
-            lines.append(f'{indent}subgraph {name}["{said}"]')
+            lines.append(f'{indent}subgraph {name}["{label_text}"]')
             _draw_scope(steps_inside(step), lines, writers, counter, indent + "  ")
             lines.append(f"{indent}end")
         else:
             left, right = {"approval": ("{{", "}}"), "workflow": ("[[", "]]")}.get(text.kind, ("[", "]"))
-            lines.append(f'{indent}{name}{left}"{said}"{right}')
+            lines.append(f'{indent}{name}{left}"{label_text}"{right}')
     for before, after in edges_of(steps):
         lines.append(f"{indent}{names[steps[before].id]} --> {names[steps[after].id]}")
 
@@ -570,14 +538,17 @@ def svg(plan: Plan, drawing: Drawing | None = None) -> str:
     title = f"{plan.name}@{plan.version}"
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     named = 'role="img" aria-labelledby="fanfold-title fanfold-desc"'
+    spoken = f"Steps in order: {'; '.join(_spoken(node) for node in drawing.nodes)}."
+    spoken = f"{plan.description}. {spoken}" if plan.description else spoken
+    about = shorten_line(plan.description, int((width - 2 * MARGIN) / 6.0))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {named}>',
         f'<title id="fanfold-title">{_text(title)}</title>',
-        f'<desc id="fanfold-desc">{_text(_spoken(plan, drawing))}</desc>',
+        f'<desc id="fanfold-desc">{_text(spoken)}</desc>',
         f"<style>{_STYLE}</style>",
         f'<rect class="page" width="{width:g}" height="{height:g}" rx="12"/>',
         f'<text class="name" x="{MARGIN:g}" y="30">{_text(title)}</text>',
-        f'<text class="about" x="{MARGIN:g}" y="48">{_text(_cut(plan.description, width))}</text>',
+        f'<text class="about" x="{MARGIN:g}" y="48">{_text(about)}</text>',
         f'<g transform="translate({MARGIN:g} {HEAD + 8:g})">',
         *(_group(node) for node in drawing.nodes if node.open),
         *(_edge(edge) for edge in drawing.edges),
@@ -589,11 +560,9 @@ def svg(plan: Plan, drawing: Drawing | None = None) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _spoken(plan: Plan, drawing: Drawing) -> str:
-    steps = "; ".join(spoken_in_order(drawing))
-    return (
-        f"{plan.description}. Steps in order: {steps}." if plan.description else f"Steps in order: {steps}."
-    )
+def _spoken(node: DrawnStep) -> str:
+    """Return the sentence of a box, for a reader who cannot see the picture."""
+    return f"{node.spoken} [{node.status}]" if node.status else node.spoken
 
 
 def _group(node: DrawnStep) -> str:
@@ -617,22 +586,16 @@ def _node(node: DrawnStep) -> str:
     if node.cells:
         lines += _strip(node, node.cells)
     bar = node.h - 20
-    status = f" at-{node.status}" if node.status else ""
-    spoken = f"{node.spoken} [{node.status}]" if node.status else node.spoken
+    status = mark = ""
+    if node.status:  # also as a sign, because colour alone is not accessible
+        status, sign = f" at-{node.status}", MARKS.get(node.status, MARKS[PENDING])[0]
+        mark = f'<text class="sign" x="{x + node.w - 20:g}" y="{y + 23:g}">{sign}</text>'
     return (
-        f'<g class="{node.look}{status}"><title>{_text(spoken)}</title>'
+        f'<g class="{node.look}{status}"><title>{_text(_spoken(node))}</title>'
         f'<rect class="box" x="{x:g}" y="{y:g}" width="{node.w:g}" height="{node.h:g}" rx="9"/>'
         f'<rect class="bar" x="{x + 7:g}" y="{y + 10:g}" width="3.5" height="{bar:g}" rx="1.75"/>'
-        f"{_mark(node)}{''.join(lines)}</g>"
+        f"{mark}{''.join(lines)}</g>"
     )
-
-
-def _mark(node: DrawnStep) -> str:
-    """Return the status as a sign, because colour alone is not accessible."""
-    if not node.status:
-        return ""
-    sign = MARKS.get(node.status, MARKS[PENDING])[0]
-    return f'<text class="sign" x="{node.x + node.w - 20:g}" y="{node.y + 23:g}">{sign}</text>'
 
 
 def _strip(node: DrawnStep, cells: list[str]) -> Iterator[str]:
@@ -676,10 +639,6 @@ def _legend(drawing: Drawing, y: float) -> Iterator[str]:
             f'<text class="mark" x="{x + 9:g}" y="{y:g}">{word}</text></g>'
         )
         x += 9 + len(word) * 5.6 + 18
-
-
-def _cut(text: str, width: float) -> str:
-    return shorten_line(text, int((width - 2 * MARGIN) / 6.0))
 
 
 def _text(text: str) -> str:

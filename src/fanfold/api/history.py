@@ -1,23 +1,25 @@
-"""Inspect, follow, list and search runs, and read their logs and transcripts."""
+"""Inspect, follow, list and search runs, read their logs and transcripts, and sum up their costs."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from time import monotonic, time
-from typing import Protocol, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct, structs
 
+from fanfold.agents.entries import Compaction, Response
 from fanfold.api.addresses import ResolvedRun, find_run, find_speaker
 from fanfold.api.approvals import due_at, how_to_answer, open_approvals, shown
-from fanfold.api.display import RunRow
-from fanfold.api.limits import how_to_raise
-from fanfold.api.project import Project
+from fanfold.api.display import ListedRun, RunFilter, owner_of, select_runs, when
+from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.report import executive_report
 from fanfold.api.run_documents import (
     InspectDocument,
@@ -26,10 +28,9 @@ from fanfold.api.run_documents import (
     inspect_step_document,
     state_document,
 )
-from fanfold.api.run_list import listed, owner_of
+from fanfold.api.run_options import how_to_raise
 from fanfold.api.step_documents import Row, run_rows
 from fanfold.api.transcripts import (
-    SessionRef,
     Transcript,
     TranscriptBuilder,
     TranscriptEntry,
@@ -41,10 +42,14 @@ from fanfold.api.transcripts import (
 from fanfold.engine.children import is_interrupted
 from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
 from fanfold.errors import AuthorError, FanfoldError, NotFoundError
-from fanfold.kernel.events import Envelope
-from fanfold.kernel.state import PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.events import NOTHING_SPENT, Envelope, Usage
+from fanfold.kernel.state import PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING, Node, Run
+from fanfold.language.leaf_steps import AgentBody, find_body
+from fanfold.sessions.log import read_entries
+from fanfold.steps.ids import session_id
 from fanfold.steps.records import child_name, sessions_of
 from fanfold.steps.run_config import how_to_resume, is_chat
+from fanfold.steps.values import runs_below
 from fanfold.store.protocol import RunHead, Store
 from fanfold.store.search import KINDS, NO_FILTERS, Filters, Hit, Search
 
@@ -92,7 +97,13 @@ def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
     if status in RUN_TERMINAL:
         return ""
     if tree.root.growing:
-        return "" if driven else _how_to_go_on_open(tree, status)
+        root = tree.root
+        if driven or is_chat(root.id) or status == PAUSED:
+            return "" if driven else how_to_resume(root.id)
+        # A subagent that lost its process.
+        nodes = root.nodes.items()
+        lost = [path for path, node in nodes if is_interrupted(node) or node.status == RUNNING]
+        return f"fanfold send {shlex.quote(child_name(lost[0]))} --resume" if lost else ""
     if status == WAITING:
         now = wall_clock_ms()
         asked = [one for one in open_approvals(tree) if (due_at(tree, one.path) or now) >= now]
@@ -102,17 +113,6 @@ def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
     if tree.state.pausing == "budget":
         return how_to_raise(tree)
     return how_to_resume(tree.root.id) if tree.state.pausing else ""
-
-
-def _how_to_go_on_open(tree: RunTree, status: str) -> str:
-    """Return the command that resumes an open run, or its subagent that lost its process."""
-    root = tree.root
-    if is_chat(root.id) or status == PAUSED:
-        return how_to_resume(root.id)
-    lost = next(
-        (path for path, node in root.nodes.items() if is_interrupted(node) or node.status == RUNNING), None
-    )
-    return "" if lost is None else f"fanfold send {shlex.quote(child_name(lost))} --resume"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -126,14 +126,8 @@ ORPHAN_S = 2.0
 _T = TypeVar("_T")
 
 
-class Living(Protocol):
-    """A process that was started to drive a run."""
-
-    def lives(self) -> bool: ...
-
-
 async def follow(
-    project: Project, root: str, after: int = 0, *, starting: Living | None = None
+    project: Project, root: str, after: int = 0, *, starting: ContinuedRun | None = None
 ) -> AsyncIterator[list[Envelope]]:
     """Yield the events after `after`, in batches, until the run has finished or has no owner.
 
@@ -156,7 +150,7 @@ async def follow(
 class Ownerless:
     """Detects that a run has lost its owner, and ignores a short change of owners."""
 
-    def __init__(self, project: Project, root: str, starting: Living | None = None) -> None:
+    def __init__(self, project: Project, root: str, starting: ContinuedRun | None = None) -> None:
         self._project = project
         self._root = root
         self._starting = starting
@@ -167,14 +161,12 @@ class Ownerless:
             self._since = None
             return False
         if self._starting is not None:
-            return self._rests() or not self._starting.lives()
+            head = self._project.store.head(self._root)
+            rests = head is not None and head.status in (WAITING, PAUSED)
+            return rests or not self._starting.lives()
         now = monotonic()
         self._since = now if self._since is None else self._since
         return now - self._since >= ORPHAN_S
-
-    def _rests(self) -> bool:
-        head = self._project.store.head(self._root)
-        return head is not None and head.status in (WAITING, PAUSED)
 
 
 async def until(project: Project, root: str, look: Callable[[], _T | None], within_s: float) -> _T | None:
@@ -259,7 +251,7 @@ async def follow_log(
 class RunPage(Struct, frozen=True):
     """Newest first. `next` is the cursor of what follows, None at the end."""
 
-    items: list[RunRow]
+    items: list[ListedRun]
     next: str | None
 
 
@@ -273,47 +265,23 @@ class EventPage(Struct, frozen=True):
     """`before` for the previous page; None at the first event."""
 
 
-SEARCHED = 200
-"""Number of runs that are read at a time during a search."""
-MAX_SEARCHED = 10_000
-
-
 def page_of_runs(
     project: Project,
     *,
     status: str | None = None,
     recipe: str | None = None,
+    since: str = "",
     words: str = "",
     limit: int = 50,
     cursor: str | None = None,
 ) -> RunPage:
-    """Return a page of root runs, newest first. `words` are searched in ids, recipes and errors."""
+    """Return a page of root runs, newest first; see `RunFilter`."""
     if not project.has_runs:
         return RunPage([], None)
     if cursor is not None and project.store.head(cursor) is None:
-        raise NotFoundError("run.not_found", "this cursor is of no list here", hint="begin without one")
-    found: list[RunHead] = []
-    wanted = words.lower().split()
-    looked_at, unseen = 0, None
-    while len(found) <= limit:
-        if looked_at >= MAX_SEARCHED:
-            unseen = cursor  # enough for one request: the caller continues with this cursor
-            break
-        size = SEARCHED if wanted else limit + 1
-        heads = project.store.heads(status=status, recipe=recipe, before=cursor, limit=size)
-        found += [head for head in heads if all(word in _text(head) for word in wanted)]
-        looked_at += len(heads)
-        if len(heads) < size:
-            break
-        cursor = heads[-1].run_id
-    shown_heads = found[:limit]
-    rows = [listed(project, head) for head in shown_heads]
-    return RunPage(rows, shown_heads[-1].run_id if len(found) > limit else unseen)
-
-
-def _text(head: RunHead) -> str:
-    error = "" if head.error is None else head.error.message
-    return f"{head.run_id} {head.recipe} {head.status} {error}".lower()
+        raise NotFoundError("run.not_found", "this cursor is of no list here", hint="start without one")
+    wanted = RunFilter(status=status, recipe=recipe, since=since, words=words)
+    return RunPage(*select_runs(project, wanted, limit, cursor))
 
 
 def page_of_events(
@@ -359,11 +327,15 @@ def query(
     most: int = 5,
     explained: bool = False,
 ) -> FoundOutputs:
-    """Search outputs for any of the words, in all runs or in one run and the runs below it."""
+    """Search outputs and errors for any of the words, in all runs or in one run and the runs below it."""
     if filters.status and filters.status not in TERMINAL:
         hint = f"one of {', '.join(sorted(TERMINAL))}"
         raise AuthorError("usage.bad_value", f"no step ends as {filters.status[:80]!r}", hint=hint)
-    filters, words = _kind_asked(filters, words)
+    words = " ".join(words).split(" ")  # a shell may pass several words as one argument
+    kinds = [word.removeprefix(KIND) for word in words if word.startswith(KIND)]
+    if kinds:
+        filters = structs.replace(filters, kind=kinds[-1])
+        words = [word for word in words if not word.startswith(KIND)]
     if filters.kind not in (None, "any", *KINDS):
         hint = f"one of {', '.join(KINDS)}, any"
         raise AuthorError("usage.bad_value", f"there is no kind {filters.kind[:80]!r}", hint=hint)
@@ -375,14 +347,6 @@ def query(
     with _index_folder(project) as folder:
         search = Search(project.store, folder)
         return FoundOutputs(search.query(text, filters, k=most, explained=explained))
-
-
-def _kind_asked(filters: Filters, words: Sequence[str]) -> tuple[Filters, list[str]]:
-    """Move `kind:error` from the words to the filters. A shell may pass several words as one argument."""
-    words = " ".join(words).split(" ")
-    given = [word for word in words if word.startswith(KIND)]
-    rest = [word for word in words if not word.startswith(KIND)]
-    return (structs.replace(filters, kind=given[-1].removeprefix(KIND)) if given else filters), rest
 
 
 @contextmanager
@@ -425,27 +389,19 @@ def transcript(
     found = find_run(project, run, at)
     speaker = find_speaker(found, name, attempt)
     if at is None:
-        return transcript_found(project, found, speaker)
+        return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
     return transcript_of(found.tree, speaker, owned=True, until=found.tree.state.now)
 
 
 def denied_tools(project: Project, run: str, step: str) -> list[str]:
     """List the tools that were denied to the agent of a step, without duplicates."""
-    told = transcript(project, run, step).entries
-    return list(dict.fromkeys(one.tool for one in told if one.step == step and _is_denied(one)))
-
-
-def _is_denied(entry: TranscriptEntry) -> bool:
-    if entry.kind != "tool_result":
-        return False
-    said = entry.result.get("error") if isinstance(entry.result, dict) else None
-    code = said.get("code") if isinstance(said, dict) else entry.error.code if entry.error else ""
-    return code == "permission_denied"
-
-
-def transcript_found(project: Project, found: ResolvedRun, speaker: SessionRef) -> Transcript:
-    """Return the transcript of a resolved session."""
-    return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
+    denied: dict[str, None] = {}
+    for entry in transcript(project, run, step).entries:
+        if entry.step == step and entry.kind == "tool_result":
+            error = entry.result.get("error") if isinstance(entry.result, dict) else None
+            code = error.get("code") if isinstance(error, dict) else entry.error.code if entry.error else ""
+            denied |= {entry.tool: None} if code == "permission_denied" else {}
+    return list(denied)
 
 
 async def follow_transcript(
@@ -458,18 +414,210 @@ async def follow_transcript(
     tree = found.tree
     speaker = find_speaker(found, name, attempt)
     before = earlier(tree, speaker)
-    told = TranscriptBuilder(tree, speaker, turn=last_turn(before))
-    yield [*before, *told.fresh()]
+    builder = TranscriptBuilder(tree, speaker, turn=last_turn(before))
+    yield [*before, *builder.fresh()]
     ownerless = Ownerless(project, tree.root.id)
     async for written in follow_tree(project.store, tree.root.id, tree.tree_seq):
         tree.catch_up(written)
         over = tree.root.status in RUN_TERMINAL or speaker.node.status in TERMINAL or ownerless.for_a_while()
-        fresh = list(told.fresh())
+        fresh = list(builder.fresh())
         while attempt is None and speaker.attempt < speaker.node.attempt:
             speaker = speaker_of(tree, speaker.node, speaker.attempt + 1)
-            told = TranscriptBuilder(tree, speaker, turn=last_turn(before))
-            fresh += told.fresh()
+            builder = TranscriptBuilder(tree, speaker, turn=last_turn(before))
+            fresh += builder.fresh()
         if fresh:
             yield fresh
         if over or (attempt is not None and attempt < speaker.node.attempt):
             return
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The cost of the runs of a project, by recipe, model, day or run, and the cost of one run
+#
+# Everything is read from the logs of runs: each payment with its time and model. Scripted agents and logs of
+# earlier versions have no payments. For them the sum at the end of the attempt is used.
+
+
+By: TypeAlias = Literal["recipe", "model", "day", "run"]
+UNKNOWN_MODEL = "(none)"
+
+
+class CostLine(Struct, kw_only=True):
+    """The cost of one recipe, model, day or run."""
+
+    name: str
+    runs: int = 0
+    requests: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    """The part of the input that providers read from their caches."""
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    """The known cost."""
+    unpriced: int = 0
+    """Requests with an unknown price; `cost_usd` does not include them."""
+    cache_hits: int = 0
+    """Steps whose output was reused from an earlier run, at no cost."""
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """The lines, most expensive first; days in chronological order."""
+
+    by: By
+    since: str | None
+    lines: list[CostLine]
+    total: CostLine
+
+
+class _Spending(Struct, frozen=True):
+    """A payment, or a step whose output was reused."""
+
+    at: int
+    run: str
+    usage: Usage | None
+    model: str = ""
+    requests: int = 1
+
+
+def costs(project: Project, by: By, since: int | None = None) -> Costs:
+    """Return the costs since a time (milliseconds since the epoch), or of all runs."""
+    lines: dict[str, CostLine] = {}
+    total = CostLine(name="total")
+    for head in project.heads():
+        if since is not None and head.ended_at is not None and head.ended_at < since:
+            continue
+        spent = [one for one in _spent_in(project.store, head) if since is None or one.at >= since]
+        for name in dict.fromkeys(_name(by, head, one) for one in spent):
+            lines.setdefault(name, CostLine(name=name)).runs += 1
+        total.runs += bool(spent)
+        for one in spent:
+            for line in (lines[_name(by, head, one)], total):
+                _add(line, one)
+    ordered = sorted(lines.values(), key=lambda line: (-line.cost_usd, -line.input_tokens, line.name))
+    if by == "day":
+        ordered = sorted(lines.values(), key=lambda line: line.name)
+    return Costs(by=by, since=when(since), lines=ordered, total=total)
+
+
+def _name(by: By, head: RunHead, spent: _Spending) -> str:
+    match by:
+        case "recipe":
+            return head.recipe
+        case "run":
+            return head.run_id
+        case "day":
+            return datetime.fromtimestamp(spent.at / 1_000).astimezone().date().isoformat()
+        case _:
+            return spent.model or UNKNOWN_MODEL
+
+
+def _add(line: CostLine, spent: _Spending) -> None:
+    usage = spent.usage
+    if usage is None:
+        line.cache_hits += 1
+        return
+    line.requests += spent.requests
+    line.input_tokens += usage.input_tokens
+    line.cached_tokens += usage.cached_tokens
+    line.output_tokens += usage.output_tokens
+    line.unpriced += spent.requests if usage.micro_usd is None else 0
+    line.cost_usd = round(line.cost_usd + (usage.micro_usd or 0) / 1_000_000, 6)
+
+
+def _spent_in(store: Store, head: RunHead) -> Iterator[_Spending]:
+    """Yield the payments of a run tree, in the order of its log."""
+    paid: dict[tuple[str, str, int], Usage] = {}
+    for envelope in store.tree(head.run_id):
+        data = envelope.data
+        if not isinstance(data, dict):
+            continue
+        if envelope.type == "workflow_event" and data.get("kind") == "payment":
+            usage = msgspec.convert(data["usage"], Usage)
+            attempt = (envelope.run_id, data["step"], data["attempt"])
+            paid[attempt] = paid.get(attempt, NOTHING_SPENT) + usage
+            yield _Spending(envelope.at, envelope.run_id, usage, data.get("model", ""))
+        elif envelope.type in ("step_event", "subagent_event"):
+            if data.get("cached"):
+                yield _Spending(envelope.at, envelope.run_id, None)
+            if "usage" not in data:
+                continue
+            attempt = (envelope.run_id, data["step"], data.get("attempt", 0))
+            rest = msgspec.convert(data["usage"], Usage).beyond(paid.get(attempt, NOTHING_SPENT))
+            if rest.tokens or rest.cached_tokens or rest.micro_usd:
+                # Its payments are not in the log of its run; its session names the model.
+                entries = read_entries(store, session_id(*attempt))
+                models = (entry.model for entry in entries if isinstance(entry, Response | Compaction))
+                yield _Spending(envelope.at, envelope.run_id, rest, next(filter(None, models), ""))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Costs within one run, and of the project over time
+
+
+class CostRow(Struct, frozen=True):
+    """What one step, role or model spent; `cost_usd` is None where a price is not known."""
+
+    name: str
+    steps: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+class RunCost(Struct, frozen=True):
+    """A run and the runs below it; the dearest first."""
+
+    run_id: str
+    total: CostRow
+    steps: list[CostRow]
+    roles: list[CostRow]
+    models: list[CostRow]
+
+
+class Spend(Struct, frozen=True):
+    """The sum of some runs, without the `unpriced` runs, whose price is not known."""
+
+    runs: int
+    agents: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    unpriced: int
+
+
+def run_cost(tree: RunTree, run: Run) -> RunCost:
+    """Return the cost of a run so far."""
+    nodes = (node for one in runs_below(run) for node in one.nodes.values())
+    spent = [(node, usage) for node in nodes if (usage := tree.usage_of(node))]
+    return RunCost(
+        run.id,
+        _row(run.plan.name, [usage for _, usage in spent]),
+        _rows((node.run.tree_path(node.path), usage) for node, usage in spent),
+        _rows((node.step.traits.role or "", usage) for node, usage in spent),
+        _rows((_model(tree, node), usage) for node, usage in spent),
+    )
+
+
+def _model(tree: RunTree, node: Node) -> str:
+    body = find_body(AgentBody, node.step)
+    if body is None:
+        return ""
+    frozen = tree.frozen(node)
+    role = frozen.session_role(node.step, body)
+    return role.model or frozen.default_model or frozen.backend_of(role)
+
+
+def _rows(named: Iterable[tuple[str, Usage]]) -> list[CostRow]:
+    held: dict[str, list[Usage]] = {}
+    for name, usage in named:
+        held.setdefault(name, []).append(usage)
+    rows = [_row(name, usages) for name, usages in held.items() if name]
+    return sorted(
+        rows, key=lambda row: (-(row.cost_usd or 0), -row.input_tokens - row.output_tokens, row.name)
+    )
+
+
+def _row(name: str, usages: list[Usage]) -> CostRow:
+    total = sum(usages, NOTHING_SPENT)
+    price = None if total.micro_usd is None else total.micro_usd / 1_000_000
+    return CostRow(name, len(usages), total.input_tokens, total.output_tokens, price)

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from fanfold.api.display import RunUsage
 from fanfold.language.project_commands import find_own_command
 from fanfold.language.terminal import one_line
 from fanfold.workspace.ignored import CACHES, DEPENDENCIES
@@ -42,13 +43,18 @@ class IntentPattern(Struct, frozen=True):
     pattern: str
 
 
-class PatternVerdict(Struct, frozen=True):
-    """The result of the table for a request."""
+class Suitability(Struct, frozen=True):
+    """Whether a request suits a workflow of several agents."""
 
     suitable: bool
     reason: str
-    pattern: str
-    """The name of the row that decided."""
+    by: Literal["model", "patterns"]
+    pattern: str = ""
+    """The name of the row that decided, if patterns answered."""
+    note: str = ""
+    """Why the model was not asked, or gave no answer."""
+    usage: RunUsage | None = None
+    """The usage of the model's answer."""
 
 
 _POLITE = (
@@ -204,8 +210,6 @@ PATTERNS = (
     ),
 )  # fmt: skip
 
-_NO_SIGN = PatternVerdict(False, "nothing in it says that it has several parts or phases", "no sign")
-
 _KINDS: dict[Kind, str] = {
     "review": (
         r"\b(?:review|critics?|refute|proofread|debate|gegenles|begutacht|relire|révis)\w*"
@@ -231,7 +235,7 @@ _KINDS: dict[Kind, str] = {
 }
 
 
-def judge(request: str) -> PatternVerdict:
+def judge(request: str) -> Suitability:
     """Return whether a request suits a workflow, and the row of the table that decided.
 
     >>> judge("Audit this function").pattern
@@ -242,8 +246,9 @@ def judge(request: str) -> PatternVerdict:
     text = re.sub(_POLITE, "", _even(request)).lower()
     for row in PATTERNS:
         if _compiled(row.pattern).search(text):
-            return PatternVerdict(row.suitable, row.reason, row.name)
-    return _NO_SIGN
+            return Suitability(row.suitable, row.reason, "patterns", row.name)
+    reason = "nothing in it says that it has several parts or phases"
+    return Suitability(False, reason, "patterns", "no sign")
 
 
 def kind_of(request: str) -> Kind:
@@ -333,12 +338,13 @@ def look_at(folder: Path) -> ProjectShape:
         language = _LANGUAGES.get(name.rpartition(".")[2].lower())
         if language is not None:
             counted[language] += 1
+    folders = [entry.name for entry in _entries(str(folder)) if entry.is_dir(follow_symlinks=False)]
     usual = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
     return ProjectShape(
         files=files,
         whole=whole,
         languages=dict(usual[:MAX_LANGUAGES]),
-        folders=tuple(one_line(name, NAME_CHARS) for name in _folders(str(folder))[:MAX_FOLDERS]),
+        folders=tuple(one_line(name, NAME_CHARS) for name in folders[:MAX_FOLDERS]),
         tests=_own(folder, "tests"),
         lint=_own(folder, "lint"),
     )
@@ -365,10 +371,6 @@ def _file_names(top: str) -> Iterator[str | None]:
                 yield entry.name if seen <= MAX_FILES else None
                 if seen > MAX_FILES:
                     return
-
-
-def _folders(top: str) -> list[str]:
-    return [entry.name for entry in _entries(top) if entry.is_dir(follow_symlinks=False)]
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -6,7 +6,6 @@ the error shows the entry to add. The file is replaced atomically.
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 import sys
@@ -16,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from fanfold.api.display import unified_difference
 from fanfold.engine.config import fanfold_home, user_home
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.plan import JSON
@@ -139,12 +139,7 @@ CLIENTS = (
         user_file=_opencode,
         project_file="opencode.json",
         where=("mcp", NAME),
-        entry=lambda command: {
-            "type": "local",
-            "command": list(command),
-            "enabled": True,
-            "timeout": 60_000,
-        },
+        entry=lambda command: {"type": "local", "command": [*command], "enabled": True, "timeout": 60_000},
         next_step="opencode mcp list shows it",
         backend=True,
     ),
@@ -205,7 +200,8 @@ def set_up_client(
         file=str(file),
         change=change,
         trial=wish.trial,
-        difference=_difference(file, before, after),
+        # With one line of context: the rest of the file may be private.
+        difference=unified_difference(before, after, str(file), str(file), context=1),
         next_step="" if wish.remove else client.next_step,
     )
 
@@ -291,24 +287,10 @@ def _write(project: Path, file: Path, scope: Scope, text: str) -> None:
         if scope == "project":
             write_beneath(project, str(file.relative_to(project)), text.encode())
         else:
-            _replace(file, text)
+            # The user's file may be a link, which is followed. Its mode is kept.
+            real = Path(os.path.realpath(file))
+            real.parent.mkdir(parents=True, exist_ok=True)
+            mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
+            write_whole(real, text.encode(), mode=mode, exactly=True, durable=True)
     except OSError as error:
         raise WorldError("world.io", f"{file} cannot be written: {error.strerror}") from None
-
-
-def _replace(file: Path, text: str) -> None:
-    """Replace a file atomically and keep its mode. The user's file may be a link, which is followed."""
-    real = Path(os.path.realpath(file))
-    real.parent.mkdir(parents=True, exist_ok=True)
-    mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
-    write_whole(real, text.encode(), mode=mode, exactly=True, durable=True)
-
-
-def _difference(file: Path, before: str, after: str) -> str:
-    """Return a diff with only one line of context: the rest of the file may be private."""
-    lines: Sequence[str] = list(
-        difflib.unified_diff(
-            before.splitlines(keepends=True), after.splitlines(keepends=True), str(file), str(file), n=1
-        )
-    )
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

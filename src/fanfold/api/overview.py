@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from statistics import median
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct, structs
 
 from fanfold.agents.entries import (
@@ -20,6 +21,7 @@ from fanfold.agents.entries import (
     paid_in,
 )
 from fanfold.api.addresses import ResolvedRun, find_run
+from fanfold.api.agents import RoleList, list_roles
 from fanfold.api.approvals import (
     REASON_CHARS,
     PendingQuestion,
@@ -30,21 +32,34 @@ from fanfold.api.approvals import (
     stopped_at,
 )
 from fanfold.api.changes import diff
-from fanfold.api.costs import Spend
-from fanfold.api.display import OwnerDocument, RunRow, StepUsage, run_row, step_usage, when
+from fanfold.api.display import (
+    ListedRun,
+    OwnerDocument,
+    RunRow,
+    StepUsage,
+    described,
+    owner_of,
+    run_row,
+    step_usage,
+    when,
+)
 from fanfold.api.explain import explain_in
 from fanfold.api.fork import RecipeChanges
 from fanfold.api.fork import compare as compare_recipes
 from fanfold.api.graph import Drawing, draw
-from fanfold.api.history import transcript
+from fanfold.api.history import Spend, transcript
 from fanfold.api.ownership import abandoned
 from fanfold.api.permission import consent_of
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import CheckReport, RecipeDocument, RecipeInput, recipe_document
-from fanfold.api.recipes import CheckedRecipe, check_found
-from fanfold.api.roles import RoleList, list_roles
-from fanfold.api.run_documents import StepChanges, run_error
-from fanfold.api.run_list import listed, owner_of
+from fanfold.api.recipes import (
+    CheckedRecipe,
+    CheckReport,
+    RecipeDocument,
+    RecipeInput,
+    check_found,
+    recipe_document,
+)
+from fanfold.api.run_documents import run_error
 from fanfold.api.step_documents import StepPage, step_page
 from fanfold.api.transcripts import Transcript
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
@@ -53,6 +68,7 @@ from fanfold.kernel.events import NOTHING_SPENT
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUNNING, WAITING, Node
 from fanfold.language.draft import FoundRecipe
+from fanfold.language.json_text import as_text
 from fanfold.language.library import ListedRecipe, is_path, said_by_file
 from fanfold.language.terminal import shorten_line
 from fanfold.sessions.log import read_recorded
@@ -64,6 +80,7 @@ NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paus
 
 MAX_RUNNING = 50
 MAX_FAILED = 20
+MAX_FINISHED = 8
 MAX_PAUSED = 20
 COUNTED = 1_000
 PIECE = 200
@@ -72,12 +89,14 @@ STARTING_MS = 15_000
 MAX_RUNS = 200
 """Maximum of runs that are read per status. Waiting, running and paused runs may have open questions."""
 MAX_PULSES = 500
+ORPHANED = "The process that ran it has ended. Resume the run to continue it."
 
 
 class OpenItem(Struct, frozen=True):
-    """Something that waits for a person."""
+    """Something that needs the user. `state` completes the sentence that begins with the step or recipe."""
 
     kind: NeedKind
+    state: str
     run_id: str
     recipe: str
     step: str | None
@@ -85,20 +104,45 @@ class OpenItem(Struct, frozen=True):
     since: str | None
 
 
+class DaySpend(Struct, frozen=True):
+    """The spending of the runs that were created on one day, in local time."""
+
+    day: str
+    spend: Spend
+
+
 class SpendDocument(Struct, frozen=True):
     today: Spend
     week: Spend
+    days: list[DaySpend]
+    """The last seven days, oldest first."""
+
+
+class FinishedRun(Struct, frozen=True):
+    run: ListedRun
+    answer: str
+    """The first line of its output, or of its error."""
 
 
 class Home(Struct, frozen=True):
     needs: list[OpenItem]
-    running: list[RunRow]
+    running: list[ListedRun]
+    finished: list[FinishedRun]
+    """The latest runs that have ended, newest first."""
     spend: SpendDocument
     recipes: int
     runs: int
     """Number of runs, up to a thousand."""
 
 
+NEEDS: dict[NeedKind, str] = {
+    "approval": "waits for your approval",
+    "question": "waits for your answer",
+    "delivery": "waits for your approval to deliver",
+    "stuck": "has no process that runs it",
+    "paused": "is paused",
+    "failed": "failed",
+}
 _KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
 """Types of steps that wait for a person in their own way; any other type asks for an approval."""
 
@@ -111,11 +155,37 @@ def show_home(project: Project) -> Home:
     today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
     return Home(
         needs=[*_questions(project), *_stuck(project), *_paused(project), *_failed(week)],
-        running=[listed(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
-        spend=SpendDocument(_spend(today), _spend(week)),
+        running=[described(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
+        finished=[
+            FinishedRun(described(project, head), _first_line(project, head))
+            for head in [head for head in week if head.ended_at is not None][:MAX_FINISHED]
+        ],
+        spend=SpendDocument(_spend(today), _spend(week), _days(week, midnight)),
         recipes=len(project.library.names()),
         runs=len(project.heads(limit=COUNTED)),
     )
+
+
+def _days(week: list[RunHead], midnight: datetime) -> list[DaySpend]:
+    days: dict[str, list[RunHead]] = {
+        (midnight - timedelta(days=back)).date().isoformat(): [] for back in range(6, -1, -1)
+    }
+    for head in week:
+        day = datetime.fromtimestamp(head.created_at / 1_000).astimezone().date().isoformat()
+        days.setdefault(day, []).append(head)
+    return [DaySpend(day, _spend(heads)) for day, heads in days.items()]
+
+
+def _first_line(project: Project, head: RunHead) -> str:
+    """Return what a finished run is about: the first line of its answer, or its failure."""
+    if head.output is None:
+        return gist(head.error, REASON_CHARS) if head.error is not None else ""
+    try:
+        text = as_text(msgspec.json.decode(project.store.blob(head.output)))
+    except NotFoundError:
+        return ""
+    lines = (line.strip("# *") for line in text.splitlines())
+    return shorten_line(next(filter(None, lines), ""), REASON_CHARS)
 
 
 def _since(project: Project, moment: datetime) -> Iterator[RunHead]:
@@ -140,14 +210,15 @@ def _questions(project: Project) -> Iterator[OpenItem]:
         return  # `doctor` reports a log that cannot be read
     for one in questions:
         kind = _KINDS.get(one.type, "approval")
-        yield OpenItem(kind, one.run_id, one.recipe, one.step, one.message, one.since)
+        yield OpenItem(kind, NEEDS[kind], one.run_id, one.recipe, one.step, one.message, one.since)
 
 
 def _stuck(project: Project) -> Iterator[OpenItem]:
     for root in abandoned(project):
         head = project.resolve(root)
         if _is_stuck(head, owner_of(project, root)):
-            yield OpenItem("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
+            since = when(head.started_at)
+            yield OpenItem("stuck", NEEDS["stuck"], root, head.recipe, None, ORPHANED, since)
 
 
 def _is_stuck(head: RunHead, owner: OwnerDocument | None) -> bool:
@@ -164,12 +235,12 @@ def _paused(project: Project) -> Iterator[OpenItem]:
             continue  # `doctor` reports a log that cannot be read
         held = run_error(tree, tree.root)
         message = "the run is paused" if held is None else held.message
-        yield OpenItem("paused", head.run_id, head.recipe, None, message, when(tree.state.now))
+        since = when(tree.state.now)
+        yield OpenItem("paused", NEEDS["paused"], head.run_id, head.recipe, None, message, since)
 
 
-def _failed(heads: Iterable[RunHead]) -> list[OpenItem]:
+def _failed(heads: Sequence[RunHead]) -> list[OpenItem]:
     """List the runs of the week that failed and were not forked or retried since."""
-    heads = list(heads)
     taken_up = {head.forked_from for head in heads}
     failed = [
         head
@@ -179,6 +250,7 @@ def _failed(heads: Iterable[RunHead]) -> list[OpenItem]:
     return [
         OpenItem(
             "failed",
+            "timed out" if head.error is not None and head.error.kind == "timeout" else NEEDS["failed"],
             head.run_id,
             head.recipe,
             head.error.step or None if head.error is not None else None,
@@ -189,8 +261,7 @@ def _failed(heads: Iterable[RunHead]) -> list[OpenItem]:
     ]
 
 
-def _spend(heads: Iterable[RunHead]) -> Spend:
-    heads = list(heads)
+def _spend(heads: Sequence[RunHead]) -> Spend:
     priced = [head for head in heads if head.usage.micro_usd is not None]
     total = sum((head.usage for head in heads), NOTHING_SPENT)
     dollars = sum(head.usage.micro_usd or 0 for head in priced) / 1_000_000
@@ -211,16 +282,19 @@ def _questions_in(project: Project, *statuses: str) -> list[PendingQuestion]:
 
 
 class Pulse(Struct, frozen=True):
-    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody ever did, or
-    let go of it. `is_stuck` when somebody would have to, and does not.
+    """The process that owns the tree of a run, and the age of its last heartbeat; null without an owner.
 
-    Signs of life are no events, so nothing that is kept until the next event may hold one.
+    Heartbeats are no events, so nothing that is cached until the next event may contain one.
     """
 
     run_id: str
     owner: OwnerDocument | None
     heartbeat_age_ms: int | None
     is_stuck: bool
+    """Whether the run needs an owner to continue and has none."""
+    state: str
+    """What to show instead of a heartbeat; empty while the owner is alive."""
+    hint: str
 
 
 class Pulses(Struct, frozen=True):
@@ -241,7 +315,16 @@ def live_pulses(project: Project) -> Pulses:
 def _pulse(project: Project, head: RunHead) -> Pulse:
     owner = owner_of(project, head.run_id)
     is_stuck = head.status in (PENDING, RUNNING) and _is_stuck(head, owner)
-    return Pulse(head.run_id, owner, project.store.heartbeat_age_ms(head.run_id), is_stuck)
+    age = project.store.heartbeat_age_ms(head.run_id)
+    if is_stuck:
+        state, hint = "no process is running it", ORPHANED
+    elif age is not None and owner is not None and owner.alive:
+        state, hint = "", "Time since the last heartbeat of the process that owns this run."
+    elif head.status == WAITING:
+        state, hint = "no process needed", "It needs no process until it is answered or can continue."
+    else:
+        state, hint = "starting", "Its process has not started yet."
+    return Pulse(head.run_id, owner, age, is_stuck, state, hint)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -292,6 +375,13 @@ def compare_runs(project: Project, a: str, b: str) -> Comparison:
     one, two = find_run(project, a), find_run(project, b)
     left, right = _steps(one), _steps(two)
     paths = list(dict.fromkeys((*left, *right)))
+    steps = []
+    for path in paths[:MAX_STEPS]:
+        here, there = _side(one.tree, left.get(path)), _side(two.tree, right.get(path))
+        same = False
+        if here is not None and there is not None:
+            same = (here.status, here.output) == (there.status, there.output)
+        steps.append(ComparedStep(path, here, there, same))
     given, other = one.tree.values.inputs(one.run), two.tree.values.inputs(two.run)
     return Comparison(
         a=_row(project, one),
@@ -301,9 +391,7 @@ def compare_runs(project: Project, a: str, b: str) -> Comparison:
             ComparedInput(name, given.get(name), other.get(name), given.get(name) == other.get(name))
             for name in dict.fromkeys((*given, *other))
         ],
-        steps=[
-            _compared(path, one.tree, left.get(path), two.tree, right.get(path)) for path in paths[:MAX_STEPS]
-        ],
+        steps=steps,
         left_off=max(0, len(paths) - MAX_STEPS),
     )
 
@@ -316,21 +404,14 @@ def _row(project: Project, found: ResolvedRun) -> RunRow:
 def _steps(found: ResolvedRun) -> dict[str, Node]:
     """Return the leaf steps of a run and of the runs below it, by their path relative to the run."""
     prefix = f"{found.run.path}/" if found.run.path else ""
-    nodes = (node for run in found.tree.state.runs.values() for node in run.nodes.values())
-    by_path = {node.run.tree_path(node.path): node for node in nodes if node.kind == LEAF}
+    by_path = {node.run.tree_path(node.path): node for node in found.tree.nodes() if node.kind == LEAF}
     return {path.removeprefix(prefix): node for path, node in by_path.items() if path.startswith(prefix)}
-
-
-def _compared(path: str, a: RunTree, left: Node | None, b: RunTree, right: Node | None) -> ComparedStep:
-    one, two = _side(a, left), _side(b, right)
-    same = one is not None and two is not None and (one.status, one.output) == (two.status, two.output)
-    return ComparedStep(path, one, two, same)
 
 
 def _side(tree: RunTree, node: Node | None) -> ComparedSide | None:
     if node is None:
         return None
-    usage = tree.memory.usage.get((node.run.id, node.path))
+    usage = tree.usage_of(node)
     took = (node.ended_at - node.started_at) / 1_000 if node.ended_at and node.started_at else None
     return ComparedSide(
         status_of(tree, node),
@@ -353,7 +434,7 @@ class LastRun(Struct, frozen=True):
 
 
 class RecipeRow(Struct, frozen=True, kw_only=True):
-    """A recipe in a list. What nobody knows is None: its runs so far say, or there were none."""
+    """A recipe in a list, with statistics of its runs; a value that is not known is None."""
 
     name: str
     version: int
@@ -392,6 +473,27 @@ class RecipePage(Struct, frozen=True, kw_only=True):
     """The effects that a run needs permission for, one per line."""
 
 
+class RecordedRecipe(Struct, frozen=True):
+    """The recipe that a run recorded when it was created, and the inputs that the run got."""
+
+    recipe: RecipeDocument
+    inputs: dict[str, JSON]
+    in_library: bool
+    """Whether the library has a recipe with this name."""
+    scripted: bool
+
+
+def recorded_recipe(project: Project, run: str) -> RecordedRecipe:
+    """Return the recipe of a run as it was when the run was created."""
+    tree, found = find_run(project, run)
+    return RecordedRecipe(
+        recipe_document(found.plan, ""),
+        tree.values.inputs(found),
+        found.plan.name in project.library.names(),
+        described(project, project.resolve(found.id)).scripted,
+    )
+
+
 class CheckedText(CheckReport, frozen=True, kw_only=True):
     """What is wrong with a text, and its picture where nothing is."""
 
@@ -406,10 +508,10 @@ PROJECT = "project"
 
 def list_shelf(project: Project) -> RecipeRows:
     """List every recipe with statistics about its runs."""
-    return RecipeRows([_row_recipes(project, one) for one in project.library.list()])
+    return RecipeRows([_recipe_row(project, one) for one in project.library.list()])
 
 
-def _row_recipes(project: Project, one: ListedRecipe) -> RecipeRow:
+def _recipe_row(project: Project, one: ListedRecipe) -> RecipeRow:
     warnings = list(one.warnings)
     try:
         checked = find_named(project, f"{one.name}@{one.version}")
@@ -539,7 +641,7 @@ class LiveSession(Struct, frozen=True):
 
 
 class AgentsDocument(Struct, frozen=True):
-    """Who could do the work, and who is at it."""
+    """The roles of a project, and the agents that are running."""
 
     roles: RoleList
     sessions: list[LiveSession]
@@ -592,11 +694,6 @@ class Activity(Struct, frozen=True):
     tokens: int
 
 
-class _SessionActivity(Struct):
-    seq: int
-    activity: Activity
-
-
 class Activities:
     """The current activities of agents: the last recorded entry of each, and its tokens so far.
 
@@ -604,41 +701,41 @@ class Activities:
     """
 
     def __init__(self) -> None:
-        self._heard: dict[str, _SessionActivity] = {}
+        self._heard: dict[str, tuple[int, Activity]] = {}
+        """By session: the number of the last entry that was read, and the activity after it."""
 
     def look(self, project: Project) -> list[Activity]:
         """Return the activity of every running agent."""
         live = live_sessions(project)
         self._heard = {one.session_id: self._read(project, one) for one in live}
-        return [heard.activity for heard in self._heard.values()]
+        return [activity for _, activity in self._heard.values()]
 
-    def _read(self, project: Project, session: LiveSession) -> _SessionActivity:
+    def _read(self, project: Project, session: LiveSession) -> tuple[int, Activity]:
         nothing = Activity(session.run_id, session.step, "", shorten_line(session.task, MAX_WORDS), 0)
-        heard = self._heard.get(session.session_id) or _SessionActivity(0, nothing)
-        for envelope, entry in read_recorded(project.store, session.session_id, heard.seq):
-            heard = _SessionActivity(envelope.seq, _after(heard.activity, entry))
-        return heard
+        seq, activity = self._heard.get(session.session_id, (0, nothing))
+        for envelope, entry in read_recorded(project.store, session.session_id, seq):
+            seq, activity = envelope.seq, _after(activity, entry)
+        return seq, activity
 
 
 def _after(before: Activity, entry: Entry) -> Activity:
     """Return the activity of an agent after an entry."""
     paid = paid_in(entry)
     tokens = before.tokens + (0 if paid is None else paid.tokens)
+    tool, words = before.tool, before.words
     match entry:
         case ToolCall() | ToolResult():
-            return structs.replace(before, tool=entry.tool, words=f"→ {entry.tool}", tokens=tokens)
+            tool, words = entry.tool, f"→ {entry.tool}"
         case FailedRequest():
-            return structs.replace(
-                before, tool="", words=f"{entry.kind}: {entry.message}"[:MAX_WORDS], tokens=tokens
-            )
+            tool, words = "", f"{entry.kind}: {entry.message}"[:MAX_WORDS]
         case QueuedRequest():
-            return structs.replace(before, tool="", words=entry.message, tokens=tokens)
+            tool, words = "", entry.message
         case Response() if entry.tool_calls:
             tool = entry.tool_calls[-1].tool
-            return structs.replace(before, tool=tool, words=f"→ {tool}", tokens=tokens)
+            words = f"→ {tool}"
         case Response() if entry.text:
-            return structs.replace(before, tool="", words=shorten_line(entry.text, MAX_WORDS), tokens=tokens)
-    return structs.replace(before, tokens=tokens)
+            tool, words = "", shorten_line(entry.text, MAX_WORDS)
+    return structs.replace(before, tool=tool, words=words, tokens=tokens)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -650,12 +747,8 @@ def show_step(project: Project, run: str, step: str, at: int | None = None) -> S
     found = find_run(project, run, at)
     turns = found.turns(step)
     node = turns[-1] if turns else found.step(step)
-    log = project.store.log(node.run.id)
-    return step_page(found.tree, node, log, _files(project, run, step, at), explain_in(found.tree, node))
-
-
-def _files(project: Project, run: str, step: str, at: int | None) -> list[StepChanges]:
     try:
-        return diff(project, run, step, at).steps
+        files = diff(project, run, step, at).steps
     except NotFoundError:
-        return []
+        files = []
+    return step_page(found.tree, node, project.store.log(node.run.id), files, explain_in(found.tree, node))

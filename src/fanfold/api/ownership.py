@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import Struct, structs
 
 from fanfold.agents.backend_registry import BackendSetup
-from fanfold.api.project import Project
+from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.report import has_mirror, write_mirror
 from fanfold.engine.driver import Host, OnCommit, OnProgress
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
 from fanfold.engine.waits import DailyCaps
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.events import LimitsRaised, RunCreated, event_of
+from fanfold.kernel.events import Envelope, LimitsRaised, RunCreated, event_of
 from fanfold.kernel.state import PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.waits import next_wait
 from fanfold.process_identity import this_process
@@ -39,7 +41,7 @@ from fanfold.store.database import private_folder
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
 from fanfold.workspace.grants import ProjectGrants
-from fanfold.workspace.seal import is_adopted, require_permitted
+from fanfold.workspace.seal import is_adopted, is_foreign, require_permitted
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest
@@ -49,14 +51,24 @@ if TYPE_CHECKING:
     from fanfold.steps.step_workspace import DirectChanges
 
 
+class RunParts(Struct, frozen=True, kw_only=True):
+    """The parts that execute the steps and sessions of a run. A replay has its own."""
+
+    executor: Callable[[Services, str, str], StepExecutor] = StepExecutor
+    supervisor: Callable[..., Supervisor] = Supervisor
+    starts_programs: bool = True
+    """False if no command is executed, so that none needs a sandbox."""
+
+
 class OwnedRun:
     """A run tree that this process owns."""
 
     def __init__(self, project: Project, tree: RunTree, performers: StepExecutors, lease: Lease) -> None:
         self.project = project
         self.tree = tree
-        self._performers = performers
+        self.performers = performers
         self._lease = lease
+        self._observers: list[Observer] = []
 
     def host(
         self,
@@ -64,25 +76,88 @@ class OwnedRun:
         leave_when_waiting: bool = True,
         on_commit: OnCommit | None = None,
         on_progress: OnProgress | None = None,
+        observed: bool = True,
     ) -> Host:
-        """Return the host that drives the tree."""
+        """Return the host that drives the tree. Without `observed`, nothing is sent: it is a test."""
+        self._observers = observers_of(self.project, self.tree) if observed else []
         return Host(
             self.tree,
-            self._performers,
+            self.performers,
             leave_when_waiting=leave_when_waiting,
-            on_commit=on_commit,
+            on_commit=self._observed(on_commit) if self._observers else on_commit,
             on_progress=on_progress,
             caps=DailyCaps.of(self.project.config),
         )
 
+    def _observed(self, on_commit: OnCommit | None) -> OnCommit:
+        def committed(written: list[Envelope]) -> None:
+            if on_commit is not None:
+                on_commit(written)
+            for observer in list(self._observers):
+                try:
+                    observer.committed(written)
+                except Exception as error:  # noqa: BLE001 - what observes a run must not stop it
+                    self._observers.remove(observer)
+                    _warn(observer, error)
+
+        return committed
+
     def done(self) -> Path | None:
         """Release the lease and write the report files."""
-        self.let_go()
-        return write_files(self.project, self.tree)
+        self.project.store.release(self._lease)
+        written = write_files(self.project, self.tree)
+        self._close_observers()
+        return written
 
     def let_go(self) -> None:
         """Release the lease without writing files."""
         self.project.store.release(self._lease)
+        self._close_observers()
+
+    def _close_observers(self) -> None:
+        observers, self._observers = self._observers, []
+        for observer in observers:
+            try:
+                observer.close()
+            except Exception as error:  # noqa: BLE001 - as above
+                _warn(observer, error)
+
+
+class Observer(Protocol):
+    """Something outside the run that is derived from its log, such as notifications."""
+
+    def committed(self, written: list[Envelope]) -> None:
+        """Events were committed. The tree includes them."""
+        ...
+
+    def close(self) -> None:
+        """This process no longer drives the run."""
+        ...
+
+
+def _warn(observer: object, error: Exception) -> None:
+    import logging
+
+    name = getattr(observer, "__name__", type(observer).__name__)
+    logging.getLogger("fanfold").warning("%s stopped, the run continues: %s", name, error)
+
+
+def observers_of(project: Project, tree: RunTree) -> list[Observer]:
+    """Return the observers that the user configured; usually there are none, and nothing is imported."""
+    found: list[Observer] = []
+    if any(project.config.values[f"notify.{name}"] for name in ("command", "webhook", "desktop")):
+        from fanfold.api.notifications import RunNotifier
+
+        try:
+            found.append(RunNotifier(project, tree))
+        except OSError as error:  # the user's folder cannot be written
+            _warn(RunNotifier, error)
+    if _wants_telemetry():
+        from fanfold.api.tracing import tracer_of
+
+        tracer = tracer_of(project, tree)
+        found += [] if tracer is None else [tracer]
+    return found
 
 
 def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) -> Path | None:
@@ -95,31 +170,51 @@ def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) ->
         return None  # the log is complete; the files are written again on request
 
 
-def own(project: Project, root: str, ask: Ask | None = None, *, goes_on: bool = True) -> OwnedRun:
+def own(
+    project: Project,
+    root: str,
+    ask: Ask | None = None,
+    *,
+    goes_on: bool = True,
+    parts: RunParts = RunParts(),  # noqa: B008 - it is frozen
+) -> OwnedRun:
     """Acquire the lease of a run tree. `ask` asks a person about actions of agents.
 
     Raises `LeaseHeld` while its owner lives. Raises `RunAdopted` for an unfinished adopted run that the user
     has not permitted. `goes_on=False` skips that check: no step continues, because the run is cancelled,
     paused, or only records the outcome of its changes.
     """
-    from fanfold.workspace.seal import require_permitted
-
     lease = project.store.acquire(root)
     try:
         frozen = _as_permitted(project, root, frozen_at_first(project, root))
         programs = Programs(project.isolation, unsafe=frozen.unsafe)
-        supervisor = supervise(project, frozen, programs, ask)
+        supervisor = supervise(project, frozen, programs, ask, parts.supervisor)
         journal = Journal(project.store, root, lease)
-        performer = performer_of(project, frozen, programs, supervisor, journal)
+        performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
         tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
         if tree.root.status not in RUN_TERMINAL:
             if goes_on:
                 require_permitted(project.folder, root)
-            _clear_up(project, tree)
+            # End processes that a dead owner left running, and finish or revert its merges.
+            from fanfold.sessions.processes import sweep_stragglers
+
+            if not project.continuation.by_workers:  # else workers of this machine may execute its steps
+                live = tree.state.in_flight.values()
+                sessions = [one for node in live for one in sessions_of(project.store, node, node.attempt)]
+                sweep_stragglers([functions_id(tree.root.id), *sessions])
+            project.isolation.recover()
     except BaseException:
         project.store.release(lease)
         raise
     return OwnedRun(project, tree, performers_of(project, performer, journal, ask), lease)
+
+
+def executors_for(project: Project, journal: Journal) -> StepExecutors:
+    """Return the executors of a run tree for a process that executes its steps and does not own it."""
+    frozen = _as_permitted(project, journal.root, frozen_at_first(project, journal.root))
+    programs = Programs(project.isolation, unsafe=frozen.unsafe)
+    supervisor = supervise(project, frozen, programs, None)
+    return performers_of(project, performer_of(project, frozen, programs, supervisor, journal), journal, None)
 
 
 def take_over(project: Project, root: str, ask: Ask | None = None) -> OwnedRun:
@@ -136,7 +231,13 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> OwnedRun:
         raise
 
 
-def supervise(project: Project, frozen: RunConfig, programs: Programs, ask: Ask | None) -> Supervisor:
+def supervise(
+    project: Project,
+    frozen: RunConfig,
+    programs: Programs,
+    ask: Ask | None,
+    make: Callable[..., Supervisor] = Supervisor,
+) -> Supervisor:
     """Return the supervisor that starts the sessions of one run, or of one child of an open run."""
     allowed = project.config.names(command.SETTING)
 
@@ -171,14 +272,19 @@ def supervise(project: Project, frozen: RunConfig, programs: Programs, ask: Ask 
         script=frozen.script,
         script_file=frozen.script_file,
     )
-    return Supervisor(
+    return make(
         project.backends.open(setup),
         places=project.session_places,
     )
 
 
 def performer_of(
-    project: Project, frozen: RunConfig, programs: Programs, supervisor: Supervisor, journal: Journal
+    project: Project,
+    frozen: RunConfig,
+    programs: Programs,
+    supervisor: Supervisor,
+    journal: Journal,
+    make: Callable[[Services, str, str], StepExecutor] = StepExecutor,
 ) -> StepExecutor:
     """Return the executor of the steps of one run."""
     variables = project.config.names(command.SETTING)
@@ -200,7 +306,25 @@ def performer_of(
         project.isolation,
         UserGrants(project.config.switch("deliver.allow"), variables),
     )
-    return StepExecutor(services, str(project.folder))
+    return make(services, str(project.folder), _trace_of(frozen, journal.root))
+
+
+def _wants_telemetry() -> bool:
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return False  # nothing is imported
+    from fanfold.api.tracing import is_on
+
+    return is_on()
+
+
+def _trace_of(frozen: RunConfig, root: str) -> str:
+    """Return the W3C trace context for the steps of a run, without their span; empty if telemetry is off."""
+    if not _wants_telemetry():
+        return ""
+    from fanfold.steps.ids import read_traceparent, trace_id
+
+    given = read_traceparent(frozen.traceparent)
+    return f"00-{given.trace}-%s-{given.sampled:02}" if given else f"00-{trace_id(root)}-%s-01"
 
 
 def performers_of(project: Project, own: StepExecutor, journal: Journal, ask: Ask | None) -> StepExecutors:
@@ -218,9 +342,13 @@ def performers_of(project: Project, own: StepExecutor, journal: Journal, ask: As
 
 def _as_permitted(project: Project, root: str, frozen: RunConfig) -> RunConfig:
     """Return the configuration without permissions if the run was adopted: its log permits nothing here."""
-    from fanfold.workspace.seal import is_foreign
+    if not is_foreign(project.folder, root):
+        return frozen
+    if frozen.skills:
+        from fanfold.agents.skills import own_copies  # imported late: few runs have skills
 
-    return without_permission(frozen) if is_foreign(project.folder, root) else frozen
+        frozen = structs.replace(frozen, skills=own_copies(frozen.skills, project.config.home))
+    return without_permission(frozen)
 
 
 def frozen_at_first(project: Project, root: str) -> RunConfig:
@@ -235,30 +363,17 @@ def frozen_at_first(project: Project, root: str) -> RunConfig:
     return from_json(msgspec.json.decode(project.store.blob(data.frozen)))
 
 
-def _clear_up(project: Project, tree: RunTree) -> None:
-    """End processes that a dead owner left running, and finish or revert its merges."""
-    from fanfold.sessions.processes import sweep_stragglers
-
-    live = tree.state.in_flight.values()
-    sessions = [one for node in live for one in sessions_of(project.store, node, node.attempt)]
-    sweep_stragglers([functions_id(tree.root.id), *sessions])
-    project.isolation.recover()
-
-
 def check_enabled(project: Project, root: str = "") -> None:
     """Refuse to start or continue a workflow if workflows are disabled; allow chats and subagents."""
     if not project.config.switch("workflows.enabled") and not is_kept_open(root):
-        origin = project.config.origins["workflows.enabled"]
+        origin, remedy = project.config.switched_off()
         raise AuthorError(
-            "workflows.off",
-            f"workflows are switched off ({origin})",
-            hint="set FANFOLD_WORKFLOWS=on",
-            exit_status=4,
+            "workflows.off", f"workflows are switched off ({origin})", hint=f"set {remedy}", exit_status=4
         )
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Continue a run in a separate background process that outlives the process that started it
+# Continue a run in another process: a background process here, which outlives the one that started it
 
 LOG = "detached.log"
 LOOK_S = 60.0
@@ -286,21 +401,90 @@ class Background:
         """Return the error for a process that ended before it became the owner of the run."""
         return WorldError(
             "run.not_taken_over",
-            f"what was asked is kept, but the process that was to go on with run {self.root} ended at once",
-            hint=f"{self._log} says why; fanfold resume {self.root} goes on",
+            f"the request is kept, but the process that was to continue run {self.root} ended at once",
+            hint=f"{self._log} says why; fanfold resume {self.root} continues",
         )
 
 
-def hand_over(owned: OwnedRun) -> Background:
-    """Release a run that this process owns, and continue it in a background process."""
+class DetachedProcesses:
+    """Continues each run in a process of its own on this machine, in its own session.
+
+    `command` makes the command that resumes a run. Its output goes to a file next to the report of the run,
+    because it has no terminal.
+    """
+
+    by_workers = False
+
+    def __init__(self, command: Callable[[str, LimitsRaised | None], Sequence[str]]) -> None:
+        self._command = command
+
+    def continue_run(
+        self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
+    ) -> ContinuedRun:
+        for pid in list(_started):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+            except ChildProcessError:
+                ended = True
+            if ended:
+                _started.discard(pid)
+        log = private_folder(project.runs_folder / root) / LOG
+        with open(log, "ab", opener=private) as opened:
+            process = subprocess.Popen(
+                [*self._command(root, raised), *(["--wait"] if keep_waits else [])],
+                cwd=project.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=opened,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        # This process does not wait for it. Once this process ends, init adopts the child.
+        process.returncode = 0
+        _started.add(process.pid)
+        return Background(root, process.pid, log)
+
+
+class WaitingForWorker:
+    """A run that a worker of the cluster will continue."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def lives(self) -> bool:
+        return True
+
+    def ended_at_once(self) -> WorldError:
+        return WorldError(
+            "run.no_worker",
+            f"no worker drives run {self.root}",
+            hint="start a worker of this project",
+        )
+
+
+class WorkerContinuation:
+    """Leaves each run to the workers of the cluster. They learn of it from the store."""
+
+    by_workers = True
+
+    def continue_run(
+        self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
+    ) -> ContinuedRun:
+        from fanfold.engine.requests import ContinueRequest, to_row
+
+        project.store.request(to_row(root, root, ContinueRequest(raised, keep_waits), wall_clock_ms()))
+        return WaitingForWorker(root)
+
+
+def hand_over(owned: OwnedRun) -> ContinuedRun:
+    """Release a run that this process owns, and have another process continue it."""
     owned.let_go()
     return go_on_detached(owned.project, owned.tree.root.id)
 
 
 def resume_detached(
     project: Project, root: str, raised: LimitsRaised | None = None, *, keep_waits: bool = False
-) -> Background:
-    """Continue a run in a background process; refused while another process drives it."""
+) -> ContinuedRun:
+    """Have another process continue a run; refused while a process drives it."""
     check_enabled(project, root)
     if project.has_owner(root):
         take_over(project, root).let_go()  # raises the error with its hint
@@ -309,38 +493,10 @@ def resume_detached(
 
 def go_on_detached(
     project: Project, root: str, raised: LimitsRaised | None = None, *, keep_waits: bool = True
-) -> Background:
-    """Start a process that resumes a run, in its own session.
-
-    Its output goes to a file next to the report of the run, because it has no terminal.
-    """
+) -> ContinuedRun:
+    """Have another process continue a run, if the user permitted it."""
     require_permitted(project.folder, root)
-    _bury()
-    log = private_folder(project.runs_folder / root) / LOG
-    with open(log, "ab", opener=private) as opened:
-        process = subprocess.Popen(
-            [*project.resume_command(root, raised), *(["--wait"] if keep_waits else [])],
-            cwd=project.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=opened,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    # This process does not wait for it. Once this process ends, init adopts the child.
-    process.returncode = 0
-    _started.add(process.pid)
-    return Background(root, process.pid, log)
-
-
-def _bury() -> None:
-    """Reap processes that have ended: a long-lived process must not collect zombies."""
-    for pid in list(_started):
-        try:
-            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-        except ChildProcessError:
-            ended = True
-        if ended:
-            _started.discard(pid)
+    return project.continuation.continue_run(project, root, raised, keep_waits=keep_waits)
 
 
 def abandoned(project: Project) -> list[str]:
@@ -354,7 +510,7 @@ def abandoned(project: Project) -> list[str]:
     return [root for root in roots if not is_adopted(project.folder, root)]
 
 
-def take_up_abandoned(project: Project) -> list[Background]:
+def take_up_abandoned(project: Project) -> list[ContinuedRun]:
     """Continue each abandoned run in the background."""
     return [go_on_detached(project, root) for root in abandoned(project)]
 

@@ -1,149 +1,64 @@
-"""Permission of a run (`read_only`, `ask` or `auto`), its limits, and the checks of its models.
+"""Permission of a run (`read_only`, `ask` or `auto`), and the effects that it is needed for.
 
-One question at the start covers every effect of the recipe (see `effects`): commands, functions, agents that
-write, programs and servers of its roles. A recipe that only reads needs no permission for its effects. But
-fifty agents cost money: the user is also asked if the run will probably start more agents, or spend more,
-than the user's own configuration allows. The project's configuration does not count here. No question is
-asked about scripted agents, nor about spending that a budget of the run excludes.
+One question at the start covers every effect of the recipe: commands, functions, agents that write, programs
+and servers of its roles. Every surface shows the same question (`RunConsent.request`, rendered by
+`language.consent`).
 
-Every surface shows the same question (`RunConsent.request`, rendered by `language.consent`).
+Rules of the question
+* A recipe that only reads needs no permission for its effects. But fifty agents cost money: the user is also
+  asked if the run will probably start more agents, or spend more, than the user's own configuration allows.
+  The project's configuration does not count here.
+* No question is asked about scripted agents, nor about spending that a budget of the run excludes.
+
+Rules of the effects
+* Every step of the plan and of called recipes is visited, regardless of its conditions. Texts are filled by
+  the code that prepares the step (`StepType.prepare`), with all known values: inputs and their defaults,
+  values of `set` steps, inputs of calls. A value that is only known during the run is shown as its path.
+* The items of a map are listed with each effect that names them. A call that passes an item on is followed
+  for each item.
+* A path may stand for a value that the recipe itself defines: a list, a `set`, the output of a group or a
+  called recipe, a default answer. Then a row shows the definition, and further rows those of names in it.
+* A role's effects are those of the role in its session: its program, network, MCP servers, guards, the fixed
+  calls of its pipeline.
+* More than `MAX_EFFECTS` are refused: no person reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from fanfold.agents.backend_registry import MODEL, SCRIPTED, BackendRegistry
-from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
-from fanfold.agents.permissions import POSTURES
-from fanfold.agents.role import Role
-from fanfold.api.effects import FindRole, plan_effects
-from fanfold.api.limits import check_agents, check_concurrency
+from fanfold.agents.backend_registry import MODEL, SCRIPTED
+from fanfold.agents.role import COMMAND, SPOKEN, Role, Stage, for_step, inside
 from fanfold.api.project import Project
-from fanfold.engine.config import Choice, Config, choose_model
-from fanfold.engine.estimates import ModelUse, models_of
+from fanfold.api.run_options import Options
+from fanfold.engine.config import Config
+from fanfold.engine.forecast import is_certain, is_known, uses_of
 from fanfold.engine.run_tree import RunTree
-from fanfold.errors import EXIT_BUDGET, EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
-from fanfold.kernel.events import Estimate, Settings
-from fanfold.kernel.plan import JSON, Plan
+from fanfold.errors import EXIT_PERMISSION, AuthorError, BugError, WorldError
+from fanfold.kernel.plan import JSON, Constant, Fields, GroupAction, Output, Plan, Ref, Step, WorkflowAction
 from fanfold.kernel.state import TERMINAL
-from fanfold.kernel.waits import DEFAULT_OUTAGE_MS
 from fanfold.language.consent import ConsentRequest, Effect, count_effects
-from fanfold.language.terminal import shorten, visible
-from fanfold.steps.run_config import RunConfig, all_steps_below, freeze_roles, with_stages
-from fanfold.store.protocol import Batch, Store
+from fanfold.language.inputs import bind_inputs
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, find_body
+from fanfold.language.template import ExpressionError, Hole, UnresolvedPath, parse_path, parse_template
+from fanfold.language.terminal import visible
+from fanfold.steps.ask import AskBody
+from fanfold.steps.run_config import RESOLVER
+from fanfold.steps.set_and_end import SetBody
+from fanfold.steps.step_type import foresee, items_of, shown, value_of
+from fanfold.steps.table import effects_of
+from fanfold.store.protocol import Batch
 from fanfold.workspace.seal import is_adopted, permitted
 
 if TYPE_CHECKING:
     from fanfold.agents.permissions import Action, Answer
-    from fanfold.engine.estimates import Prices
-
-# -----------------------------------------------------------------------------------------------------------
-# Options of one run, and the limits that result from them
-
-
-class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """Options of one run. An invalid value is refused with `usage.bad_value`.
-
-    None leaves an option to the recipe, then to the configuration.
-    """
-
-    max_concurrency: int | None = None
-    """How many steps may run at once: at most 16, or more if the user's configuration allows it."""
-    max_agents: int | None = None
-    """How many agents the whole run may start, at most 2,000. Then the run pauses."""
-    budget_tokens: int | None = None
-    """The run pauses before it uses more tokens than this."""
-    budget_micro_usd: int | None = None
-    """The run pauses before it spends more than this, in millionths of a dollar."""
-    timeout_ms: int | None = None
-    """How long the run may take, without the time it waits for people."""
-    permission: str = "ask"
-    """`read_only`: steps that write or run programs are refused.
-
-    `ask`: a person is asked; if no person can be asked, the action is refused. `auto`: the recipe may do what
-    it declares, and agents may do what they choose.
-    """
-    unsafe_no_sandbox: bool = False
-    """Run programs even if this machine cannot confine them."""
-    backend: str | None = None
-    """The back end of roles that name none: `model`, `local`, or a program such as `claude`."""
-    model: str | None = None
-    """Model for steps that name none."""
-    script: str | None = None
-    """Text of a script. Scripted agents answer instead of models."""
-    script_file: str = ""
-    """The file that the script was read from, for messages."""
-
-    def __post_init__(self) -> None:
-        if self.permission not in POSTURES:
-            raise _meaningless("permission", self.permission, f"one of {', '.join(POSTURES)}")
-        for name in ("max_concurrency", "max_agents", "budget_tokens", "budget_micro_usd", "timeout_ms"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise _meaningless(name, value, "a whole number above 0, or None")
-        for name in ("backend", "model", "script"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, str) and (value.strip() or name == "script")):
-                raise _meaningless(name, value, "text, or None")
-
-
-def _meaningless(name: str, value: object, wanted: str) -> AuthorError:
-    message = f"{name} cannot be {shorten(repr(value), 80)}: it is {wanted}"
-    return AuthorError("usage.bad_value", message, details={"option": name})
-
-
-def settings_of(config: Config, plan: Plan, options: Options) -> Settings:
-    """Return the limits: from flags, else the recipe within the user's caps, else the configuration.
-
-    A flag out of range is refused.
-    """
-    check_concurrency(config, options.max_concurrency)
-    check_agents(config, options.max_agents)
-    limits = plan.limits
-    budget = limits.budget
-    return Settings(
-        max_concurrency=_limit(config, "max_concurrency", plan, options),
-        max_agents=_limit(config, "max_agents", plan, options),
-        max_steps=limits.max_steps or 1_000,
-        timeout_ms=_limit(config, "timeout_ms", plan, options),
-        budget_tokens=options.budget_tokens if options.budget_tokens is not None else budget.tokens,
-        budget_micro_usd=options.budget_micro_usd
-        if options.budget_micro_usd is not None
-        else budget.micro_usd,
-        outage_ms=DEFAULT_OUTAGE_MS if limits.outage_ms is None else limits.outage_ms,
-    )
-
-
-_CAPPED = {
-    "max_concurrency": "workflows.max_concurrent",
-    "max_agents": "workflows.max_agents",
-    "timeout_ms": "workflows.timeout_ms",
-}
-
-
-def _limit(config: Config, name: str, plan: Plan, options: Options) -> int:
-    key = _CAPPED[name]
-    cap = config.cap(key)
-    flag: int | None = getattr(options, name)
-    if flag is not None:
-        return flag  # a flag is the user's own choice for this run
-    value: int = getattr(plan.limits, name) or config.integer(key)
-    return value if cap is None else min(value, cap[0])
-
-
-def capped_limits(config: Config, plan: Plan, options: Options) -> list[str]:
-    """Return one line for each limit in which the recipe exceeds the user's caps."""
-    lines = []
-    for name, key in _CAPPED.items():
-        cap, wanted = config.cap(key), getattr(plan.limits, name)
-        if getattr(options, name) is None and cap is not None and wanted is not None and wanted > cap[0]:
-            lines.append(f"{name} is {cap[0]}, your cap ({cap[1]}), not {wanted} as {plan.name} says")
-    return lines
 
 
 MAX_NAMED = 5
@@ -192,6 +107,12 @@ def consent_of(
     scripted = options is not None and options.script is not None
     backend = SCRIPTED if scripted else MODEL if options is None else options.backend
     effects = plan_effects(plan, find_role, inputs=_without_secrets(project, inputs), backend=backend)
+    included = [
+        path for path in project.config.texts("workspace.include") if (project.folder / path).exists()
+    ]
+    if included:
+        does = "shows its steps the ignored files that you included"
+        effects.append(Effect(plan.name, "include", does, ", ".join(included), permitted=True))
     return RunConsent(
         question=f"{plan.name} asks for permission.",
         effects=tuple(effects),
@@ -234,15 +155,11 @@ def permit(
         return False
     if posture == "ask" and attendant is not None and attendant.permits(consent.request):
         return True
-    raise _denied(consent, posture)
-
-
-def _denied(consent: RunConsent, posture: str) -> WorldError:
     needs = consent.needs
     named = "; ".join(visible(one) for one in needs[:MAX_NAMED])
     more = f"; and {len(needs) - MAX_NAMED} more, which --json lists" if len(needs) > MAX_NAMED else ""
     name = consent.question.partition(" ")[0]
-    return WorldError(
+    raise WorldError(
         "permission_denied",
         f"{name} needs permission: {named}{more}",
         hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
@@ -258,22 +175,16 @@ def permit_adopted(project: Project, tree: RunTree, *, yes: bool, attendant: Pro
     root = tree.root.id
     if not is_adopted(project.folder, root):
         return
-    consent = adopted_consent(project, tree)
-    permit(consent, "ask", yes=yes, attendant=attendant)
-    _drop_requests(project, root)
-    permitted(project.folder, root)
-
-
-def _drop_requests(project: Project, root: str) -> None:
-    """Delete requests (answers, new children) that came with an adopted run: another user made them."""
+    permit(adopted_consent(project, tree), "ask", yes=yes, attendant=attendant)
+    # Requests (answers, new children) that came with the run are deleted: another user made them.
     left = [request.id for request in project.store.requests(root)]
-    if not left:
-        return
-    lease = project.store.acquire(root)
-    try:
-        project.store.write([Batch(root=root, epoch=lease.epoch, requests_done=left)])
-    finally:
-        project.store.release(lease)
+    if left:
+        lease = project.store.acquire(root)
+        try:
+            project.store.write([Batch(root=root, epoch=lease.epoch, requests_done=left)])
+        finally:
+            project.store.release(lease)
+    permitted(project.folder, root)
 
 
 def adopted_consent(project: Project, tree: RunTree) -> RunConsent:
@@ -282,8 +193,7 @@ def adopted_consent(project: Project, tree: RunTree) -> RunConsent:
     Raises `run.adopted` if its log approves a delivery that was not carried out: this user did not approve
     it.
     """
-    nodes = [node for run in tree.state.runs.values() for node in run.nodes.values()]
-    agreed = [node.path for node in nodes if node.agreed and node.status not in TERMINAL]
+    agreed = [node.path for node in tree.nodes() if node.agreed and node.status not in TERMINAL]
     if agreed:
         message = f"the log of run {tree.root.id} agrees to the delivery {agreed[0]}, and came from elsewhere"
         hint = f"fork it, and be asked: fanfold fork {tree.root.id} --from {agreed[0]}"
@@ -300,19 +210,16 @@ def adopted_consent(project: Project, tree: RunTree) -> RunConsent:
         backend = SCRIPTED if own.script is not None else own.backend
         known = _without_secrets(project, inputs)
         listed = plan_effects(plan, own.roles.get, inputs=known, backend=backend)
-        for effect in (*_script(plan, own), *listed):
+        if own.script is not None:
+            script = "has its agents answer and act by this script"
+            listed.insert(0, Effect(plan.name, "script", script, own.script))
+        for effect in listed:
             effects.setdefault(effect.text, effect)
     return RunConsent(
         question=f"{tree.state.plan.name} asks for permission to continue.",
         effects=tuple(effects.values()),
         reasons=(KEPT_FROM_LOG, f"its agents work on: {', '.join(sorted(backends))}"),
     )
-
-
-def _script(plan: Plan, frozen: RunConfig) -> list[Effect]:
-    if frozen.script is None:
-        return []
-    return [Effect(plan.name, "script", "has its agents answer and act by this script", frozen.script)]
 
 
 class Spending(Struct, frozen=True):
@@ -333,29 +240,6 @@ class Spending(Struct, frozen=True):
         return (f"{about}{self.agents:,} agent{'' if self.agents == 1 else 's'}{bound}{price}",)
 
 
-def foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options) -> Spending:
-    """Estimate what a run of a plan will spend, within its limits.
-
-    As in a dry run, known lists are counted, and an unknown list counts as one item.
-    """
-    if options.script is not None or not any(step.traits.role for step in all_steps_below(plan)):
-        return Spending(0, 0)
-    from fanfold.engine.dry_run import AgentBounds
-    from fanfold.engine.forecast import ForecastHost, Foresight
-
-    settings = settings_of(project.config, plan, options)
-    world = Foresight(inputs)
-    host = ForecastHost(plan, settings, world)
-    host.drive()
-    roles = [role for begun in host.begun if (role := begun.node.step.traits.role) is not None]
-    estimates = usual_estimates(project, plan, options.backend, options.model)
-    spent = sum(estimates[role].micro_usd for role in roles if role in estimates)
-    if settings.budget_micro_usd is not None:
-        spent = min(spent, settings.budget_micro_usd)
-    high = AgentBounds(host.state.plan, world.assumed).of(host.state.root.scope).high
-    return Spending(min(len(roles), settings.max_agents), spent, min(high, settings.max_agents))
-
-
 def asked_about(config: Config, spending: Spending) -> list[str]:
     """Return why the user is asked about a run that only reads: it exceeds the user's limits for asking."""
     reasons: list[str] = []
@@ -368,239 +252,373 @@ def asked_about(config: Config, spending: Spending) -> list[str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Checks before a run is recorded: back ends, models, and prices for the budget
-#
-# Rules
-# * Every back end of a role is checked first. The run is refused if one cannot be used.
-# * Every model that a plan may use is checked: of steps, roles, stages of pipelines, the user's flag, the
-#   fast model of folds. The run is refused before it exists if a model cannot be used. The error names the
-#   place where the model was named.
-# * A fallback that cannot be used is dropped with a warning: the run does not depend on it.
-# * Unknown is not zero: a budget in dollars is refused if the price of a model is unknown, unless there is
-#   also a budget in tokens.
-# * A check is not repeated after the start: a resumed run keeps its models. A fork is checked only for steps
-#   of which it reuses nothing.
-# * Scripted agents are not checked. No check uses the network.
+# The effects of a run beyond reading
+
+MAX_EFFECTS = 10_000
+MAX_CALLS = 10_000
+"""Limit of followed calls of recipes. Each item of a map counts as one."""
+
+_HOLE: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_NAME: Final = re.compile(r"\s*((?:inputs|steps)\.[\w-]+|[A-Za-z_]\w*)")
+"""Matches the input, the step or the item that a path starts with."""
+FindRole = Callable[[str], Role | None]
 
 
-class ModelReport(Struct, frozen=True, kw_only=True):
-    """The result of checking the models of a plan."""
+class _Scope(Struct, frozen=True):
+    """The steps of one scope, and the known values that they can read."""
 
-    chosen: dict[str | None, Choice]
-    """By requested name; None is the default model."""
-    refusals: tuple[FanfoldError, ...] = ()
-    useless: dict[str, str] = {}
-    """Fallbacks that cannot be used, with the reason."""
-
-    @property
-    def warnings(self) -> list[str]:
-        return [f"fallback {name} will not be used: {why}" for name, why in self.useless.items()]
-
-
-def check_backends(frozen: RunConfig, backends: BackendRegistry) -> None:
-    """Refuse a run if no back end here can work for one of its roles. The error names the role."""
-    for name, role in frozen.roles.items():
-        named = (frozen.backend_of(role), *frozen.fallback_backends(role))
-        problems = (
-            backends.problem(backend, role.command) or _unkept(name, role, backend, backends.machine.home)
-            for backend in named
-        )
-        if (problem := next((one for one in problems if one is not None), None)) is not None:
-            where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
-            raise _said(problem, where + problem.message, {"role": name})
+    plan: Plan
+    prefix: str
+    names: dict[str, JSON]
+    partly: dict[str, str]
+    each: dict[str, list[JSON]] = {}
+    """Items of the enclosing maps, by the name of the item in their steps."""
+    lists: dict[str, str] = {}
+    """Expressions of the enclosing maps whose items are only known during the run."""
+    steps: dict[str, Step] = {}
+    """By the name of a step in expressions."""
 
 
-def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | None:
-    """Return why a back end that brings its own tools is not allowed to work for a role."""
-    if not role.needs_our_tools and role.tools is None:
-        return None
-    from fanfold.agents.command.profile import is_program
-    from fanfold.agents.command.profile_files import find_profile  # few roles restrict their tools
+class _Definition(Struct, frozen=True):
+    """How a recipe defines a value: a row of a question, and the names that the definition reads."""
 
-    profile = find_profile(backend, home) if is_program(backend) else None
-    if profile is None:
-        return None
-    from fanfold.agents.command.profile_files import unkept
-
-    said = unkept(profile, role)
-    if not said:
-        return None
-    message = f'role "{name}" says {said}, which "{backend}" would not keep to'
-    return AuthorError("role.refused", message, hint="let a model do its work, or use another role")
+    row: str
+    reads: Sequence[str] = ()
 
 
-def check_program_prices(
-    plan: Plan, frozen: RunConfig, settings: Settings, backends: BackendRegistry
-) -> None:
-    """Refuse a budget in dollars alone if a back end does not report its cost."""
-    for limited in _limited_in_dollars(plan, settings):
-        for name, role in frozen.roles.items():
-            backend = frozen.backend_of(role)
-            if backends.tells_price(backend):
-                continue
-            why = f'"{backend}" does not tell what it costs'
-            raise _unpriced(plan, limited, why, {"backend": backend, "where": f'role "{name}"'})
+class _Effects:
+    """Collects the effects of a plan."""
 
+    def __init__(self, plan: Plan, find_role: FindRole, backend: str) -> None:
+        self._plan = plan
+        self._find = find_role
+        self._backend = backend
+        self._called: set[tuple[str, bytes]] = set()
+        self.found: dict[tuple[str, str], Effect] = {}
+        """By text and kind: a role that two steps name is listed once."""
 
-def prepare(
-    plan: Plan, frozen: RunConfig, settings: Settings, config: Config, store: Store
-) -> tuple[RunConfig, Settings]:
-    """Return the configuration and settings that a new run of models is recorded with; raises a refusal."""
-    uses = list(models_of(plan, frozen, config))
-    local = local_state(config.home)
-    report = look(uses, frozen, config, local)
-    if report.refusals:
-        raise report.refusals[0]
-    default = report.chosen.get(None)
-    fast = frozen.default_fast_model or (None if default is None else default.fast_model)
-    frozen = structs.replace(
-        frozen,
-        default_model=frozen.default_model if default is None else default.model,
-        default_fast_model=fast,
-        roles={name: _without(role, report.useless) for name, role in frozen.roles.items()},
-    )
-    if not _is_limited(plan, settings):
-        return frozen, settings  # without a budget no estimates are needed
-    from fanfold.engine.estimates import Prices, estimates_of
+    def visit(self, scope: _Scope, steps: Sequence[Step]) -> None:
+        scope = self._with_sets(scope, steps)
+        scope = replace(scope, steps={**scope.steps, **{_name(step.id): step for step in steps}})
+        for step in steps:
+            self._visit_step(scope, step)
+            if step.fold is not None:
+                self._visit_step(scope, step.fold)
 
-    if fast is not None:
-        uses = list(models_of(plan, frozen, config))  # summaries now have their own model
-        report.chosen[fast] = choose_model(config, local, asked=fast)
-    prices = Prices(report.chosen, config)
-    if frozen.forked_from is None:
-        _check_prices(plan, frozen, settings, config, prices)
-    return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
+    def _visit_step(self, scope: _Scope, step: Step) -> None:
+        scope = self._in_map(scope, step)
+        if isinstance(step.action, GroupAction):
+            self.visit(scope, step.action.steps)
+            return
+        filling = foresee(step, scope.names, scope.partly)
+        if isinstance(step.action, WorkflowAction):
+            self._follow(scope, step, step.action)
+        for effect in effects_of(step, filling):
+            self._add(
+                replace(effect, who=scope.prefix + effect.who, what=self._explained(scope, effect.what))
+            )
+        body = find_body(AgentBody, step)
+        names = body.roles() if body is not None else ()
+        for name in (*names, *((RESOLVER,) if step.on_conflict == "resolve" else ())):
+            role = _known_role(self._find, name, "plan")
+            if body is not None and name in names:
+                read_only = step.posture == "read_only"
+                role = for_step(role, tools=body.tools, read_only=read_only)
+            for effect in role_effects(role, self._find, self._backend):
+                self._add(effect)
 
+    def _add(self, effect: Effect) -> None:
+        self.found.setdefault((effect.text, effect.kind), effect)
+        if len(self.found) > MAX_EFFECTS:
+            raise _too_many(self._plan, f"{MAX_EFFECTS:,} effects")
 
-class Foreseen(Struct, frozen=True, kw_only=True):
-    """The checks of back ends and models for a dry run."""
+    # Known values
 
-    warnings: list[str]
-    usable: bool
-    """Whether the named back ends and models can be used."""
-    estimates: dict[str, Estimate] = {}
-    """By role: the expected spending of an attempt. Only filled if there is a budget."""
+    def _with_sets(self, scope: _Scope, steps: Sequence[Step]) -> _Scope:
+        """Return the scope with the known values of its `set` steps.
 
+        A step of this scope replaces a step of the same name in an outer scope, even if its value is unknown.
+        """
+        own = {_name(step.id) for step in steps}
+        outer: dict[str, JSON] = scope.names.get("steps") or {}
+        known = {path: value for path, value in outer.items() if _name(path) not in own}
+        names = {**scope.names, "steps": known}
+        waiting = [(step, body) for step in steps if (body := find_body(SetBody, step)) is not None]
+        while True:
+            left = [one for one in waiting if not self._work_out(*one, names, known)]
+            if len(left) == len(waiting):
+                break
+            waiting = left
+        return replace(scope, names=names)
 
-def foresee(
-    project: Project, plan: Plan, settings: Settings, backend: str | None, model: str | None
-) -> Foreseen:
-    """Check back ends and models for a dry run.
+    @staticmethod
+    def _work_out(step: Step, body: SetBody, names: Mapping[str, JSON], known: dict[str, JSON]) -> bool:
+        """Record the output of a `set` step if it is certain, and return whether it is."""
+        from fanfold.language.expressions import evaluate
 
-    A missing default model is not reported: users may inspect a recipe before they have an account.
-    """
-    config, frozen = project.config, _foreseen(project, plan, backend, model)
-    try:
-        check_backends(frozen, project.backends)
-    except FanfoldError as error:
-        return Foreseen(warnings=[f"would be refused: {error.message}"], usable=False)
-    uses = list(models_of(plan, frozen, config))
-    local = local_state(config.home)
-    report = look([use for use in uses if use.model is not None], frozen, config, local)
-    refusals = [f"would be refused: {error.message}" for error in report.refusals]
-    estimates: dict[str, Estimate] = {}
-    if _is_limited(plan, settings):
-        from fanfold.engine.estimates import Prices, estimates_of
-
-        chosen = look(uses, frozen, config, local).chosen
-        estimates = estimates_of(uses, Prices(chosen, config))
-    return Foreseen(warnings=[*refusals, *report.warnings], usable=not refusals, estimates=estimates)
-
-
-def usual_estimates(
-    project: Project, plan: Plan, backend: str | None, model: str | None
-) -> dict[str, Estimate]:
-    """By role: the expected spending of one attempt, without roles whose model is unknown."""
-    from fanfold.engine.estimates import Prices, estimates_of
-
-    config, frozen = project.config, _foreseen(project, plan, backend, model)
-    uses = list(models_of(plan, frozen, config))
-    chosen = look(uses, frozen, config, local_state(config.home)).chosen
-    return estimates_of(uses, Prices(chosen, config), project.store if project.has_runs else None)
-
-
-def _foreseen(project: Project, plan: Plan, backend: str | None, model: str | None) -> RunConfig:
-    """Return the part of a run's configuration that determines its models."""
-    find = project.roles.find
-    roles = with_stages(freeze_roles(plan, find), find)
-    fast = project.config.text("workflows.model")
-    return RunConfig(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
-
-
-def look(uses: Sequence[ModelUse], frozen: RunConfig, config: Config, local: LocalState) -> ModelReport:
-    """Check every model once. Refusals are returned, not raised, so that a dry run can show them."""
-    chosen: dict[str | None, Choice] = {}
-    refusals: list[FanfoldError] = []
-    useless: dict[str, str] = {}
-    refused: set[str | None] = set()
-    for use in sorted(uses, key=lambda use: use.fallback):
-        model = use.model
-        if use.fallback and model is not None and model.startswith(f"{PROVIDER}:"):
-            useless[model] = "a local model cannot stand in for another"
-        if model in chosen or model in useless or model in refused:
-            continue
+        if step.when is not None or step.for_each is not None or step.repeat is not None:
+            return False
+        if not all(is_certain(text, names) for text in body.set.values()):
+            return False
         try:
-            flag = frozen.model if model is not None else frozen.default_model  # of the run that is forked
-            choice = choose_model(config, local, asked=model, flag=flag)
-            if choice.provider is None:
-                find_weights(choice.model, config.home)
-        except FanfoldError as error:
-            if use.fallback:
-                useless[str(model)] = error.message
+            output = {name: evaluate(text, names) for name, text in body.set.items()}
+        except ExpressionError:
+            return False
+        known[step.id] = {"output": output, "status": "completed", "error": None}
+        return True
+
+    def _in_map(self, scope: _Scope, step: Step) -> _Scope:
+        if step.for_each is None:
+            return scope
+        names = {name: value for name, value in scope.names.items() if name not in (step.item_name, "index")}
+        each = {name: items for name, items in scope.each.items() if name != step.item_name}
+        lists = {**scope.lists, step.item_name: step.for_each}
+        try:
+            if is_certain(step.for_each, scope.names):
+                each[step.item_name] = items_of(step, scope.names)
+                del lists[step.item_name]
+        except (ExpressionError, UnresolvedPath):
+            pass  # the step will fail on it
+        return replace(scope, names=names, each=each, lists=lists)
+
+    # Definitions of values that are only known during the run
+
+    def _explained(self, scope: _Scope, text: str) -> str:
+        """Return a text with the definitions of its paths, and all that these definitions read."""
+        rows = [text]
+        paths = (found[1] for hole in _HOLE.findall(text) if (found := _NAME.match(hole)))
+        # If the value of a path is known, the path in braces is text of that value.
+        known = {f"{root}.{name}" for root in ("inputs", "steps") for name in scope.names.get(root) or {}}
+        pending = [path for path in paths if path not in known]
+        seen_names: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in seen_names:
+                continue
+            seen_names.add(name)
+            for definition in self._definitions(scope, name):
+                rows.append(definition.row)
+                pending += definition.reads
+        return "\n".join(rows)
+
+    def _definitions(self, scope: _Scope, name: str) -> Iterator[_Definition]:
+        """Yield the definitions of an item, an input or the output of a step."""
+        root, _, part = name.partition(".")
+        if root in scope.each:
+            yield _Definition(f"where {root} is each of {msgspec.json.encode(scope.each[root]).decode()}")
+        elif root in scope.lists:
+            yield _Definition(f"where {root} is each of {scope.lists[root]}", _names_in(scope.lists[root]))
+        elif root == "inputs":
+            values = {key: shown(value) for key, value in (scope.names.get("inputs") or {}).items()}
+            values |= {path.removeprefix("inputs."): text for path, text in scope.partly.items()}
+            for key, text in values.items():
+                if part in ("", key):
+                    yield _Definition(f"where inputs.{key} is {text}")
+        elif root == "steps" and (step := scope.steps.get(_name(part))) is not None:
+            if step.id in (scope.names.get("steps") or {}):
+                yield _Definition(f"where {step.id} gives {shown(scope.names['steps'][step.id]['output'])}")
             else:
-                refusals.append(_told(error, use))
-                refused.add(model)
-        else:
-            chosen[model] = choice
-    return ModelReport(chosen=chosen, refusals=tuple(refusals), useless=useless)
+                yield from self._reply_sources(step, step.id, set())
+
+    def _reply_sources(self, step: Step, who: str, called: set[str]) -> Iterator[_Definition]:
+        """Yield how the recipe defines the output of a step and of the steps inside it."""
+        action = step.action
+        rows: list[_Definition] = []
+        if (values := find_body(SetBody, step)) is not None:
+            for name, value in values.set.items():
+                rows.append(_Definition(f"where {who} gives {name} = {value}", _names_in(value)))
+        elif (asked := find_body(AskBody, step)) is not None and asked.has_default:
+            rows.append(_Definition(f"where {who} gives {shown(asked.default)} if no person answers"))
+        elif (approval := find_body(ApprovalBody, step)) is not None and approval.default is not None:
+            rows.append(_Definition(f"where {who} gives {shown(approval.default)} if no person answers"))
+        elif isinstance(action, GroupAction):
+            rows += self._output_sources(action.output, action.steps, f"{who}/", who, called)
+        elif isinstance(action, WorkflowAction):
+            plan = self._plan.workflows[action.workflow]
+            rows += _call_inputs(step, plan)
+            if action.workflow not in called:
+                called.add(action.workflow)
+                rows += self._output_sources(plan.output, plan.steps, f"{plan.name}: ", who, called)
+        if rows and step.for_each is not None:
+            row = f"where {who} is done for each of {step.for_each}"
+            rows.append(_Definition(row, _names_in(step.for_each)))
+        yield from rows
+
+    def _output_sources(
+        self, output: Output | None, steps: Sequence[Step], prefix: str, who: str, called: set[str]
+    ) -> Iterator[_Definition]:
+        inside = [row for one in steps for row in self._reply_sources(one, prefix + one.id, called)]
+        if output is not None:
+            yield _Definition(f"where {who} gives {_output_text(output)}", _names_of(output))
+        elif inside:
+            yield _Definition(f"where {who} gives what {prefix}{steps[-1].id} gives")
+        yield from inside
+
+    # Called recipes
+
+    def _follow(self, scope: _Scope, step: Step, action: WorkflowAction) -> None:
+        plan = self._plan.workflows[action.workflow]
+        items = scope.each.get(step.item_name) if step.for_each is not None else None
+        for item in items or (None,):
+            around = scope
+            if items is not None:
+                around = replace(scope, names={**scope.names, step.item_name: item})
+            filling = foresee(step, around.names, around.partly)
+            given = {
+                name: value_of(value, around.names)
+                for name, value in step.inputs.items()
+                if is_known(value, around.names)
+            }
+            unknown = {name: shown(filling.inputs[name]) for name in step.inputs if name not in given}
+            declared = tuple(one for one in plan.inputs if one.name not in unknown)
+            try:
+                bound = bind_inputs(replace(plan, inputs=declared), given)
+            except AuthorError:
+                bound = given  # the call will fail on it
+            partly = {f"inputs.{name}": self._explained(around, text) for name, text in unknown.items()}
+            called = (action.workflow, msgspec.json.encode([bound, partly], order="sorted"))
+            if called in self._called:
+                continue
+            self._called.add(called)
+            if len(self._called) > MAX_CALLS:
+                raise _too_many(self._plan, f"calls of {MAX_CALLS:,} recipes")
+            self.visit(_Scope(plan, f"{plan.name}: ", {"inputs": bound}, partly), plan.steps)
 
 
-def _told(error: FanfoldError, use: ModelUse) -> FanfoldError:
-    """Return the same error with the place that names the model."""
-    message = f"{use.where}: {error.message}" if use.where and use.model is not None else error.message
-    return _said(error, message, {"where": use.where, "model": use.model})
+def _call_inputs(step: Step, plan: Plan) -> Iterator[_Definition]:
+    """Yield the inputs that a step passes to a recipe, and the defaults of the others."""
+    for declared in plan.inputs:
+        row = f"where {plan.name}: inputs.{declared.name} is"
+        if (given := step.inputs.get(declared.name)) is not None:
+            yield _Definition(f"{row} {_output_text(given)}", _names_of(given))
+        elif declared.has_default:
+            yield _Definition(f"{row} {shown(declared.default)}")
 
 
-def _said(error: FanfoldError, message: str, more: Mapping[str, object]) -> FanfoldError:
-    details = {**error.details, **more}
-    return type(error)(error.code, message, hint=error.hint, details=details, exit_status=error.exit_status)
+def _names_in(expression: str) -> list[str]:
+    """Return the inputs, steps and items that an expression reads."""
+    return [_joined(use.name, use.parts) for use in uses_of(expression)]
 
 
-def _without(role: Role, useless: Mapping[str, str]) -> Role:
-    kept = tuple(model for model in role.fallback_models if model not in useless)
-    return role if kept == role.fallback_models else structs.replace(role, fallback_models=kept)
+def _names_of(output: Output) -> list[str]:
+    """Return the inputs, steps and items that an output reads."""
+    if isinstance(output, Fields):
+        return [name for value in output.fields.values() for name in _names_of(value)]
+    if isinstance(output, Constant):
+        return []
+    if isinstance(output, Ref):
+        paths = [parse_path(output.path)]
+    else:
+        paths = [part.path for part in parse_template(output.text) if isinstance(part, Hole)]
+    return [_joined(path.root, path.parts) for path in paths]
 
 
-# Prices and budgets
+def _joined(root: str, parts: Sequence[str | int]) -> str:
+    return f"{root}.{parts[0]}" if root in ("inputs", "steps") and parts else root
 
 
-def _is_limited(plan: Plan, settings: Settings) -> bool:
-    budgets = [(settings.budget_tokens, settings.budget_micro_usd)]
-    budgets += [(kid.limits.budget.tokens, kid.limits.budget.micro_usd) for kid in plan.workflows.values()]
-    return any(limit is not None for budget in budgets for limit in budget)
+def _name(step: str) -> str:
+    """Return the name of a step in expressions."""
+    return step.replace("-", "_")
 
 
-def _limited_in_dollars(plan: Plan, settings: Settings) -> list[Plan]:
-    """Return the plan and its sub-workflows that have a limit in dollars but none in tokens."""
-    dollars = [plan] if settings.budget_micro_usd is not None and settings.budget_tokens is None else []
-    budgets = ((kid, kid.limits.budget) for kid in plan.workflows.values())
-    return dollars + [kid for kid, one in budgets if one.micro_usd is not None and one.tokens is None]
+def _output_text(output: Output) -> str:
+    """Return the text of an output definition as in the recipe."""
+    if isinstance(output, Fields):
+        return (
+            "{" + ", ".join(f"{name}: {_output_text(value)}" for name, value in output.fields.items()) + "}"
+        )
+    if isinstance(output, Constant):
+        return shown(output.value)
+    return f"{{{{{output.path}}}}}" if isinstance(output, Ref) else output.text
 
 
-def _check_prices(plan: Plan, frozen: RunConfig, settings: Settings, config: Config, prices: Prices) -> None:
-    """Refuse a budget in dollars if the price of a model is unknown."""
-    for limited in _limited_in_dollars(plan, settings):
-        part = structs.replace(limited, workflows=plan.workflows)
-        for use in models_of(part, frozen, config):
-            model = prices.unpriced(use.model)
-            if model is not None:
-                where = use.where or "--model"
-                why = f'the price of "{model}" is not known ({where})'
-                raise _unpriced(plan, limited, why, {"model": model, "where": where})
+def plan_effects(
+    plan: Plan,
+    find_role: FindRole,
+    *,
+    inputs: Mapping[str, JSON] | None = None,
+    backend: str | None = None,
+) -> list[Effect]:
+    """Return all effects of a run of a plan beyond reading. Without `inputs` their paths are shown.
+
+    `backend` is the back end of roles that name none; `scripted` replaces the back end of all roles.
+    """
+    effects = _Effects(plan, find_role, backend or MODEL)
+    names = {} if inputs is None else {"inputs": dict(inputs)}
+    effects.visit(_Scope(plan, "", names, {}), plan.steps)
+    return list(effects.found.values())
 
 
-def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> AuthorError:
-    whose = "" if limited is plan else f' of "{limited.name}"'
-    hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
-    message = f"the budget{whose} in dollars cannot be kept: {why}"
-    return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
+def role_effects(role: Role, find_role: FindRole, backend: str) -> Iterator[Effect]:
+    """Yield what a session of a role starts, reaches and calls, regardless of the replies of its model."""
+    from fanfold.agents.role import ROLES
+
+    # A file of a project may use the name of a built-in role.
+    who = f"role {role.name}" + (
+        f" of {role.source}" if role.brought and any(role.name == one.name for one in ROLES) else ""
+    )
+    yield from _program(who, role, backend)
+    if role.network:
+        yield Effect(who, "network", "may reach the network", "")
+    for guard in role.guards:
+        tools = guard.matcher or "all tools"
+        yield Effect(who, "guard", f"has its calls of {tools} judged by", guard.command)
+    if role.mcp_servers:
+        from fanfold.agents.tool_names import is_wanted
+        from fanfold.agents.tools.mcp_servers import declare_server, servers_of  # few roles have any
+
+        for name, settings in servers_of(role.mcp_servers).items():
+            if is_wanted(name, role.tools):
+                what = declare_server(name, settings)
+                yield Effect(who, "server", f"uses the MCP server {name}", what, network=role.network)
+    for number, stage in enumerate(role.pipeline, start=1):
+        if stage.agent is not None:
+            other = _known_role(find_role, stage.agent, f"role {role.name}")
+            yield from role_effects(inside(other, role, model=None), find_role, backend)
+        elif stage.tool is not None:
+            yield from _fixed_call(f"{who}, stage {number},", role, stage)
+
+
+def _known_role(find_role: FindRole, name: str, named_by: str) -> Role:
+    role = find_role(name)
+    if role is None:
+        raise BugError("role.unknown", f"the checked {named_by} names the unknown role {name}")
+    return role
+
+
+def _program(who: str, role: Role, backend: str) -> Iterator[Effect]:
+    """Yield the program that is the back end of a role, if it is a program."""
+    used = SCRIPTED if backend == SCRIPTED else role.backend or backend
+    if used in (MODEL, SCRIPTED):
+        return
+    from fanfold.agents.command.profile import is_program  # few roles name any
+
+    if is_program(used):
+        own = used in (COMMAND, SPOKEN)
+        does, what = ("runs", shlex.join(role.command)) if own else ("runs the agent", used)
+        yield Effect(who, "program", does, what, network=role.network)
+
+
+def _fixed_call(who: str, role: Role, stage: Stage) -> Iterator[Effect]:
+    """Yield a call that a pipeline makes without asking a model. Read-only calls are no effects."""
+    from fanfold.agents.tool_names import ALIASES, BY_NAME
+
+    name = ALIASES.get(str(stage.tool), str(stage.tool))
+    spec = BY_NAME.get(name)
+    if spec is not None and not spec.mutates and name != "fetch_url":
+        return
+    argv = stage.args.get("argv")
+    if name == "run_command" and isinstance(argv, list) and all(isinstance(one, str) for one in argv):
+        yield Effect(who, "command", "runs", shlex.join(argv), network=role.network)
+    else:
+        yield Effect(who, "tool", f"calls {name}", msgspec.json.encode(stage.args).decode())
+
+
+def _too_many(plan: Plan, what: str) -> WorldError:
+    return WorldError(
+        "permission.too_many",
+        f"{plan.name} has more than {what}: no question can show them",
+        hint="if you trust it, run it with --yes or --permission auto",
+        exit_status=EXIT_PERMISSION,
+    )

@@ -14,11 +14,10 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,18 +25,24 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.backend_registry import MODEL, BackendSetup
-from fanfold.agents.entries import Calling, Entry, News, Retrying
+from fanfold.agents.entries import Calling, Entry, FailedRequest, News
 from fanfold.agents.local.weights import local_state
 from fanfold.agents.role import Role
 from fanfold.agents.spending import Account
 from fanfold.agents.tools.toolbox import SessionTools
-from fanfold.api.display import run_usage
-from fanfold.api.intent_patterns import MAX_CHARS, Kind, judge, kind_of, look_at
-from fanfold.api.permission import Options
+from fanfold.api.display import run_usage, unified_difference
+from fanfold.api.intent_patterns import MAX_CHARS, Kind, Suitability, judge, kind_of, look_at
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import DraftedSpec, Source, Suitability, recipe_document
-from fanfold.api.recipes import CheckedRecipe, check_found, renamed
+from fanfold.api.recipes import (
+    CheckedRecipe,
+    DraftedSpec,
+    DraftSource,
+    check_found,
+    recipe_document,
+    renamed,
+)
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import Options
 from fanfold.api.start import foresee_run, start
 from fanfold.engine.config import LOCAL_MODEL, choose_model
 from fanfold.engine.waits import DailyCaps
@@ -149,7 +154,7 @@ The draft was:
 {{inputs.draft}}
 </draft>
 
-Give the whole recipe again, with these problems mended."""
+Give the whole recipe again, with these problems fixed."""
 
 
 def planner_recipe(*, refining: bool, again: bool, model: str | None) -> Recipe:
@@ -165,23 +170,13 @@ def planner_recipe(*, refining: bool, again: bool, model: str | None) -> Recipe:
     }
     if model is not None:
         step["model"] = model
+    named = dict.fromkeys(str(one.path.parts[0]) for one in parse_template(prompt) if isinstance(one, Hole))
     return Recipe(
         name=RECIPE_NAME,
         description="Draft a recipe from a task",
-        inputs=[{"name": name, "type": "string", "required": True} for name in _asked_for(prompt)],
+        inputs=[{"name": name, "type": "string", "required": True} for name in named],
         steps=[step],
     )
-
-
-def _asked_for(prompt: str) -> list[str]:
-    """Return the inputs that a prompt names."""
-    paths = [part.path for part in parse_template(prompt) if isinstance(part, Hole)]
-    return list(dict.fromkeys(str(path.parts[0]) for path in paths))
-
-
-def told_about(names: Sequence[tuple[str, str]]) -> str:
-    """Return names with a line about each."""
-    return "\n".join(f"{name}: {about}" for name, about in names) or "none"
 
 
 def unfenced(text: str) -> str:
@@ -207,7 +202,6 @@ MARK = (
 MAX_NAME_CHARS = 40
 NAME_WORDS = 4
 _FOLDER = Path(__file__).parent / "templates"
-_WORD = r"[a-z0-9]+"
 _STOP = frozenset("a an the and or of for to in on with from our my all every each this that it".split())
 
 
@@ -225,7 +219,7 @@ def fill_in(kind: Kind, task: str, *, has_tests: bool) -> str:
 
 def name_for(task: str, kind: Kind) -> str:
     """Return a name made of the first significant words of the task."""
-    words = [word for word in re.findall(_WORD, task.lower()) if word not in _STOP]
+    words = [word for word in re.findall("[a-z0-9]+", task.lower()) if word not in _STOP]
     return "-".join(words[:NAME_WORDS])[:MAX_NAME_CHARS].strip("-") or f"{kind}-task"
 
 
@@ -322,12 +316,18 @@ async def _ask_planner(
     project: Project, wanted: DraftRequest, options: Options, narrate: Narrate
 ) -> _DraftAnswer:
     present = wanted.refine
+    roles = [
+        f"{name}: {role.description} ({'reads' if role.read_only else 'writes'})"
+        for name in project.roles.names()
+        if (role := project.roles.find(name)) is not None
+    ]
+    recipes = [f"{one.name}: {one.description}" for one in project.library.list()]
     inputs: dict[str, JSON] = {
         "task": wanted.task,
         "language": LANGUAGE,
         "project": look_at(project.folder).described(),
-        "roles": told_about([(name, _about_role(project, name)) for name in project.roles.names()]),
-        "recipes": told_about([(one.name, one.description) for one in project.library.list()]),
+        "roles": "\n".join(roles) or "none",
+        "recipes": "\n".join(recipes) or "none",
     }
     if present is not None:
         inputs["present"] = present.data.decode("utf-8", "replace")
@@ -344,7 +344,12 @@ async def _ask_planner(
         if not problems:
             return _DraftAnswer(True, str(answer["reason"]), text, runs, checked)
         if len(runs) == MAX_ROUNDS:
-            raise _refused(problems, text, runs, wanted)
+            raise WorldError(
+                "plan.invalid",
+                f"after {MAX_ROUNDS} rounds the planner's draft is still not valid:\n{problems.rstrip()}",
+                hint=f"another model may do better; {wanted.no_model} fills in a template",
+                details={"draft": text, "runs": runs},
+            )
         narrate(f"the compiler does not take the draft; asking again, round {len(runs) + 1} of {MAX_ROUNDS}")
         inputs["problems"] = problems
         inputs["draft"] = text[:MAX_DRAFT_CHARS]
@@ -366,8 +371,8 @@ async def _round(
     def hear(_run: str, _step: str, news: News) -> None:
         if isinstance(news, Calling):
             narrate(f"{news.tool} {news.about}".rstrip())
-        elif isinstance(news, Retrying):
-            narrate(f"the provider is asked again in {news.wait_s:.0f} s ({news.kind})")
+        elif isinstance(news, FailedRequest):
+            narrate(f"a request to the provider failed: {news.words}")
 
     handle = RunHandle(start(project, plan, given, options), leave_when_waiting=True, on_progress=hear)
     narrate(f"the planner works (fanfold transcript {handle.id} {STEP} --follow shows all of it)")
@@ -393,13 +398,6 @@ def _named(text: str, wanted: DraftRequest) -> str:
     return text if wanted.name is None else renamed(text, wanted.name)
 
 
-def _about_role(project: Project, name: str) -> str:
-    role = project.roles.find(name)
-    if role is None:
-        return ""
-    return f"{role.description} ({'reads' if role.read_only else 'writes'})"
-
-
 def _check(project: Project, text: str, *, phased: bool) -> tuple[CheckedRecipe | None, str]:
     """Return the compiled draft and its problems."""
     if len(text) > MAX_DRAFT_CHARS:
@@ -413,22 +411,13 @@ def _check(project: Project, text: str, *, phased: bool) -> tuple[CheckedRecipe 
     return checked, ""
 
 
-def _refused(problems: str, text: str, runs: list[str], wanted: DraftRequest) -> WorldError:
-    return WorldError(
-        "plan.invalid",
-        f"after {MAX_ROUNDS} rounds the planner's draft is still not valid:\n{problems.rstrip()}",
-        hint=f"another model may do better; {wanted.no_model} fills in a template",
-        details={"draft": text, "runs": runs},
-    )
-
-
 # Templates
 
 
 def _from_template(project: Project, wanted: DraftRequest, options: Options) -> DraftedSpec:
-    told = judge(wanted.task)
-    if not told.suitable and not wanted.anyway:
-        drafted = _DraftAnswer(False, told.reason, "", [], None)
+    verdict = judge(wanted.task)
+    if not verdict.suitable and not wanted.anyway:
+        drafted = _DraftAnswer(False, verdict.reason, "", [], None)
         return _shown(project, wanted, drafted, options, source="template")
     kind = kind_of(wanted.task)
     own_tests = project.around.own_command("tests") is not None
@@ -436,7 +425,7 @@ def _from_template(project: Project, wanted: DraftRequest, options: Options) -> 
     checked, problems = _check(project, text, phased=True)
     if problems:
         raise WorldError("plan.invalid", f"the template does not fit this project:\n{problems.rstrip()}")
-    reason = f"a template for this kind of task ({kind}), since no model planned it: {told.reason}"
+    reason = f"a template for this kind of task ({kind}), since no model planned it: {verdict.reason}"
     return _shown(project, wanted, _DraftAnswer(True, reason, text, [], checked), options, source="template")
 
 
@@ -449,18 +438,28 @@ def _shown(
     drafted: _DraftAnswer,
     options: Options,
     *,
-    source: Source = "model",
+    source: DraftSource = "model",
 ) -> DraftedSpec:
     runs, task = drafted.runs, wanted.task
     if drafted.checked is None:
+        role = "explorer" if judge(task).pattern in _LOOKS else "worker"
         return DraftedSpec(
-            task=task, fit=False, reason=drafted.reason, suggestion=_one_agent(task), source=source,
-            rounds=len(runs), runs=runs,
-        )  # fmt: skip
+            task=task,
+            fit=False,
+            reason=drafted.reason,
+            suggestion=f"fanfold spawn {role} {shlex.quote(task)}",
+            source=source,
+            rounds=len(runs),
+            runs=runs,
+        )
     plan = drafted.checked.runnable()
     known = {one.name: one.default for one in plan.inputs if not one.required}
     missing = [f"input {one.name} has to be given" for one in plan.inputs if one.required]
     foreseen, _ = foresee_run(project, drafted.checked, known, options, missing)
+    difference = ""
+    if (old := wanted.refine) is not None:
+        before = old.data.decode("utf-8", "replace")
+        difference = unified_difference(before, drafted.text, old.file, f"{old.file} (refined)")
     return DraftedSpec(
         task=task,
         fit=True,
@@ -474,23 +473,8 @@ def _shown(
         agents=foreseen.agents,
         cost=foreseen.cost,
         warnings=foreseen.warnings,
-        difference=_difference(wanted.refine, drafted.text),
+        difference=difference,
     )
-
-
-def _one_agent(task: str) -> str:
-    role = "explorer" if judge(task).pattern in _LOOKS else "worker"
-    return f"fanfold spawn {role} {shlex.quote(task)}"
-
-
-def _difference(before: FoundRecipe | None, after: str) -> str:
-    if before is None:
-        return ""
-    old = before.data.decode("utf-8", "replace").splitlines(keepends=True)
-    lines = difflib.unified_diff(
-        old, after.splitlines(keepends=True), before.file, f"{before.file} (refined)"
-    )
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -528,14 +512,14 @@ async def workflow_suitable(
     project: Project, text: str, *, model: str | None = None, patience_s: float = PATIENCE_S
 ) -> Suitability:
     """Return whether a request suits a workflow, with the reason."""
-    told = judge(text)
+    verdict = judge(text)
     try:
         chosen = _fast_model(project, model)
     except FanfoldError as error:
         chosen, note = None, error.message
     else:
         note = "" if chosen is not None else "the local model is not asked such questions unless it is chosen"
-    if chosen is not None and told.pattern != "nothing":
+    if chosen is not None and verdict.pattern != "nothing":
         try:
             answer, spent = await asyncio.wait_for(_ask(project, chosen, text), patience_s)
             reason = str(answer["reason"])[:MAX_REASON_CHARS]
@@ -545,7 +529,7 @@ async def workflow_suitable(
             note = f"{chosen} gave no answer within {patience_s:.0f} s"
         except FanfoldError as error:
             note = f"{chosen} gave no answer: {error.message}"
-    return Suitability(told.suitable, told.reason, "patterns", told.pattern, note)
+    return structs.replace(verdict, note=note)
 
 
 def _fast_model(project: Project, named: str | None) -> str | None:
@@ -576,7 +560,7 @@ async def _ask(project: Project, model: str, text: str) -> tuple[dict[str, JSON]
         account=Account(caps=DailyCaps.of(project.config)),
     )
     try:
-        result = await backends.named(MODEL).run(request, _forget, _ignore)
+        result = await backends.named(MODEL).run(request, _forget, lambda _: None)
     finally:
         await backends.aclose()
     request.account.paid(result.usage)
@@ -586,7 +570,3 @@ async def _ask(project: Project, model: str, text: str) -> tuple[dict[str, JSON]
 
 async def _forget(entry: Entry, *, may_wait: bool = False) -> None:
     del entry, may_wait
-
-
-def _ignore(_: News) -> None:
-    return None

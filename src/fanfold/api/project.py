@@ -11,13 +11,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from fanfold.engine.config import Config
-from fanfold.errors import FanfoldError
+from fanfold.errors import FanfoldError, WorldError
 from fanfold.workspace.seal import claim, list_adopted, note_keyed
 
 if TYPE_CHECKING:
@@ -40,8 +40,35 @@ if TYPE_CHECKING:
     from fanfold.steps.toolboxes import RootTools
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 
-ResumeCommand: TypeAlias = "Callable[[str, LimitsRaised | None], Sequence[str]]"
 MakeRootTools: TypeAlias = "Callable[[Project, RunConfig, Ask | None, SessionRequest, Tools], Tools]"
+
+
+class ContinuedRun(Protocol):
+    """A run that another process continues."""
+
+    @property
+    def root(self) -> str: ...
+
+    def lives(self) -> bool:
+        """Whether that process may still become the owner of the run."""
+        ...
+
+    def ended_at_once(self) -> WorldError:
+        """Return the error for a run that did not get an owner."""
+        ...
+
+
+class Continuation(Protocol):
+    """Chooses the process that continues a run which this process does not drive."""
+
+    by_workers: bool
+    """Whether workers of a cluster drive runs, also those that a user follows."""
+
+    def continue_run(
+        self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
+    ) -> ContinuedRun:
+        """Have a run continued. `raised` and `keep_waits` are those of `Host.resume`."""
+        ...
 
 
 class Parts(Struct, frozen=True):
@@ -51,7 +78,7 @@ class Parts(Struct, frozen=True):
     load_roles: Callable[[], Registry]
     load_address: Callable[[], StoreAddress]
     load_backends: Callable[[], BackendRegistry]
-    resume_command: ResumeCommand
+    load_continuation: Callable[[], Continuation]
     make_root_tools: MakeRootTools
 
 
@@ -71,13 +98,7 @@ class Project:
         self._named = folder
         """The folder as the caller named it. Messages about its files use this name."""
         self.config = config
-        self.resume_command = parts.resume_command
-        """Makes the command that resumes a run in a separate process."""
-        self._make_root_tools = parts.make_root_tools
-        self._load_library = parts.load_library
-        self._load_roles = parts.load_roles
-        self._load_backends = parts.load_backends
-        self._load_address = parts.load_address
+        self._parts = parts
         self._to_read = to_read
         self._kept = kept
         self._is_closed = False
@@ -89,7 +110,7 @@ class Project:
     @cached_property
     def address(self) -> StoreAddress:
         """The address of the store, which may not exist yet."""
-        return self._load_address()
+        return self._parts.load_address()
 
     @property
     def memory(self) -> Path:
@@ -100,24 +121,32 @@ class Project:
     def runs_folder(self) -> Path:
         return self.memory / "runs"
 
+    def own_file(self, group: str, kind: str) -> Path:
+        """A file of the user about this project, outside of it: a checkout cannot bring its content."""
+        from hashlib import sha256
+
+        return self.config.home / group / f"{sha256(bytes(self.folder)).hexdigest()[:16]}.{kind}"
+
     # Recipes and roles
 
     @cached_property
     def library(self) -> Library:
         """Finds the recipes of this project."""
-        return self._load_library()
+        return self._parts.load_library()
 
     @cached_property
     def roles(self) -> Registry:
         """Roles by precedence, with notices about files that are shadowed or invalid."""
-        return self._load_roles()
+        return self._parts.load_roles()
 
     @cached_property
     def around(self) -> CompileContext:
         """The context in which recipes of this project are compiled."""
         from fanfold.engine.config import recipe_ceilings
         from fanfold.language.draft import Ceilings, CompileContext
+        from fanfold.steps.table import STEP_TYPES
 
+        assert STEP_TYPES  # importing the table passes the step types to the compiler
         config = self.config
         return CompileContext(
             self.roles,
@@ -133,15 +162,19 @@ class Project:
 
     def surroundings(self, *, scripted: bool) -> CompileContext:
         """Return `around`. With a script no other back end is needed: the script answers for every role."""
-        return msgspec.structs.replace(self.around, backend_problem=_none) if scripted else self.around
+        return (
+            msgspec.structs.replace(self.around, backend_problem=lambda _name, _command: None)
+            if scripted
+            else self.around
+        )
 
     @cached_property
     def backends(self) -> BackendRegistry:
         """The agent back ends that are available here."""
-        return self._load_backends()
+        return self._parts.load_backends()
 
     def _backend_problem(self, name: str, command: Sequence[str]) -> FanfoldError | None:
-        return self.backends.problem(name, command)
+        return self.backends.problem(name, command)  # few recipes name a back end, so it is loaded late
 
     def _own_command(self, gate: str) -> OwnCommand | None:
         # Imported late: only recipes that leave a gate's command to the project need this search.
@@ -231,15 +264,20 @@ class Project:
         return store
 
     @cached_property
+    def continuation(self) -> Continuation:
+        """Chooses the process that continues a run which this process does not drive."""
+        return self._parts.load_continuation()
+
+    @cached_property
     def isolation(self) -> Isolation:
         """Creates the workspaces of steps."""
         from fanfold.steps.step_workspace import Isolation
 
-        return Isolation(self.folder)
+        return Isolation(self.folder, self.config.texts("workspace.include"))
 
     def root_tools(self, frozen: RunConfig, ask: Ask | None) -> RootTools:
         """Return a function that adds tools that drive Fanfold to the toolbox of an interactive session."""
-        return lambda request, own: self._make_root_tools(self, frozen, ask, request, own)
+        return lambda request, own: self._parts.make_root_tools(self, frozen, ask, request, own)
 
     @cached_property
     def session_places(self) -> SessionSlots:
@@ -290,10 +328,6 @@ class Project:
         self._is_closed = True
         if "store" in self.__dict__:  # it was opened
             self.store.close()
-
-
-def _none(_: str, _command: Sequence[str]) -> None:
-    return None
 
 
 def _is_tool(name: str) -> bool:

@@ -7,26 +7,25 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, convert, field
 
 from fanfold.api.project import Project
+from fanfold.engine.forecast_documents import Agents, Cost
 from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.plan import JSON, GroupAction, Limits, Plan, Step
 from fanfold.language import yaml_text
 from fanfold.language.diagnostics import Diagnostic, FileRefused, Position, Range, Source
 from fanfold.language.draft import FoundRecipe
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.language.library import require_name, said_by_file
 from fanfold.project_files import read_beneath
-
-if TYPE_CHECKING:
-    from fanfold.api.recipe_documents import RecipeDocument
-    from fanfold.kernel.plan import Plan
-
 
 MISSING = "missing"
 """The origin of a recipe that does not exist."""
 _NAME_LINE = r"(?m)^name:.*$"
+_START = Range(Position(1, 1), Position(1, 1))
 Picture: TypeAlias = Literal["mermaid", "svg"]
 
 
@@ -73,7 +72,10 @@ def check_recipe(project: Project, ref: str, *, scripted: bool = False) -> Check
 def check_found(project: Project, ref: str, found: FoundRecipe, *, scripted: bool = False) -> CheckedRecipe:
     """Compile a recipe that was found under a reference."""
     compiled = project.compile(found, scripted=scripted)
-    diagnostics = [*_shadows(found), *compiled.report.diagnostics]
+    diagnostics = list(compiled.report.diagnostics)
+    if found.shadowed:  # neither file is wrong, but one name exists in two places
+        message = f"{found.file} shadows {', '.join(found.shadowed)}"
+        diagnostics.insert(0, Diagnostic("recipe.shadowed", "warning", message, found.file, _START))
     if compiled.plan is not None:
         diagnostics += _misnamed(found, compiled.plan)
     return CheckedRecipe(ref, found, compiled.plan, diagnostics, compiled.sources)
@@ -92,8 +94,7 @@ def check_recipes(project: Project, refs: Sequence[str]) -> list[CheckedRecipe]:
         except NotFoundError as error:
             if len(refs) == 1:
                 raise
-            start = Range(Position(1, 1), Position(1, 1))
-            problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
+            problem = Diagnostic(error.code, "error", error.message, ref, _START, error.hint)
             checked.append(CheckedRecipe(ref, FoundRecipe(b"", ref, MISSING), None, [problem], {}))
     return checked
 
@@ -172,20 +173,12 @@ def role_warnings(project: Project, plans: Iterable[Plan | None]) -> RoleWarning
     names = {name.partition("@")[0] for name in used} | {role.name for role in used.values()}
     sources = {role.source for role in used.values()}
     about = [one for one in found if one.role in names or one.file in sources]
-    told = [
+    warnings = [
         Diagnostic(one.code, "warning", one.message, one.file, Range(at, at), one.help)
         for one in about
         for at in (Position(one.line, one.column),)
     ]
-    return RoleWarnings(told, len({one.file for one in found} - {one.file for one in about}))
-
-
-def _shadows(recipe: FoundRecipe) -> Iterator[Diagnostic]:
-    """Warn if one recipe name exists in two places, although neither file is wrong."""
-    if recipe.shadowed:
-        start = Range(Position(1, 1), Position(1, 1))
-        message = f"{recipe.file} shadows {', '.join(recipe.shadowed)}"
-        yield Diagnostic("recipe.shadowed", "warning", message, recipe.file, start)
+    return RoleWarnings(warnings, len({one.file for one in found} - {one.file for one in about}))
 
 
 def _misnamed(recipe: FoundRecipe, plan: Plan) -> Iterator[Diagnostic]:
@@ -193,8 +186,6 @@ def _misnamed(recipe: FoundRecipe, plan: Plan) -> Iterator[Diagnostic]:
 
     A file that is only used by its path may have any name.
     """
-    from fanfold.language.library import said_by_file
-
     name, version = said_by_file(recipe.file)
     kept = recipe.origin != "path" or f"{os.sep}.fanfold{os.sep}workflows{os.sep}" in os.path.abspath(
         recipe.file
@@ -226,7 +217,11 @@ def save_recipe(project: Project, name: str, text: str, *, replace: bool = False
 def require_savable(project: Project, name: str, *, replace: bool = False) -> None:
     """Raise if no recipe can be saved under this name. Call it before a recipe is made that would be lost."""
     require_name(name)
-    if not replace and _is_there(project, name):
+    try:
+        kept = not replace and project.library.find(name).origin == "project"
+    except NotFoundError:
+        return
+    if kept:  # built-in and user recipes would only be shadowed
         hint = "choose another name, or NAME@2 for a second version; --replace writes over it"
         raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
 
@@ -240,27 +235,164 @@ def renamed(text: str, name: str) -> str:
     return named if found else f"name: {plain}\n{text}"
 
 
-def _is_there(project: Project, name: str) -> bool:
-    """Whether the project itself has the recipe; built-in and user recipes are only shadowed."""
-    try:
-        return project.library.find(name).origin == "project"
-    except NotFoundError:
-        return False
-
-
 def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> RecipeDocument:
     """Return one recipe by name or file, optionally with its graph; raises `FileRefused`."""
-    from fanfold.api.recipe_documents import recipe_document
-
     checked = check_recipe(project, ref)
     plan = checked.runnable()
-    graph = None
-    if picture == "mermaid":
-        from fanfold.api.graph import mermaid
+    from fanfold.api.graph import mermaid, svg
 
-        graph = mermaid(plan)
-    elif picture == "svg":
-        from fanfold.api.graph import svg
-
-        graph = svg(plan)
+    graph = None if picture is None else mermaid(plan) if picture == "mermaid" else svg(plan)
     return recipe_document(plan, checked.found.file, graph)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Documents of recipes and their checks
+
+SCHEMA_FILE = ".fanfold/recipe.schema.json"
+SETTINGS_FILE = ".vscode/settings.json"
+
+
+class RecipeInput(Struct, frozen=True):
+    name: str
+    type: str | None
+    required: bool
+    default: JSON
+    enum: tuple[JSON, ...] | None
+    description: str
+
+
+class RecipeStep(Struct, frozen=True):
+    """A step of a recipe; a group holds others."""
+
+    id: str
+    type: str
+    label: str
+    """The role or program that does the work."""
+    marks: tuple[str, ...]
+    """Special properties of the step: `for each`, `conditional`."""
+    description: str
+    role: str | None
+    posture: str
+    depends_on: tuple[str, ...]
+    when: str | None
+    for_each: str | None
+    max_iterations: int | None
+    read_set: tuple[str, ...]
+    write_set: tuple[str, ...]
+    steps: list[RecipeStep]
+
+
+class RecipeDocument(Struct, frozen=True):
+    """What a recipe takes and does; `graph` where a picture was asked for."""
+
+    name: str
+    version: int
+    description: str
+    file: str
+    inputs: list[RecipeInput]
+    steps: list[RecipeStep]
+    limits: Limits
+    graph: str | UnsetType = UNSET
+
+
+class SuggestedSet(Struct, frozen=True, kw_only=True):
+    """A set that a step could declare. `step` is its path in the recipe, `runs` how many were looked at."""
+
+    recipe: str
+    step: str
+    key: str
+    declared: list[str]
+    proposed: list[str]
+    runs: int
+    note: str = ""
+
+
+class CheckReport(Struct, frozen=True):
+    """What is wrong with recipes; warnings alone leave them ok."""
+
+    ok: bool
+    diagnostics: Sequence[Diagnostic]
+    suggestions: Sequence[SuggestedSet] | UnsetType = UNSET
+    """Only if requested."""
+
+
+class EditorSetUp(Struct, frozen=True, kw_only=True):
+    """The result per file, `written` or `unchanged`; `note` has the remaining manual steps."""
+
+    ok: bool = True
+    schema: str = field(name=SCHEMA_FILE)
+    settings: str = field(name=SETTINGS_FILE)
+    note: str = ""
+
+
+def recipe_document(plan: Plan, file: str, graph: str | None = None) -> RecipeDocument:
+    """Return the document of a compiled recipe."""
+    return RecipeDocument(
+        name=plan.name,
+        version=plan.version,
+        description=plan.description,
+        file=file,
+        inputs=[convert(one, RecipeInput, from_attributes=True) for one in plan.inputs],
+        steps=[_step(step) for step in plan.steps],
+        limits=plan.limits,
+        graph=UNSET if graph is None else graph,
+    )
+
+
+def _step(step: Step) -> RecipeStep:
+    from fanfold.api.graph import label
+
+    inner = step.action.steps if isinstance(step.action, GroupAction) else ()
+    body = find_body(AgentBody, step)
+    text = label(step)
+    return RecipeStep(
+        id=step.id,
+        type=step.type,
+        label=text.subtitle,
+        marks=text.marks,
+        description=step.description,
+        role=None if body is None else body.agent,
+        posture=step.posture,
+        depends_on=step.depends_on,
+        when=step.when,
+        for_each=step.for_each,
+        max_iterations=step.repeat.max_iterations if step.repeat is not None else None,
+        read_set=step.read_set,
+        write_set=step.write_set,
+        steps=[_step(one) for one in inner],
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Documents of drafted recipes
+
+DraftSource: TypeAlias = Literal["model", "template"]
+
+
+class DraftedSpec(Struct, frozen=True, kw_only=True):
+    """A recipe drafted from a task, or the reason why there is none. It was checked, and nothing has run.
+
+    `recipe` is the text that `run_workflow` and `save_workflow` take.
+    """
+
+    task: str
+    fit: bool
+    """False: one agent is better, and there is no recipe."""
+    reason: str
+    suggestion: str = ""
+    """If it is not fit: the command that delegates the task to one agent."""
+    source: DraftSource
+    name: str = ""
+    recipe: str = ""
+    rounds: int = 0
+    """Number of rounds of the planner."""
+    runs: list[str] = []
+    """The runs of the planner."""
+    document: RecipeDocument | None = None
+    agents: Agents | None = None
+    cost: Cost | None = None
+    warnings: list[str] = []
+    difference: str = ""
+    """For a refinement: the changes as a unified diff."""
+    saved: str = ""
+    """The file it was saved to."""

@@ -1,10 +1,17 @@
-"""The executive report of a run: the one text that every caller gets, at most 4,000 characters long.
+"""Texts about a run: the executive report of at most 4,000 characters, and one line per transition.
 
-Rules
+Rules of the report
 * The command line, Python, MCP, a chat's lead and `report.md` get the same text.
 * It covers the run and the runs below it: request, answer, a paragraph per phase, a line per step, files that
   changed, reviews, failures and what to do. The last line names where the details are.
 * Sections share the space. A short section leaves its space to the others; what is cut is marked.
+
+Rules of the lines
+* One line per transition of a step and of the root run. Events that only the kernel needs (times, decisions,
+  requested stops) are omitted.
+* The end of a loop's round is one line, written when it is known whether the round passed.
+* Names come from the events, and otherwise from a tree that has the steps. So the same lines work for the
+  owner, a follower and a stored log.
 """
 
 from __future__ import annotations
@@ -20,8 +27,8 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.api.approvals import gist, last_words, named_path, reason_of, status_of
-from fanfold.api.display import duration
+from fanfold.api.approvals import gist, item_around, last_words, named_path, reason_of, status_of
+from fanfold.api.display import counted, duration, local_time
 from fanfold.api.run_documents import (
     RunDocument,
     artifacts_below,
@@ -30,15 +37,41 @@ from fanfold.api.run_documents import (
     indented,
     run_document,
     run_error,
+    wait_text,
     waiting_proposals,
 )
 from fanfold.api.step_documents import did_not_pass, last_objections, why_not
 from fanfold.api.transcripts import speaker_of, transcript_of, transcript_text
 from fanfold.engine.run_tree import RunTree, run_status
-from fanfold.kernel.events import Failure
-from fanfold.kernel.plan import JSON
+from fanfold.kernel.events import (
+    CancelRequested,
+    CloseRequested,
+    Envelope,
+    Event,
+    Evidence,
+    Failure,
+    RequestRefused,
+    ResumeRequested,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    StepAdded,
+    StepEvent,
+    SubagentEvent,
+    ValueDecided,
+    WaitClosed,
+    WaitOpened,
+    WorkflowEvent,
+    event_of,
+)
+from fanfold.kernel.explain import SKIPPED_FOR
+from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.state import (
+    ASKED,
     COMPLETED,
+    DEFERRED,
+    HELD,
     LEAF,
     PENDING,
     RUN_TERMINAL,
@@ -51,11 +84,12 @@ from fanfold.kernel.state import (
     WorkflowCall,
 )
 from fanfold.language.json_text import as_text
-from fanfold.language.terminal import CUT, fair_shares, shorten, shorten_line
+from fanfold.language.terminal import CUT, fair_shares, one_line, shorten, shorten_line
 from fanfold.steps.published import phases_of, publish_run, write_folder, write_private
-from fanfold.steps.records import DETACHED, is_agent
+from fanfold.steps.records import DETACHED, SENT, is_agent
 from fanfold.steps.run_config import how_to_resume
-from fanfold.steps.values import ReviewedClaim, Vote
+from fanfold.steps.table import type_of
+from fanfold.steps.values import ReviewedClaim, runs_below
 from fanfold.store.database import private_folder
 from fanfold.workspace.artifacts import clear_staging
 
@@ -120,24 +154,43 @@ def executive_report(tree: RunTree, run: Run | None = None, *, owned: bool = Tru
     """Return the report of a run as Markdown; without `run`, of the root. `owned`: the run has an owner."""
     run = run or tree.root
     status = standing(run_status(tree.state, run), owned=owned)
-    runs = list(_below(run))
+    runs = list(runs_below(run))
     usage, agents = tree.spent(run)
+    request = [shorten_line(run.plan.description, 300)] if run.plan.description else []
+    inputs = tree.values.inputs(run)
+    request += [f"- **{name}**: {shorten(as_text(value), 500)}" for name, value in inputs.items()]
+    output: JSON = tree.blobs.get(run.output) if run.output is not None else None
+    answer = "_no answer_" if output is None else indented(output)
+    warned = (
+        _error_lines(f"**{node.run.tree_path(node.path)}**: ", node.error)[0]
+        for one in runs
+        for node in one.nodes.values()
+        if node.error is not None and node.status == COMPLETED
+    )
+    claims = [
+        (node.path, claim)
+        for node in run.nodes.values()
+        if isinstance(node, Scope) and (review := tree.values.review(node)) is not None
+        for claim in review.claims
+    ]
+    claims.sort(key=lambda one: one[1].fate != "refuted")
     head = [
         f"# {run.plan.name}: {status}",
-        f"{agents} agents, {usage.tokens:,} tokens, {price(usage.micro_usd)}",
+        f"{counted(agents, 'agent')}, {counted(usage.tokens, 'token')}, {price(usage.micro_usd)}",
     ]
     sections = [
-        _Section("Request", _request(tree, run), 2, "text"),
-        _answer(tree, run),
+        _Section("Request", request, 2, "text"),
+        _Section("Answer", [answer], 6, "text", fence="" if output is None or output is answer else "json"),
         _Section("Phases", list(_phases(tree, run)), 5, "paragraphs"),
         _lines("Steps", 4, _steps(run), lambda node: _step_line(tree, node)),
         _lines("Changes", 3, _change_lines(tree, runs), str),
         _lines("Artifacts", 1, artifacts_below(tree, run), lambda one: f"- {one.path} ({one.size:,} bytes)"),
-        _lines("Reviews", 3, _claims(tree, run), lambda one: _claim_line(*one)),
+        _lines("Reviews", 3, claims, lambda one: _claim_line(*one)),
         _trouble(tree, run, runs, status),
-        _lines("Warnings", 2, _warned(runs), _warning_line),
+        _lines("Warnings", 2, warned, str),
     ]
-    tail = _references(run)
+    tools = f'`query_workflow(run: "{run.id}", query: …)`, `workflow_status(run: "{run.id}", step: …)`'
+    tail = f"Details: {tools}; in a terminal `fanfold inspect {run.id}`."
     sections = [one for one in sections if one.lines]
     # each section needs its heading, the mark of a cut and blank lines; a fence needs eight characters more
     fixed = len("\n".join(head)) + len(tail) + 2 + sum(len(one.heading) + 32 for one in sections)
@@ -152,30 +205,10 @@ def reported_document(tree: RunTree, run: Run | None = None, *, owned: bool = Tr
     return structs.replace(run_document(tree, run), report=executive_report(tree, run, owned=owned))
 
 
-def _below(run: Run) -> Iterator[Run]:
-    yield run
-    for child in run.children:
-        yield from _below(child)
-
-
 def _lines(heading: str, weight: int, things: Iterable[T], line: Callable[[T], str]) -> _Section:
     kept = list(things)
     return _Section(
         heading, [line(one) for one in kept[:MAX_LINES]], weight, more=max(0, len(kept) - MAX_LINES)
-    )
-
-
-def _request(tree: RunTree, run: Run) -> list[str]:
-    about = [shorten_line(run.plan.description, 300)] if run.plan.description else []
-    inputs = tree.values.inputs(run)
-    return about + [f"- **{name}**: {shorten(as_text(value), 500)}" for name, value in inputs.items()]
-
-
-def _answer(tree: RunTree, run: Run) -> _Section:
-    output: JSON = tree.blobs.get(run.output) if run.output is not None else None
-    fence = "" if output is None or isinstance(output, str) else "json"
-    return _Section(
-        "Answer", ["_no answer_" if output is None else indented(output)], 6, kind="text", fence=fence
     )
 
 
@@ -223,7 +256,7 @@ def _step_line(tree: RunTree, node: Node) -> str:
         status += f", items: {', '.join(f'{count} {name}' for name, count in counted.items())}"
     took = f" in {duration(node.ended_at - node.started_at)}" if node.started_at and node.ended_at else ""
     line = f"- {named_path(tree, node)} ({node.step.traits.role or node.step.type}): {status}{took}"
-    if usage := tree.memory.usage.get((node.run.id, node.path)):
+    if usage := tree.usage_of(node):
         line += f", {usage.tokens:,} tokens, {price(usage.micro_usd)}"
     if node.status == COMPLETED and not isinstance(node, Map) and (gave := tree.values.summary(node)):
         line += f": {gave}"
@@ -240,38 +273,30 @@ def _change_lines(tree: RunTree, runs: Sequence[Run]) -> Iterator[str]:
         yield f"- {row.kind} {row.path} ({row.step}, {row.state})"
 
 
-def _claims(tree: RunTree, run: Run) -> list[tuple[str, ReviewedClaim]]:
-    """Return the claims of each reviewed round, refuted ones first."""
-    claims = [
-        (node.path, claim)
-        for node in run.nodes.values()
-        if isinstance(node, Scope) and (review := tree.values.review(node)) is not None
-        for claim in review.claims
-    ]
-    return sorted(claims, key=lambda one: one[1].fate != "refuted")
-
-
 def _claim_line(path: str, claim: ReviewedClaim) -> str:
-    text = shorten_line(claim.text, 80)
-    return f"- {path} {claim.name} {claim.fate}: {text} ({'; '.join(_votes(claim)) or 'no vote'})"
-
-
-def _votes(claim: ReviewedClaim) -> Iterator[str]:
+    votes = []
     for vote in claim.votes:
         word = "holds" if vote.holds else "refuted"
         void = f", which does not count ({vote.void})" if vote.void else ""
+        places = [f"{one.get('file')}:{one.get('line')}" for one in vote.evidence if isinstance(one, dict)]
+        evidence = f" [{', '.join(places[:3])}]" if places else ""
         name = vote.reviewer.rpartition("/")[2]
-        yield f"{name} {word}{void}: {shorten_line(vote.reason, 80)}{_places(vote)}"
-
-
-def _places(vote: Vote) -> str:
-    places = [f"{one.get('file')}:{one.get('line')}" for one in vote.evidence if isinstance(one, dict)]
-    return f" [{', '.join(places[:3])}]" if places else ""
+        votes.append(f"{name} {word}{void}: {shorten_line(vote.reason, 80)}{evidence}")
+    text = shorten_line(claim.text, 80)
+    return f"- {path} {claim.name} {claim.fate}: {text} ({'; '.join(votes) or 'no vote'})"
 
 
 def _trouble(tree: RunTree, run: Run, runs: Sequence[Run], status: str) -> _Section:
     """List the first-hand failures of the tree, else why the run ended or stopped; and the retry command."""
-    failed = [node for one in runs for node in one.nodes.values() if _failed_first_hand(node)]
+    failed = [
+        (node, node.error)
+        for one in runs
+        for node in one.nodes.values()
+        if node.error is not None
+        and node.status != COMPLETED
+        # A composite that failed because of a step inside it does not count.
+        and (not isinstance(node, Composite) or node.failed_child is None)
+    ]
     error = run_error(tree, run)
     heading = "What went wrong" if failed or status in RUN_TERMINAL else "What holds it"
     if status == COMPLETED:
@@ -284,26 +309,13 @@ def _trouble(tree: RunTree, run: Run, runs: Sequence[Run], status: str) -> _Sect
         calls = f'`run_workflow(resume: "{root}")`; in a terminal `{how_to_resume(root)}`'
         again = [f"- its process ended before the run did. Continue it: {calls}."]
     if failed or status == DETACHED:
-        lines = [line for node in failed[:MAX_LINES] for line in _failure_lines(tree, node)]
-        return _Section(heading, again + lines, 5, more=max(0, len(failed) - MAX_LINES))
+        for node, cause in failed[:MAX_LINES]:
+            again += _error_lines(f"**{node.run.tree_path(node.path)}** {node.status}: ", cause)
+            again += [f"  > {shorten_line(line, LINE_CHARS)}" for line in last_objections(tree, node)]
+        return _Section(heading, again, 5, more=max(0, len(failed) - MAX_LINES))
     if error is None:
         return _Section(heading, [], 5)
     return _Section(heading, [*again, *_error_lines("", error, RUN_ADVICE.get(error.code, ""))], 5)
-
-
-def _failed_first_hand(node: Node) -> bool:
-    """Whether a node failed itself. A composite that failed because of a step inside it does not count."""
-    if node.error is None or node.status == COMPLETED:
-        return False
-    if isinstance(node, Composite):
-        return node.failed_child is None
-    return True
-
-
-def _failure_lines(tree: RunTree, node: Node) -> list[str]:
-    assert node.error is not None
-    lines = _error_lines(f"**{node.run.tree_path(node.path)}** {node.status}: ", node.error)
-    return lines + [f"  > {shorten_line(line, LINE_CHARS)}" for line in last_objections(tree, node)]
 
 
 def _error_lines(who: str, error: Failure, advice: str = "") -> list[str]:
@@ -315,25 +327,6 @@ def _error_lines(who: str, error: Failure, advice: str = "") -> list[str]:
         advice = advice[:1].upper() + advice[1:] if first.isalpha() else advice  # `require_changes` stays
         text += f". {shorten_line(advice, FAILURE_CHARS)}."
     return [text, *(f"  > {shorten_line(line, LINE_CHARS)}" for line in last_words(error, MAX_PROGRAM_LINES))]
-
-
-def _warned(runs: Sequence[Run]) -> Iterator[Node]:
-    """Yield the steps that completed with a warning."""
-    for run in runs:
-        yield from (
-            node for node in run.nodes.values() if node.error is not None and node.status == COMPLETED
-        )
-
-
-def _warning_line(node: Node) -> str:
-    assert node.error is not None
-    return _error_lines(f"**{node.run.tree_path(node.path)}**: ", node.error)[0]
-
-
-def _references(run: Run) -> str:
-    """Return where a model and a person find the details."""
-    tools = f'`query_workflow(run: "{run.id}", query: …)`, `workflow_status(run: "{run.id}", step: …)`'
-    return f"Details: {tools}; in a terminal `fanfold inspect {run.id}`."
 
 
 def price(micro_usd: int | None) -> str:
@@ -362,7 +355,11 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
         home = folder / run.id
         for one in (folder, home):
             private_folder(one)
-        _replace(home / "report.md", executive_report(tree, run))
+        # Replaced atomically: a reader never sees half a report.
+        target = home / "report.md"
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        write_private(str(temporary), executive_report(tree, run).encode("utf-8", "replace"))
+        temporary.replace(target)
         write_folder(home, "outputs", _outputs(tree, run))
         write_folder(home, "transcripts", _transcripts(tree, run))
         if run.status in RUN_TERMINAL:
@@ -396,12 +393,228 @@ def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
     )
     for path, node in islice(begun, MAX_TRANSCRIPTS):
         speakers = (speaker_of(tree, node, attempt) for attempt in range(1, node.attempt + 1))
-        told = [transcript_text(transcript_of(tree, one, owned=False)) for one in speakers]
-        yield f"{path}.md", "\n".join(told).encode("utf-8", "replace")
+        texts = [transcript_text(transcript_of(tree, one, owned=False)) for one in speakers]
+        yield f"{path}.md", "\n".join(texts).encode("utf-8", "replace")
 
 
-def _replace(target: Path, text: str) -> None:
-    """Replace a file atomically: a reader never sees half a file."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    write_private(str(temporary), text.encode("utf-8", "replace"))
-    temporary.replace(target)
+# -----------------------------------------------------------------------------------------------------------
+# Progress: events as short lines
+
+MAX_NOTE_CHARS = 160
+
+_PAUSED_FOR = {"budget": "a limit is reached"}
+"""Reasons whose text differs from the log: the budget is one of several limits."""
+
+
+class Transition(Struct, frozen=True):
+    """One line. `path` is a tree path, empty for the run itself; `text` completes the sentence."""
+
+    at: int
+    path: str
+    word: str
+    text: str
+    item: str = ""
+    """The name of the item of a map."""
+    bare: bool = False
+    """Whether it is a group: its steps have their own lines."""
+    reused: bool = False
+
+
+class Transitions:
+    """Reads events in order, and remembers start times to compute durations.
+
+    `tree` has the steps of the events, as far as they are known. With `name_items`, lines about items of maps
+    have the names of the items.
+    """
+
+    def __init__(self, tree: RunTree | None = None, *, name_items: bool = False) -> None:
+        self.tree = tree
+        self._names_items = name_items
+        self._started: dict[tuple[str, str], int] = {}
+        self._rounds: dict[tuple[str, str], int] = {}
+        self._ended_badly: set[tuple[str, str]] = set()
+        self._to_be_judged: dict[tuple[str, str], Transition] = {}
+        """Completed rounds for which it is not known yet whether they passed."""
+
+    def read(self, envelope: Envelope) -> Transition | None:
+        """Return the transition of an event, or None."""
+        event = (
+            event_of(envelope) if isinstance(envelope.data, dict) else Event("", envelope.at, envelope.data)
+        )
+        data = event.data
+        if isinstance(data, Evidence) and data.type == "session_event":
+            return self._of_model_request(envelope, data.data)
+        if isinstance(data, ValueDecided):
+            return self._of_decision(envelope, data)
+        if isinstance(data, WorkflowEvent):
+            return self._of_run(envelope, data)
+        if isinstance(data, (StepEvent, SubagentEvent)) and not data.late:
+            word = "completed" if data.status == "finished" else data.status
+            text = self._of_step(envelope, data, word)
+            if text is None:
+                return None
+            item = self._item(envelope.run_id, data.step)
+            step = self._find_step(envelope.run_id, data.step)
+            group = step is not None and step.type == "group"
+            reused = isinstance(data, StepEvent) and data.cached
+            transition = Transition(envelope.at, _path(envelope, data.step), word, text, item, group, reused)
+            if word == "completed" and self._is_round(envelope.run_id, data.step):
+                self._to_be_judged[envelope.run_id, data.step] = transition
+                return None
+            return transition
+        return None
+
+    def _find_step(self, run: str, path: str) -> Step | None:
+        node = None if self.tree is None else self.tree.node(run, path)
+        return None if node is None else node.step
+
+    def _item(self, run: str, path: str) -> str:
+        if self.tree is None or not self._names_items:
+            return ""
+        return item_around(self.tree, self.tree.node(run, path))
+
+    def _is_round(self, run: str, path: str) -> bool:
+        """Whether a path is a round of a loop, and not a turn of a subagent."""
+        loop, _, number = path.rpartition("#")
+        step = self._find_step(run, loop) if number.isdecimal() else None
+        return step is not None and step.repeat is not None
+
+    def _of_decision(self, envelope: Envelope, data: ValueDecided) -> Transition | None:
+        """Return the transition of a map that got its items, or of a round that is now judged."""
+        if data.what == "for_each" and data.items is not None:
+            self._started[envelope.run_id, data.step] = envelope.at
+            items = f"{data.value} item{'' if data.value == 1 else 's'}"
+            return Transition(envelope.at, _path(envelope, data.step), "started", f"started ({items})")
+        if data.what != "until":
+            return None
+        key = (envelope.run_id, data.step)
+        self._rounds[key] = self._rounds.get(key, 0) + 1
+        turn = (envelope.run_id, f"{data.step}#{self._rounds[key]}")
+        ended = self._to_be_judged.pop(turn, None)
+        if data.value is False and turn not in self._ended_badly:
+            text = "did not pass" + (ended.text.removeprefix("completed") if ended is not None else "")
+            return Transition(envelope.at, _path(envelope, turn[1]), "failed", text)
+        return ended
+
+    def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:
+        key = (envelope.run_id, "")
+        if envelope.parent_run_id is not None:
+            return None  # the step that called the child run reports it
+        if isinstance(data, WaitClosed):
+            return Transition(envelope.at, "", "resumed", f"continues: {data.subject} can be used again")
+        if isinstance(data, WaitOpened):
+            reason = wait_text(data.subject, data.reason, data.until, data.count, data.error)
+            return Transition(envelope.at, "", "waiting", f"waits: {reason}")
+        if isinstance(data, StepAdded):
+            text = f"added: {one_line(data.step.description, MAX_NOTE_CHARS)}".removesuffix(": ")
+            return Transition(envelope.at, _path(envelope, data.step.id), "added", text)
+        if isinstance(data, CloseRequested | ResumeRequested):
+            text = "was asked to end" if isinstance(data, CloseRequested) else "was asked to continue"
+            return Transition(envelope.at, _path(envelope, data.step), data.kind, text)
+        if isinstance(data, RequestRefused):
+            return Transition(envelope.at, "", data.kind, f"refused a request{_why(data.error)}")
+        if isinstance(data, RunStarted | RunResumed):
+            self._started.setdefault(key, envelope.at)
+            return Transition(envelope.at, "", data.kind, data.kind)
+        if isinstance(data, RunPaused):
+            return Transition(
+                envelope.at, "", "paused", f"paused ({_PAUSED_FOR.get(data.reason, data.reason)})"
+            )
+        if isinstance(data, CancelRequested):
+            return Transition(envelope.at, "", "cancelled", "was asked to cancel")
+        if isinstance(data, RunFinished):
+            return Transition(envelope.at, "", data.status, _ended(data.status, self._took(key, envelope.at)))
+        return None
+
+    def _of_step(self, envelope: Envelope, data: StepEvent | SubagentEvent, word: str) -> str | None:
+        key = (envelope.run_id, data.step)
+        if word == "started":
+            self._started[key] = envelope.at
+            return f"started{self._who(envelope, data)}"
+        took = self._took(key, envelope.at)
+        if word == "completed":
+            if isinstance(data, StepEvent) and data.cached:
+                return "completed (reused)"
+            step = self._find_step(envelope.run_id, data.step)
+            if step is not None and step.traits.ends is not None:
+                summary = one_line(data.summary, MAX_NOTE_CHARS)
+                return f"ends the run as {step.traits.ends}{': ' if summary else ''}{summary}"
+            return _ended("completed", took) + _why(data.error, "warning: ")
+        if word in ("failed", "timed_out", "cancelled", "interrupted"):
+            self._ended_badly.add(key)
+            step = self._find_step(envelope.run_id, data.step)
+            # The step, item or iteration inside that failed was reported before, with its cause.
+            inside = step is not None and (
+                step.type == "group"
+                or (step.for_each is not None and not data.step.endswith("]"))
+                or (step.repeat is not None and not data.step.rpartition("/")[2].rpartition("#")[1])
+            )
+            return _ended(word.replace("_", " "), took) + ("" if inside else _why(data.error))
+        if word == "agreed":
+            step = self._find_step(envelope.run_id, data.step)
+            is_answer = step is not None and step.traits.role is not None
+            done = "was answered by" if is_answer else "was agreed to by"
+            return f"{done} {one_line(data.summary, MAX_NOTE_CHARS)}"
+        if word in ("waiting", ASKED):
+            self._started[key] = envelope.at
+            asked = one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
+            step = self._find_step(envelope.run_id, data.step)
+            waits = "waits for approval" if step is None else type_of(step).waiting
+            return f"{waits}: {asked}" if asked else waits
+        if word == "retrying":
+            wait_s = max(0, data.retry_at - envelope.at) / 1_000
+            return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
+        if word in (DEFERRED, HELD):
+            what = f"files of {data.summary}" if word == HELD else data.reason
+            return f"waits for {one_line(what, MAX_NOTE_CHARS)}"
+        if word == "closed":
+            return word
+        if word == "skipped":
+            return f"skipped ({SKIPPED_FOR.get(data.reason, data.reason)})"
+        return None
+
+    def _of_model_request(self, envelope: Envelope, data: dict[str, JSON]) -> Transition | None:
+        """Return the transition of a request to a model that failed or waits, or of a message to an agent."""
+        if data.get("kind") == SENT and not data.get("call"):
+            path, by = str(data.get("step", "")), one_line(str(data.get("by", "")), MAX_NOTE_CHARS)
+            item = self._item(envelope.run_id, path)
+            return Transition(envelope.at, _path(envelope, path), SENT, f"received a message from {by}", item)
+        verb = {"failed_request": "failed", "queued_request": "waits"}.get(str(data.get("kind")))
+        step, next_at = str(data.get("step", "")), data.get("next_at")
+        if verb is None or not step:
+            return None
+        later = local_time(next_at) if isinstance(next_at, int) and next_at else ""
+        text = f"request {verb}: {one_line(str(data.get('message', '')), MAX_NOTE_CHARS)}"
+        text += f"; next attempt at {later}" if later else ""
+        item = self._item(envelope.run_id, step)
+        return Transition(envelope.at, _path(envelope, step), "retrying", text, item)
+
+    def _took(self, key: tuple[str, str], at: int) -> str:
+        started = self._started.pop(key, None)
+        return "" if started is None else duration(at - started)
+
+    def _who(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
+        names: list[str] = []
+        if isinstance(data, SubagentEvent):
+            names.append(one_line(data.role))
+        else:
+            step = self._find_step(envelope.run_id, data.step)
+            if step is not None and step.type != "group":
+                names.append(step.type)
+        if data.attempt > 1:
+            names.append(f"attempt {data.attempt}")
+        if data.execution > 1:
+            names.append("again")
+        return f" ({', '.join(names)})" if names else ""
+
+
+def _ended(word: str, took: str) -> str:
+    return f"{word} {took}".rstrip()
+
+
+def _why(error: Failure | None, kind: str = "") -> str:
+    return "" if error is None else f": {kind}{gist(error)}"
+
+
+def _path(envelope: Envelope, step: str) -> str:
+    return f"{envelope.path}/{step}" if envelope.path else step

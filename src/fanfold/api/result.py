@@ -7,7 +7,6 @@ is text there, never markup.
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,6 +15,7 @@ from msgspec import structs, to_builtins
 from msgspec.structs import replace
 
 from fanfold.api.approvals import REASON_CHARS, gist
+from fanfold.api.display import counted, elapsed_ms
 from fanfold.api.report import reported_document
 from fanfold.api.run_documents import RunDocument, StepResult, indented
 from fanfold.engine.run_tree import RunTree
@@ -54,7 +54,34 @@ class Result(RunDocument, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """Return the display of a notebook: status, output, graph, and a table of steps."""
-        return _html(self)
+        try:
+            answer = indented(self.output) if self.output is not None else ""
+        except TypeError:  # a value of a type that only the caller's program can encode
+            answer = repr(self.output)
+        usage = self.usage
+        tokens = counted(usage.input_tokens + usage.output_tokens, "token")
+        price = f", ${usage.cost_usd:.4f}" if usage.cost_usd else ""
+        graph = ""
+        if self.plan is not None and len(self.plan.steps) <= MAX_DRAWN_STEPS:
+            from fanfold.api.graph import draw, svg
+
+            drawing = draw(self.plan, {path: step.status for path, step in self.steps.items()})
+            graph = f"<div style='overflow-x:auto'>{svg(self.plan, drawing)}</div>"
+        heads = "".join(
+            f"<th style='text-align:left'>{name}</th>" for name in ("step", "type", "status", "took", "")
+        )
+        rows = "".join(_row(path, step) for path, step in list(self.steps.items())[:MAX_ROWS])
+        more = len(self.steps) - MAX_ROWS
+        rest = f"<tr><td>… {more} more</td></tr>" if more > 0 else ""
+        parts = [
+            f"<div><b>{escape(self.recipe)}@{self.version}</b> {_status(self.status)}",
+            f" <code>{escape(self.run_id)}</code> {counted(usage.agents, 'agent')}, {tokens}{price}",
+            f"<pre style='white-space:pre-wrap'>{escape(answer[:MAX_ANSWER_CHARS])}</pre>" if answer else "",
+            graph,
+            f"<table><tr>{heads}</tr>{rows}{rest}</table>",
+            "</div>",
+        ]
+        return "".join(parts)
 
 
 class TypedResult(Result, Generic[T], frozen=True):
@@ -82,26 +109,17 @@ def _no_output(result: Result) -> WorldError:
 def to_result(tree: RunTree) -> Result:
     """Return the result so far as a copy: changes by the caller do not affect the run."""
     given = structs.asdict(reported_document(tree))
-    given["output"] = _copied(given["output"])
+    given["output"] = to_builtins(given["output"])
     given["changes"] = list(given["changes"])
     given["steps"] = {
-        path: structs.replace(step, output=_copied(step.output)) if _is_mutable(step.output) else step
+        path: replace(step, output=to_builtins(step.output)) if isinstance(step.output, list | dict) else step
         for path, step in given["steps"].items()
     }
     return Result(**given, plan=tree.state.plan)
 
 
-def _is_mutable(value: JSON) -> bool:
-    return isinstance(value, list | dict)
-
-
-def _copied(value: JSON) -> JSON:
-    return to_builtins(value) if _is_mutable(value) else value
-
-
 def with_type(result: Result, kind: type[T]) -> TypedResult[T]:
     """Return the result with its output converted to this type."""
-
     given: dict[str, Any] = structs.asdict(result)
     if result.output is not None:
         try:
@@ -112,75 +130,17 @@ def with_type(result: Result, kind: type[T]) -> TypedResult[T]:
     return TypedResult(**given)
 
 
-def _html(result: Result) -> str:
-    """Return one block of HTML without external resources."""
-    answer = _answer(result.output) if result.output is not None else ""
-    parts = [
-        f"<div><b>{escape(result.recipe)}@{result.version}</b> {_status(result.status)}",
-        f" <code>{escape(result.run_id)}</code> {_spent(result)}",
-        f"<pre style='white-space:pre-wrap'>{escape(answer[:MAX_ANSWER_CHARS])}</pre>" if answer else "",
-        _graph(result),
-        _table(result),
-        "</div>",
-    ]
-    return "".join(parts)
-
-
-def _answer(output: object) -> str:
-    """Return an output, or a value converted from it, as text for people."""
-    try:
-        return indented(output)
-    except TypeError:  # a value of a type that only the caller's program can encode
-        return repr(output)
-
-
-def _graph(result: Result) -> str:
-    if result.plan is None or len(result.plan.steps) > MAX_DRAWN_STEPS:
-        return ""
-    from fanfold.api.graph import draw, svg
-
-    drawing = draw(result.plan, {path: step.status for path, step in result.steps.items()})
-    return f"<div style='overflow-x:auto'>{svg(result.plan, drawing)}</div>"
-
-
-def _table(result: Result) -> str:
-    heads = "".join(
-        f"<th style='text-align:left'>{name}</th>" for name in ("step", "type", "status", "took", "")
-    )
-    rows = "".join(_row(path, step) for path, step in list(result.steps.items())[:MAX_ROWS])
-    more = len(result.steps) - MAX_ROWS
-    rest = f"<tr><td>… {more} more</td></tr>" if more > 0 else ""
-    return f"<table><tr>{heads}</tr>{rows}{rest}</table>"
-
-
 def _row(path: str, step: StepResult) -> str:
     note = gist(step.error, REASON_CHARS) if step.error is not None else ""
-    cells = (
-        f"<code>{escape(path)}</code>",
-        escape(step.type),
-        _status(step.status),
-        _took(step),
-        escape(note[:200]),
-    )
+    ms = elapsed_ms(step.started_at, step.ended_at) if step.ended_at is not None else None
+    took = "" if ms is None else f"{ms / 1_000:.1f} s"
+    status = _status(step.status)
+    cells = (f"<code>{escape(path)}</code>", escape(step.type), status, took, escape(note[:200]))
     return "<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _status(word: str) -> str:
     return f"<span style='color:{_COLOURS.get(word, '#b45309')}'>{escape(word)}</span>"
-
-
-def _took(step: StepResult) -> str:
-    if step.started_at is None or step.ended_at is None:
-        return ""
-    started, ended = (datetime.fromisoformat(at) for at in (step.started_at, step.ended_at))
-    return f"{(ended - started).total_seconds():.1f} s"
-
-
-def _spent(result: Result) -> str:
-    usage = result.usage
-    tokens = usage.input_tokens + usage.output_tokens
-    price = f", ${usage.cost_usd:.4f}" if usage.cost_usd else ""
-    return f"{usage.agents} agents, {tokens:,} tokens{price}"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -240,9 +200,9 @@ def fit(value: JSON, kind: type[T], run_id: str) -> T:
 def promise_output(plan: Plan, kind: type) -> Plan:
     """Add the schema of this type to the agent step that gives the run's output, if it has no schema."""
     name = plan.steps[-1].id if plan.output is None and plan.steps else ""
-    said = plan.output.path if isinstance(plan.output, Ref) else ""
-    said = plan.output.text.strip("{} ") if isinstance(plan.output, Template) else said
-    if found := re.fullmatch(_OUTPUT, said):
+    reference = plan.output.path if isinstance(plan.output, Ref) else ""
+    reference = plan.output.text.strip("{} ") if isinstance(plan.output, Template) else reference
+    if found := re.fullmatch(_OUTPUT, reference):
         name = found[1]
     step = next((one for one in plan.steps if one.id == name), None)
     free = step is not None and step.traits.role is not None and step.output_schema is None

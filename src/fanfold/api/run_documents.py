@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -31,12 +30,12 @@ from fanfold.api.display import (
     RunUsage,
     StepUsage,
     failure_document,
+    local_time,
     run_row,
     run_usage,
     step_usage,
     when,
 )
-from fanfold.api.display import failure_document as _failure
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
 from fanfold.kernel.admission import held_back
@@ -45,7 +44,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import CANCELLED, COMPLETED, LEAF, PAUSED, RUN_TERMINAL, Composite, Node, Run, State
 from fanfold.language.terminal import one_line, shorten
 from fanfold.steps.records import ChangedPath, FileChange, is_agent, session_of
-from fanfold.steps.values import is_below
+from fanfold.steps.values import is_below, runs_below
 
 # -----------------------------------------------------------------------------------------------------------
 # File changes of steps
@@ -155,7 +154,7 @@ def _together(first: str, then: str) -> str:
 # Waits for providers, usage limits and the user's daily caps
 
 MAX_MESSAGE_CHARS = 200
-WORDS = {"outage": "does not answer", "limit": "is at its usage limit", "daily_cap": "are at the daily cap"}
+WORDS = {"outage": "does not respond", "limit": "is at its usage limit", "daily_cap": "are at the daily cap"}
 
 
 class WaitDocument(Struct, frozen=True):
@@ -174,6 +173,8 @@ class WaitDocument(Struct, frozen=True):
     probing: str
     """The step that is trying the subject now; empty if none."""
     message: str
+    text: str
+    """The whole wait in one sentence."""
 
 
 def wait_documents(state: State) -> list[WaitDocument]:
@@ -188,6 +189,7 @@ def wait_documents(state: State) -> list[WaitDocument]:
             len(wait.nodes),
             "" if wait.probe is None else wait.probe.run.tree_path(wait.probe.path),
             "" if wait.error is None else wait.error.message,
+            wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error),
         )
         for wait in state.waits.values()
     ]
@@ -195,12 +197,9 @@ def wait_documents(state: State) -> list[WaitDocument]:
 
 def wait_text(subject: str, reason: str, until: int, count: int, error: Failure | None) -> str:
     """Describe a wait in one line: subject, reason, failed attempts, next attempt."""
-    at = when(until) or ""
     failed = f", {count} attempts failed" if count > 1 else ""
     why = f": {one_line(error.message, MAX_MESSAGE_CHARS)}" if error is not None and error.message else ""
-    return (
-        f"{subject} {WORDS.get(reason, reason)}{failed}; next attempt at {at[:19].replace('T', ' ')} UTC{why}"
-    )
+    return f"{subject} {WORDS.get(reason, reason)}{failed}; next attempt at {local_time(until)}{why}"
 
 
 SHOWN_CHARS = 60
@@ -225,9 +224,9 @@ class StepResult(Struct, frozen=True, omit_defaults=True):
     """A problem that did not prevent an output."""
 
     def __repr__(self) -> str:
-        told = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
+        output = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
         why = f" [{self.error.code}]" if self.error is not None else ""
-        return f"<{self.type} step, {self.status}{why}{told}>"
+        return f"<{self.type} step, {self.status}{why}{output}>"
 
 
 class InspectStepDocument(StepResult, frozen=True, kw_only=True):
@@ -268,9 +267,9 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     """The executive report, at most 4,000 characters of Markdown; only on the requested run."""
 
     def __repr__(self) -> str:
-        told = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
+        output = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
         why = f" [{self.error.code}]" if self.error is not None else ""
-        return f"<run {self.run_id} of {self.recipe}@{self.version}, {self.status}{why}{told}>"
+        return f"<run {self.run_id} of {self.recipe}@{self.version}, {self.status}{why}{output}>"
 
 
 class LimitUse(Struct, frozen=True):
@@ -326,14 +325,13 @@ def run_document(tree: RunTree, run: Run | None = None, only: Collection[str] | 
     """Return the document of a run. `only` selects steps by their path in the tree."""
     run = run or tree.root
     usage, agents = tree.spent(run)
-    error = run_error(tree, run)
     return RunDocument(
         run_id=run.id,
         recipe=run.plan.name,
         version=run.plan.version,
         status=run_status(tree.state, run),
         output=tree.blobs.get(run.output) if run.output is not None else None,
-        error=failure_document(error, run.nodes.get(error.step) if error is not None else None),
+        error=_run_failure(tree, run),
         steps={
             path: step_document(tree, node)
             for path, node in run.nodes.items()
@@ -341,7 +339,7 @@ def run_document(tree: RunTree, run: Run | None = None, only: Collection[str] | 
         },
         usage=run_usage(usage, agents),
         changes=changes_below(tree, run),
-        children=[other.id for other in tree.state.runs.values() if other.parent is run],
+        children=[child.id for child in run.children],
         waits=wait_documents(tree.state) if run is tree.root else [],
     )
 
@@ -352,9 +350,7 @@ def inspect_document(tree: RunTree, run: Run, only: Collection[str] | None = Non
     return InspectDocument(
         **row | structs.asdict(run_document(tree, run, only)),
         inputs=tree.values.inputs(run),
-        runs=[
-            inspect_document(tree, other, only) for other in tree.state.runs.values() if other.parent is run
-        ],
+        runs=[inspect_document(tree, child, only) for child in run.children],
     )
 
 
@@ -369,7 +365,7 @@ def steps_by_tree_path(run: InspectDocument) -> dict[str, StepResult]:
 
 def step_document(tree: RunTree, node: Node) -> StepResult:
     """Return the result of one step instance."""
-    usage = tree.memory.usage.get((node.run.id, node.path))
+    usage = tree.usage_of(node)
     return StepResult(
         status=status_of(tree, node),
         type=node.step.type,
@@ -387,7 +383,6 @@ def step_document(tree: RunTree, node: Node) -> StepResult:
 
 def inspect_step_document(tree: RunTree, node: Node) -> InspectStepDocument:
     """Return the document of a step with its prompt, its read and write sets, and its changes."""
-    address = (node.run.id, node.path)
     return InspectStepDocument(
         **structs.asdict(step_document(tree, node)),
         run_id=node.run.id,
@@ -395,7 +390,7 @@ def inspect_step_document(tree: RunTree, node: Node) -> InspectStepDocument:
         item=item_around(tree, node),
         holds=[one.path for one in node.children] if isinstance(node, Composite) else [],
         role=node.step.traits.role,
-        task=tree.memory.tasks.get(address, ""),
+        task=tree.memory.tasks.get((node.run.id, node.path), ""),
         session_id=session_of(node) if node.attempt and is_agent(node) else None,
         read_set=list(node.read_set),
         write_set=may_write(node.step, node.write_set),
@@ -471,19 +466,20 @@ def run_error(tree: RunTree, run: Run) -> Failure | None:
         held = tree.memory.held_by
         if held is not None:
             return structs.replace(held, message=f"the run is paused: {held.message}")
-        return Failure("budget" if tree.state.pausing == "budget" else "cancelled", "run.paused", _held(tree))
+        if tree.state.pausing != "budget":
+            return Failure("cancelled", "run.paused", f"the run is paused ({tree.state.pausing})")
+        limits = {limit for _, _, limit in tree.state.starved}
+        limits |= {"max_steps"} if tree.state.oversize else set()
+        why = f"{', '.join(sorted(limits)) or 'budget'} reached"
+        if "budget" in limits and tree.state.ledger.unknowable:
+            why = "what it spent has no known price, so a budget in dollars cannot be kept"
+        return Failure("budget", "run.paused", f"the run is paused: {why}")
     return run.error
 
 
-def _held(tree: RunTree) -> str:
-    if tree.state.pausing != "budget":
-        return f"the run is paused ({tree.state.pausing})"
-    limits = sorted(
-        {limit for _, _, limit in tree.state.starved} | ({"max_steps"} if tree.state.oversize else set())
-    )
-    if "budget" in limits and tree.state.ledger.unknowable:
-        return "the run is paused: what it spent has no known price, so a budget in dollars cannot be kept"
-    return f"the run is paused: {', '.join(limits) or 'budget'} reached"
+def _run_failure(tree: RunTree, run: Run) -> FailureDocument | None:
+    error = run_error(tree, run)
+    return failure_document(error, run.nodes.get(error.step) if error is not None else None)
 
 
 class PublishedFile(Struct, frozen=True, kw_only=True):
@@ -517,9 +513,8 @@ def artifacts_of(tree: RunTree, run: Run) -> Iterator[PublishedFile]:
 
 def artifacts_below(tree: RunTree, run: Run) -> Iterator[PublishedFile]:
     """Yield the published files of a run and the runs below it."""
-    yield from artifacts_of(tree, run)
-    for child in run.children:
-        yield from artifacts_below(tree, child)
+    for one in runs_below(run):
+        yield from artifacts_of(tree, one)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -527,7 +522,7 @@ def artifacts_below(tree: RunTree, run: Run) -> Iterator[PublishedFile]:
 
 
 class SpendCap(Struct, frozen=True):
-    """What the whole tree may spend; null where nobody set a limit."""
+    """What the whole tree may spend; null without a limit."""
 
     usd: float | None
     tokens: int | None
@@ -562,36 +557,24 @@ class RunHeadDocument(RunRow, frozen=True, kw_only=True):
 
 def run_head(tree: RunTree, run: Run, *, reach: int | None = None) -> RunHeadDocument:
     """Return the head of a run from its folded tree."""
-    row: dict[str, Any] = structs.asdict(run_row(tree.head(run), stopped_at=stopped_at(tree)))
+    row = structs.replace(run_row(tree.head(run), stopped_at=stopped_at(tree)), error=_run_failure(tree, run))
     ledger = tree.state.ledger
     usd = None if ledger.max_micro_usd is None else ledger.max_micro_usd / 1_000_000
-    error = run_error(tree, run)
-    row["error"] = _failure(error, run.nodes.get(error.step) if error is not None else None)
+    above, inner = [], run
+    while inner.parent is not None and inner.call is not None:
+        above.append(Breadcrumb(inner.parent.id, inner.parent.plan.name, inner.call.path))
+        inner = inner.parent
+    leaves = (node for one in runs_below(run) for node in one.nodes.values() if node.kind == LEAF)
     return RunHeadDocument(
-        **row,
+        **structs.asdict(row),
         description=run.plan.description,
         seq=tree.tree_seq,
         reach=tree.tree_seq if reach is None else reach,
         at=tree.state.now,
-        counts=dict(_counts(tree, run)),
+        counts=dict(Counter(status_of(tree, node) for node in leaves)),
         cap=SpendCap(usd, ledger.max_tokens),
-        breadcrumbs=_above(run),
+        breadcrumbs=above[::-1],
         pausing=tree.state.pausing,
         waits=wait_documents(tree.state),
         growing=run.growing,
     )
-
-
-def _counts(tree: RunTree, run: Run) -> Counter[str]:
-    found = Counter(status_of(tree, node) for node in run.nodes.values() if node.kind == LEAF)
-    for child in run.children:
-        found += _counts(tree, child)
-    return found
-
-
-def _above(run: Run) -> list[Breadcrumb]:
-    found: list[Breadcrumb] = []
-    while run.parent is not None and run.call is not None:
-        found.append(Breadcrumb(run.parent.id, run.parent.plan.name, run.call.path))
-        run = run.parent
-    return found[::-1]

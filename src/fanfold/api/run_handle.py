@@ -11,18 +11,22 @@ from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
-from fanfold.api.approvals import AnswerResult, open_approvals, pending_question
+from msgspec import Struct
+
+from fanfold.api.approvals import AnswerResult, open_approvals, pending_question, shown
 from fanfold.api.history import until
-from fanfold.api.ownership import Background, OwnedRun, go_on_detached, own
-from fanfold.api.project import Project
+from fanfold.api.ownership import OwnedRun, go_on_detached, own
+from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.transcripts import Transcript, transcript_of
 from fanfold.engine.driver import OnProgress
 from fanfold.engine.requests import (
     AnswerRequest,
     CancelRequest,
+    MessageRequest,
     PauseRequest,
     RunRequest,
     check_answer,
+    check_message,
     check_recorded,
     this_person,
     to_row,
@@ -100,17 +104,13 @@ def _declared(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, 
 
 
 def _require(name: str, value: object, declared: Any) -> None:
-    kinds = _alternatives(declared)
+    kinds = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     if all(_is(value, kind) is False for kind in kinds):
         wanted = " or ".join(_word(kind) for kind in kinds)
         message = f"{name} cannot be {shorten(repr(value), 80)}: it is {wanted}"
         known = getattr(value, "id", None) or getattr(value, "run_id", None)
         hint = f'say which by its id: "{known}"' if str in kinds and isinstance(known, str) else ""
         raise AuthorError("usage.bad_value", message, hint=hint, details={"option": name})
-
-
-def _alternatives(declared: Any) -> tuple[Any, ...]:
-    return get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
 
 
 def _is(value: object, kind: Any) -> bool | None:
@@ -185,12 +185,12 @@ class RunHandle:
         for follower in self._followers:
             follower.hear(written)
 
-    def when_at_rest(self, tell: Callable[[RunHandle], object]) -> None:
-        """Call `tell` when driving the run stopped without an error."""
+    def when_at_rest(self, callback: Callable[[RunHandle], object]) -> None:
+        """Call `callback` when driving the run stopped without an error."""
 
         def over(work: asyncio.Task[None]) -> None:
             if not work.cancelled() and work.exception() is None:
-                tell(self)
+                callback(self)
 
         self._work.add_done_callback(over)
 
@@ -247,8 +247,6 @@ class RunHandle:
         `after` is the `tree_seq` of the last known event: `run.events(last.tree_seq)` continues after the
         answer was given.
         """
-        from fanfold.api.approvals import shown
-
         async for written in self.follow(after, until_asked=True):
             for envelope in shown(self._owned.project.store, written):
                 yield envelope
@@ -257,11 +255,16 @@ class RunHandle:
         return f"<run {self.id} of {self.tree.root.plan.name}, {self.status}>"
 
     async def wait(self) -> RunTree:
-        """Wait until the run finished, paused, or waits only for people; return the tree.
+        """Wait until this process stops driving the run; return the tree.
 
-        A caller that stops waiting (`asyncio.wait_for`) does not affect the run.
+        The run finished, paused, or waits only for people. A caller that stops waiting (`asyncio.wait_for`)
+        does not affect it.
         """
-        await self._over()
+        self.check_loop()
+        try:
+            await asyncio.shield(self._work)
+        finally:
+            self._heard = self._work.done()
         return self.tree
 
     @overload
@@ -319,14 +322,12 @@ class RunHandle:
         await self._answer(step, "reject", comment)
 
     async def _answer(self, step: str, decision: str, comment: str | None, edited: JSON = None) -> None:
-
         await self._has_begun()
         await answer(self._owned.project, self.id, step, decision, comment, edited, by=API)
 
     @checked
     async def answer(self, step: str, answer: JSON) -> None:
         """Answer the question of an `ask` step: with text, or with data that fits its schema."""
-
         await self._has_begun()
         await reply(self._owned.project, self.id, step, as_answer(answer), by=API)
 
@@ -339,14 +340,10 @@ class RunHandle:
 
     def check(self, request: AnswerRequest) -> None:
         """Check whether an answer would be accepted now; raises `AuthorError` if not."""
-        from fanfold.engine.requests import check_answer
-
         check_answer(self.tree, request)
 
     def post(self, request: AnswerRequest) -> None:
         """Answer without waiting. An answer to a closed question changes nothing."""
-        from fanfold.engine.requests import to_row
-
         self._owned.project.store.request(to_row(self.id, self.id, request, wall_clock_ms()))
         self._host.look_for_requests()
 
@@ -355,7 +352,7 @@ class RunHandle:
             return
         if self.status in RUN_TERMINAL:
             raise AuthorError("run.ended", f"run {self.id} is {self.status} already")
-        message = f"run {self.id} is {self.status} and nobody drives it here"
+        message = f"run {self.id} is {self.status} and this process does not drive it"
         hint = f'take it over first: ff.resume("{self.id}") of its project'
         raise AuthorError("run.not_driven", message, hint=hint)
 
@@ -384,12 +381,12 @@ class RunHandle:
         self._check_driven()
         self.check_loop()
         self._host.cancel()
-        await self._over()
+        await self.wait()
 
     async def pause(self) -> None:
         self.check_loop()
         self._host.pause()
-        await self._over()
+        await self.wait()
 
     async def leave(self) -> None:
         """Pause and release the run, and wait until that is done.
@@ -416,22 +413,14 @@ class RunHandle:
         """Whether the event loop that drives the run was closed before the run stopped."""
         return self._loop.is_closed() and not self._work.done()
 
-    def tell_unheard(self) -> None:
+    def log_unread_failure(self) -> None:
         """Report the error that stopped the run to the event loop, unless a caller received it."""
         if self._heard or not self._work.done() or self._work.cancelled():
             return
         error = self._work.exception()
         if isinstance(error, Exception):  # the sender of an interrupt knows about it
-            message = f"run {self.id} could not go on, and nobody waited for it"
+            message = f"run {self.id} could not continue, and no caller waited for it"
             self._loop.call_exception_handler({"message": message, "exception": error})
-
-    async def _over(self) -> None:
-        """Wait until this process stops driving the run. A caller that stops waiting stops nothing else."""
-        self.check_loop()
-        try:
-            await asyncio.shield(self._work)
-        finally:
-            self._heard = self._work.done()
 
 
 class _Follower:
@@ -527,6 +516,30 @@ async def reply(
     return AnswerResult(head.run_id, step, text, detached)
 
 
+class MessageResult(Struct, frozen=True):
+    """A message that is in the log; the agent of the step reads it before its next turn."""
+
+    run_id: str
+    step: str
+    detached: bool
+
+
+async def send_message(project: Project, run: str, step: str, text: str, *, by: str = "") -> MessageResult:
+    """Send a message to the agent of a running step, and wait until the message is in the log."""
+    head = project.resolve(run)
+    tree = project.view(head.root_run_id)
+    path = tree.state.runs[head.run_id].tree_path(step)
+    given = MessageRequest(path, text, by or this_person())
+    node = check_message(tree, given)
+    address = (node.run.id, node.path)
+    known = len(tree.memory.texts.get(address, ()))
+    _, background = await ask_owner(project, head, given)
+    after = project.view(head.root_run_id)
+    if len(after.memory.texts.get(address, ())) <= known:
+        raise AuthorError("message.not_running", f"{path} ended before it could read the message")
+    return MessageResult(head.run_id, step, background is not None)
+
+
 def as_answer(given: JSON) -> str:
     """Return the answer of a program as the text that a person would have written."""
     try:
@@ -563,7 +576,7 @@ def _only_open(tree: RunTree, head: RunHead) -> str:
     raise AuthorError("approval.which", message, hint=hint, details={"waiting": waiting})
 
 
-async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tuple[int, Background | None]:
+async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tuple[int, ContinuedRun | None]:
     """Have the owner act on a request; return its number and the process that was started for it.
 
     If the run has no owner, a background process continues the run and acts on the request.
@@ -573,9 +586,9 @@ async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tup
     return number, await _have_taken(project, head.root_run_id, number)
 
 
-async def _have_taken(project: Project, root: str, number: int) -> Background | None:
+async def _have_taken(project: Project, root: str, number: int) -> ContinuedRun | None:
     """Wait until a request was acted on; return the process that was started if the run had no owner."""
-    background: Background | None = None
+    background: ContinuedRun | None = None
     taken = await until_taken(project, root, number)
     if taken is False:
         background = go_on_detached(project, root)
@@ -593,7 +606,7 @@ def leave(project: Project, head: RunHead, request: RunRequest) -> int:
 
 
 async def until_taken(
-    project: Project, root: str, number: int, starting: Background | None = None
+    project: Project, root: str, number: int, starting: ContinuedRun | None = None
 ) -> bool | None:
     """Whether the owner acted on a request: False if there is no owner, None after a time-out.
 
@@ -634,8 +647,12 @@ async def _ask_and_wait(
 
 
 async def _carry_out(project: Project, head: RunHead, number: int) -> None:
-    """Own the run just long enough to act on the request."""
+    """Own the run just long enough to act on the request, or have a worker do so."""
     root = head.root_run_id
+    if project.continuation.by_workers:
+        project.continuation.continue_run(project, root, None, keep_waits=True)
+        await until(project, root, lambda: project.has_owner(root) or None, PATIENCE_S)
+        return
     if head.parent_run_id is not None:
         # The request is for a part of the run; the rest does not continue in this process. If the run waits
         # for people, the steps after that part continue as after an answer. Any other run is paused.
@@ -655,7 +672,7 @@ async def _carry_out(project: Project, head: RunHead, number: int) -> None:
 
 def _stuck(project: Project, root: str) -> WorldError:
     owner = project.store.owner(root)
-    who = f"process {owner[0].pid}" if owner is not None else "its process"
+    who = owner[0].place if owner is not None else "its process"
     return WorldError(
         "run.busy",
         f"{who} has not acted on the request within {PATIENCE_S:g} s",

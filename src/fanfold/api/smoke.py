@@ -19,11 +19,11 @@ from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.api.approvals import ErrorBody, error_body, shown
-from fanfold.api.doctor import SmokeCheck, SmokeReport
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.run_documents import RunDocument, exit_status, run_document
+from fanfold.api.run_options import Options
 from fanfold.api.start import create
+from fanfold.api.system import SmokeCheck, SmokeReport
 from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
 from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
 from fanfold.kernel.events import Envelope
@@ -113,17 +113,7 @@ def dependency_summaries(ran: SmokeRun) -> SmokeCheck:
 
 def lifecycle(ran: SmokeRun) -> SmokeCheck:
     """Check that the lifecycle of every session is in the log with all of its fields."""
-    fields = (
-        "parent_id",
-        "subagent_id",
-        "session_id",
-        "role",
-        "task",
-        "depth",
-        "status",
-        "workspace",
-        "summary",
-    )
+    fields = "parent_id subagent_id session_id role task depth status workspace summary".split()
     lives: dict[str, list[str]] = {}
     complete = True
     for data in agent_events(ran):
@@ -135,8 +125,8 @@ def lifecycle(ran: SmokeRun) -> SmokeCheck:
 
 def order_of(ran: SmokeRun) -> list[str]:
     """Return when agents started and finished, in the order of the log."""
-    told = [data for data in agent_events(ran) if data["status"] in ("started", "finished")]
-    return [f"{data['step']} {data['status']}" for data in told]
+    events = [data for data in agent_events(ran) if data["status"] in ("started", "finished")]
+    return [f"{data['step']} {data['status']}" for data in events]
 
 
 def agent_events(ran: SmokeRun) -> list[dict[str, Any]]:
@@ -186,7 +176,7 @@ def run_smoke(project: Project, recipe: str, options: Options) -> tuple[SmokeRun
     plan = compile_recipe(recipe.encode(), "smoke.yaml", project.around).plan
     assert plan is not None, "the recipes of smoke are checked by the tests"
     owned = create(project, plan, {}, options)
-    asyncio.run(owned.host().start())
+    asyncio.run(owned.host(observed=False).start())
     owned.done()
     tree = owned.tree
     events = list(shown(project.store, project.store.tree(tree.root.id)))
@@ -277,26 +267,26 @@ def micro_parallel(left: ScenarioRun) -> ScenarioEvidence:
     ran = left.ran
     most = live_at_once(ran)
     missing = [] if most == 2 else ["the readers were not live at one moment"]
-    missing += [f"{step} gave no answer" for step in ("left", "right") if not _said(ran, step)]
-    answers = {step: _said(ran, step)[:MAX_SHOWN_CHARS] for step in ("left", "right")}
+    missing += [f"{step} gave no answer" for step in ("left", "right") if not _reply_of(ran, step)]
+    answers = {step: _reply_of(ran, step)[:MAX_SHOWN_CHARS] for step in ("left", "right")}
     return ScenarioEvidence({"live_at_once": most, "answers": answers}, missing)
 
 
 def dependency(left: ScenarioRun) -> ScenarioEvidence:
     """Check that the second agent started after the first had ended, and got its reply."""
     ran = left.ran
-    order, said, prompt = order_of(ran), _said(ran, "first"), ran.prompt("second")
+    order, reply, prompt = order_of(ran), _reply_of(ran, "first"), ran.prompt("second")
     # A failed first attempt is started again: that is no violation of the order.
     one_by_one = [moment for moment, _ in groupby(order)] == ONE_BY_ONE
     missing = [] if one_by_one else ["the second agent did not begin after the first had ended"]
-    if not said:
+    if not reply:
         missing.append("first gave no answer")
-    elif said[:MAX_SHOWN_CHARS] not in prompt:  # a long reply is shortened before it is passed on
-        missing.append("the second agent was not told what the first had said")
-    if not _said(ran, "second"):
+    elif reply[:MAX_SHOWN_CHARS] not in prompt:  # a long reply is shortened before it is passed on
+        missing.append("the second agent did not get the reply of the first")
+    if not _reply_of(ran, "second"):
         missing.append("second gave no answer")
     return ScenarioEvidence(
-        {"order": order, "first_said": said[:MAX_SHOWN_CHARS], "second_was_asked": prompt}, missing
+        {"order": order, "first_said": reply[:MAX_SHOWN_CHARS], "second_was_asked": prompt}, missing
     )
 
 
@@ -316,8 +306,8 @@ def writer_controlled(left: ScenarioRun) -> ScenarioEvidence:
     missing = [] if one_by_one else ["the writers did not work one after the other"]
     if places != {"first": "isolated", "second": "isolated"}:
         missing.append("the writers did not work isolated")
-    said = _said(ran, "second")
-    if ("keep", ANSWER) not in merged or not said or left.files.get(ANSWER, "").strip() != said:
+    reply = _reply_of(ran, "second")
+    if ("keep", ANSWER) not in merged or not reply or left.files.get(ANSWER, "").strip() != reply:
         missing.append(f"the command did not write the agent's answer to {ANSWER}")
     if not left.offers_tools:
         missing.append("no agent wrote anything: the model is offered no tools")
@@ -333,7 +323,7 @@ def writer_controlled(left: ScenarioRun) -> ScenarioEvidence:
     return ScenarioEvidence({**evidence, "tools": calls}, missing)
 
 
-def _said(ran: SmokeRun, step: str) -> str:
+def _reply_of(ran: SmokeRun, step: str) -> str:
     output = ran.outputs.get(step)
     return output.strip() if isinstance(output, str) else ""
 
@@ -429,19 +419,20 @@ def run_scenario(
     trouble = None if ok else _trouble(name, document, shown.missing, status)
     if trouble is not None:
         evidence |= {"error": trouble.error, "what_to_do": trouble.error.hint}
-    file = _keep(folder, name, {"scenario": name, "ok": ok, "evidence": evidence, "result": document})
-    return SmokeCheck(name, ok, {**evidence, "evidence": str(file)}), trouble
+    kept = {"scenario": name, "ok": ok, "evidence": evidence, "result": document}
+    path = f".fanfold/smoke/{name}-{wall_clock_ms()}.json"
+    write_beneath(folder, path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+    return SmokeCheck(name, ok, {**evidence, "evidence": str(folder / path)}), trouble
 
 
 def _left(ran: SmokeRun, tree: RunTree, folder: Path, own: str) -> ScenarioRun:
     """Collect the data that is checked, with the folder named as in the recipe."""
     from fanfold.agents.local.weights import PROVIDER, SMOLLM2
-    from fanfold.language.leaf_steps import AgentBody
-    from fanfold.language.step_grammar import find_body
+    from fanfold.language.leaf_steps import AgentBody, find_body
 
     frozen = tree.frozen()
     bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
-    models = {frozen.model_of(said) or frozen.default_model for said in bodies if said is not None}
+    models = {frozen.model_of(body) or frozen.default_model for body in bodies if body is not None}
     rows = tree.memory.changes.get(tree.root.id, [])
     changes = [structs.replace(row, path=row.path.replace(own, FOLDER)) for row in rows]
     files = {
@@ -467,9 +458,3 @@ def _trouble(name: str, document: RunDocument, missing: list[str], status: int) 
     hint = error.hint or ADVICE.get(error.kind, WEAK)
     details["class"] = error.kind
     return ScenarioFailure(ErrorBody(error.code, error.message, hint, details), status or EXIT_FAILED)
-
-
-def _keep(folder: Path, name: str, document: dict[str, Any]) -> Path:
-    path = f".fanfold/smoke/{name}-{wall_clock_ms()}.json"
-    write_beneath(folder, path, msgspec.json.format(msgspec.json.encode(document), indent=1))
-    return folder / path

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, structs
 
-from fanfold.api.limits import micro_usd
+from fanfold.api.run_options import RunOptions, micro_usd
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import as_text
 
@@ -33,15 +33,6 @@ SpelledAction: TypeAlias = Literal[
 _OF_STEPS = frozenset({"approve", "reject", "answer", "apply", "transcript"})
 _SLOTS = 8
 """An example number for `whatif`, which the reader can change."""
-_FLAGS = (
-    "model",
-    "agent_backend",
-    "max_concurrency",
-    "max_agents",
-    "budget_usd",
-    "budget_tokens",
-    "permission",
-)
 _TOOL_WORDS = frozenset({"budget_usd", "budget_tokens"})
 """The flags that a model may set for a run that it starts."""
 
@@ -71,98 +62,105 @@ class RunWords(Struct, frozen=True, kw_only=True):
     yes: bool = False
 
 
-def spell_start(said: StartWords) -> Spellings:
+def spell_start(values: StartWords) -> Spellings:
     """Return how to start a run from other surfaces."""
-    body: dict[str, JSON] = {"recipe": said.recipe}
+    body: dict[str, JSON] = {"recipe": values.recipe}
     for name in ("inputs", "options", "script", "yes"):
-        if value := getattr(said, name):
+        if value := getattr(values, name):
             body[name] = value
     return Spellings(
-        _start_command(said), _curl("POST", "/api/runs", body), _start_python(said), _start_tool(said)
+        _start_command(values), _curl("POST", "/api/runs", body), _start_python(values), _start_tool(values)
     )
 
 
-def spell(action: SpelledAction, said: RunWords) -> Spellings:
+def spell(action: SpelledAction, values: RunWords) -> Spellings:
     """Return how to perform an action on a run from other surfaces."""
-    if action in _OF_STEPS and said.step is None:
-        said = structs.replace(said, step="STEP")
-    return Spellings(_cli(action, said), _http(action, said), _python(action, said), _mcp(action, said))
+    if action in _OF_STEPS and values.step is None:
+        values = structs.replace(values, step="STEP")
+    mcp = None
+    if action == "inspect":
+        step = {"step": values.step} if values.step else {}
+        mcp = _call("workflow_status", {"run": values.run, **step})
+    return Spellings(_cli(action, values), _http(action, values), _python(action, values), mcp)
 
 
-def _start_command(said: StartWords) -> str:
-    words, before = ["fanfold", "run", said.recipe], ""
-    for name, value in said.inputs.items():
+def _start_command(values: StartWords) -> str:
+    words, before = ["fanfold", "run", values.recipe], ""
+    for name, value in values.inputs.items():
         words += ["-i", f"{name}={as_text(value)}"]
-    for name in _FLAGS:
-        if name in said.options:
-            words += ["--" + name.replace("_", "-"), as_text(said.options[name])]
-    if said.script is not None:
-        before = f"printf '%s\\n' {shlex.quote(json.dumps(said.script))} > script.json\n"
+    for name in RunOptions.__struct_fields__:
+        if name in values.options:
+            words += ["--" + name.replace("_", "-"), as_text(values.options[name])]
+    if values.script is not None:
+        before = f"printf '%s\\n' {shlex.quote(json.dumps(values.script))} > script.json\n"
         words += ["--script", "script.json"]
-    return before + shlex.join([*words, *(["--yes"] if said.yes else [])])
+    return before + shlex.join([*words, *(["--yes"] if values.yes else [])])
 
 
-def _start_python(said: StartWords) -> str:
-    options = dict(said.options)
+def _start_python(values: StartWords) -> str:
+    options = dict(values.options)
     if "agent_backend" in options:
         options["backend"] = options.pop("agent_backend")
     if "budget_usd" in options:
         options["budget_micro_usd"] = micro_usd(options.pop("budget_usd"))
-    if said.script is not None:
-        options["script"] = json.dumps(said.script)
-    if said.yes:
+    if values.script is not None:
+        options["script"] = json.dumps(values.script)
+    if values.yes:
         options["permission"] = "auto"  # no person is asked here, so agents may do all, as with --yes
-    given = [repr(said.recipe)]
-    if said.inputs:
-        given.append(f"inputs={said.inputs!r}")
+    given = [repr(values.recipe)]
+    if values.inputs:
+        given.append(f"inputs={values.inputs!r}")
     if options:
         named = ", ".join(f"{name}={value!r}" for name, value in options.items())
         given.append(f"options=fanfold.Options({named})")
     return _program(f"result = ff.run({', '.join(given)})")
 
 
-def _start_tool(said: StartWords) -> str | None:
-    if said.script is not None or not _TOOL_WORDS.issuperset(said.options):
+def _start_tool(values: StartWords) -> str | None:
+    if values.script is not None or not _TOOL_WORDS.issuperset(values.options):
         return None
-    arguments = {"name": said.recipe, **({"inputs": said.inputs} if said.inputs else {}), **said.options}
-    return _call("run_workflow", arguments)
+    inputs = {"inputs": values.inputs} if values.inputs else {}
+    return _call("run_workflow", {"name": values.recipe, **inputs, **values.options})
 
 
-def _cli(action: str, said: RunWords) -> str:
-    words = ["fanfold", action, said.run]
-    if said.step is not None:
-        words += ["--from", said.step] if action == "fork" else [said.step]
-    if action == "approve" and said.choice:
-        words += ["--choice", said.choice]
-    if action in ("approve", "reject") and said.comment:
-        words += ["--comment", said.comment]
+def _cli(action: str, values: RunWords) -> str:
+    words = ["fanfold", action, values.run]
+    if values.step is not None:
+        words += ["--from", values.step] if action == "fork" else [values.step]
+    if action == "approve" and values.choice:
+        words += ["--choice", values.choice]
+    if action in ("approve", "reject") and values.comment:
+        words += ["--comment", values.comment]
     if action == "whatif":
         words += ["--max-concurrency", str(_SLOTS)]
     if action == "answer":
-        text = said.text or "TEXT"
+        text = values.text or "TEXT"
         words += ["--", text] if text.startswith("-") else [text]
-    return shlex.join([*words, *(["--yes"] if said.yes else [])])
+    return shlex.join([*words, *(["--yes"] if values.yes else [])])
 
 
-def _http(action: str, said: RunWords) -> str:
-    base = f"/api/runs/{quote(said.run, safe='')}"
-    place = "" if said.step is None else f"/{quote(said.step, safe='')}"
-    yes: dict[str, JSON] = {"yes": True} if said.yes else {}
+def _http(action: str, values: RunWords) -> str:
+    base = f"/api/runs/{quote(values.run, safe='')}"
+    place = "" if values.step is None else f"/{quote(values.step, safe='')}"
+    yes: dict[str, JSON] = {"yes": True} if values.yes else {}
     if action in ("approve", "reject"):
-        body: dict[str, JSON] = {"decision": action, "seen": said.seen or "SEEN, as GET /api/approvals says"}
-        if action == "approve" and said.choice:
-            body["choice"] = said.choice
-        if said.comment:
-            body["comment"] = said.comment
+        body: dict[str, JSON] = {
+            "decision": action,
+            "seen": values.seen or "SEEN, as GET /api/approvals says",
+        }
+        if action == "approve" and values.choice:
+            body["choice"] = values.choice
+        if values.comment:
+            body["comment"] = values.comment
         return _curl("POST", f"{base}/approvals{place}", body)
     if action == "answer":
-        return _curl("POST", f"{base}/answers{place}", {"text": said.text or "TEXT"})
+        return _curl("POST", f"{base}/answers{place}", {"text": values.text or "TEXT"})
     if action == "apply":
         return _curl("POST", f"{base}/steps{place}/apply", {})
     if action == "fork":
-        return _curl("POST", f"{base}/fork", {"from": said.step or "STEP", **yes})
+        return _curl("POST", f"{base}/fork", {"from": values.step or "STEP", **yes})
     if action == "undo":
-        return _curl("POST", f"{base}/undo", {} if said.step is None else {"step": said.step})
+        return _curl("POST", f"{base}/undo", {} if values.step is None else {"step": values.step})
     if action in ("pause", "cancel", "resume", "retry"):
         return _curl("POST", f"{base}/{action}", yes)
     paths = {
@@ -172,7 +170,7 @@ def _http(action: str, said: RunWords) -> str:
         "diff": f"{base}/diff" + (f"?step={place[1:]}" if place else ""),
         "watch": f"{base}/stream",
         "export": f"{base}/export",
-        "whatif": f"/api/whatif/{quote(said.run, safe='')}?max_concurrency={_SLOTS}",
+        "whatif": f"/api/whatif/{quote(values.run, safe='')}?max_concurrency={_SLOTS}",
     }
     return _curl("GET", paths[action])
 
@@ -185,23 +183,23 @@ def _curl(method: str, path: str, body: dict[str, JSON] | None = None) -> str:
     return " ".join(words) + f' "${{URL%/}}{path}"'
 
 
-def _python(action: str, said: RunWords) -> str | None:
-    named = {"choice": said.choice if action == "approve" else None, "comment": said.comment}
+def _python(action: str, values: RunWords) -> str | None:
+    named = {"choice": values.choice if action == "approve" else None, "comment": values.comment}
     more = "".join(f", {name}={value!r}" for name, value in named.items() if value)
-    at = repr(said.run) + ("" if said.step is None else f", {said.step!r}")
-    yes = ", yes=True" if said.yes else ""
+    at = repr(values.run) + ("" if values.step is None else f", {values.step!r}")
+    yes = ", yes=True" if values.yes else ""
     calls = {
-        "pause": f"ff.pause({said.run!r})",
-        "cancel": f"ff.cancel({said.run!r})",
-        "resume": f"result = ff.resume({said.run!r}).result()",
-        "retry": f"result = ff.retry({said.run!r}{yes}).result()",
+        "pause": f"ff.pause({values.run!r})",
+        "cancel": f"ff.cancel({values.run!r})",
+        "resume": f"result = ff.resume({values.run!r}).result()",
+        "retry": f"result = ff.retry({values.run!r}{yes}).result()",
         "fork": f"result = ff.fork({at}{yes}).result()",
         "undo": f"ff.undo({at})",
         "approve": f"ff.approve({at}{more})",
         "reject": f"ff.reject({at}{more})",
-        "answer": f"ff.answer({at}, {said.text or 'TEXT'!r})",
+        "answer": f"ff.answer({at}, {values.text or 'TEXT'!r})",
         "apply": f"ff.apply({at})",
-        "inspect": f"print(ff.inspect{'_step' if said.step else ''}({at}))",
+        "inspect": f"print(ff.inspect{'_step' if values.step else ''}({at}))",
         "explain": f"print(ff.explain({at}))",
         "transcript": f"print(ff.transcript({at}))",
         "diff": f"print(ff.diff({at}))",
@@ -212,12 +210,6 @@ def _python(action: str, said: RunWords) -> str | None:
 def _program(line: str) -> str:
     """Return a program that works in a script and in a notebook."""
     return f'import fanfold\n\nwith fanfold.open_sync(".") as ff:\n    {line}\n'
-
-
-def _mcp(action: str, said: RunWords) -> str | None:
-    if action == "inspect":
-        return _call("workflow_status", {"run": said.run, **({"step": said.step} if said.step else {})})
-    return None
 
 
 def _call(tool: str, arguments: dict[str, JSON]) -> str:

@@ -6,51 +6,45 @@ cost if that is high (see `permission`). If no person can answer, permission is 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from fanfold.agents.backend_registry import MODEL, SCRIPTED
+from fanfold.agents.backend_registry import MODEL, SCRIPTED, BackendRegistry
 from fanfold.agents.instructions import ProjectInstructions, read_instructions
+from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
 from fanfold.agents.role import Role
-from fanfold.api.ownership import OwnedRun, check_enabled, performer_of, performers_of, supervise
-from fanfold.api.permission import (
-    Options,
-    Prompter,
-    RunConsent,
-    asked_about,
-    capped_limits,
-    consent_of,
-    foresee_spending,
-    is_settled,
-    permit,
-    settings_of,
-)
+from fanfold.api.ownership import OwnedRun, RunParts, check_enabled, performer_of, performers_of, supervise
+from fanfold.api.permission import Prompter, RunConsent, Spending, asked_about, consent_of, is_settled, permit
 from fanfold.api.project import Project
 from fanfold.api.recipes import CheckedRecipe, role_warnings
-from fanfold.engine.config import Config
+from fanfold.api.run_options import Options, capped_limits, settings_of
+from fanfold.engine.config import Choice, Config, choose_model, user_home
 from fanfold.engine.dry_run import dry_run
+from fanfold.engine.estimates import ModelUse, models_of
 from fanfold.engine.forecast_documents import DryRun, ForeseenPrompt
-from fanfold.engine.run_tree import Reuse, RunTree, nothing_to_reuse, wall_clock_ms
-from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
-from fanfold.kernel.events import Event, Evidence, Failure, RunCreated, RunForked, Settings
+from fanfold.engine.run_tree import Reuse, RunTree, nothing_to_reuse
+from fanfold.errors import EXIT_BUDGET, EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
+from fanfold.kernel.events import Estimate, Event, Evidence, RunCreated, RunForked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.kernel.state import Node
 from fanfold.kernel.waits import DEFAULT_OUTAGE_MS
 from fanfold.language.inputs import bind_inputs
 from fanfold.language.json_text import strict
 from fanfold.language.keys import COMMAND, FUNCTION
-from fanfold.language.step_grammar import read_body
+from fanfold.language.leaf_steps import AgentBody, find_body, read_body
 from fanfold.steps import command
-from fanfold.steps.ids import new_run_id
+from fanfold.steps.ids import new_run_id, read_traceparent
 from fanfold.steps.programs import Programs
+from fanfold.steps.records import ArtifactsPublished
 from fanfold.steps.run_config import (
     RunConfig,
     Sources,
-    TakenUp,
     all_steps_below,
     freeze_roles,
     read_sources,
@@ -59,77 +53,71 @@ from fanfold.steps.run_config import (
 )
 from fanfold.steps.table import type_of
 from fanfold.store.journal import Journal
-from fanfold.store.protocol import StoreFault
+from fanfold.store.protocol import Store, StoreFault
 from fanfold.workspace.artifacts import Artifact, carry_over
 
 if TYPE_CHECKING:
     from fanfold.agents.permissions import Ask
+    from fanfold.agents.role import Skill
+    from fanfold.agents.skills import SkillRoot
+    from fanfold.engine.estimates import Prices
 
 
-class Lineage(Struct, frozen=True, kw_only=True):
-    """The run that a fork comes from, the results it reuses, and the roles of its steps there."""
+class Lineage(Struct, frozen=True):
+    """What a fork takes over from its original run."""
 
-    run_id: str
-    kept: dict[str, str]
-    """Tree path to output blob of each reused step, and of each failed step that has an output."""
-    failures: dict[str, Failure] = {}
-    """Tree path to failure of each step whose failure was tolerated. The fork keeps these failures."""
-    roles: dict[str, Role]
-    default_model: str | None = None
-    default_fast_model: str | None = None
-    taken_up: dict[str, TakenUp] = {}
-    """Tree path to the conversation that a step continues."""
+    config: RunConfig
+    """The part of its configuration: `forked_from`, the roles and default models, and what is reused."""
     artifacts: dict[str, list[Artifact]] = {}
-    """The artifacts that the reused steps published."""
-    merges: dict[str, tuple[str, ...]] = {}
-    """Tree path to merge receipts of the reused steps. The fork delivers these merges, too."""
+    """The artifacts that the reused steps published, by tree path."""
 
 
 def create(
     project: Project,
     plan: Plan,
-    given: Mapping[str, JSON],
+    bound: Mapping[str, JSON],
     options: Options,
     *,
     fork: Lineage | None = None,
     ask: Ask | None = None,
+    run_id: str = "",
+    parts: RunParts = RunParts(),  # noqa: B008 - it is frozen
 ) -> OwnedRun:
-    """Record a new run that this process owns. `ask` asks a person about actions of agents."""
+    """Record a new run that this process owns. `bound` are all its inputs.
+
+    `ask` asks a person about actions of agents. `run_id` is a chosen id; a second run of that id is refused.
+    """
     check_enabled(project)
-    bound = bind_inputs(plan, given)
-    frozen, settings = freeze(project, plan, options, fork)
+    frozen, settings = freeze(project, plan, options, fork, starts_programs=parts.starts_programs)
     programs = Programs(project.isolation, unsafe=frozen.unsafe)
-    supervisor = supervise(project, frozen, programs, ask)
+    supervisor = supervise(project, frozen, programs, ask, parts.supervisor)
     for name in sorted(frozen.backends()):
         supervisor.backends.named(name)  # a back end that cannot be created is refused now
-    root = new_run_id()
+    root = run_id or new_run_id()
     lease = project.store.acquire(root)
+    if run_id and project.store.head(root) is not None:
+        project.store.release(lease)
+        raise AuthorError("run.exists", f"run {root} exists already")
     journal = Journal(project.store, root, lease)
-    performer = performer_of(project, frozen, programs, supervisor, journal)
+    performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
     try:
         tree = _record(project, journal, plan, bound, frozen, settings, performer.reuse)
+        source = frozen.forked_from or ""
         if fork is not None:
             # Named in the log, or `gc` would delete them together with the source run.
             texts = {one.text for files in fork.artifacts.values() for one in files if one.text}
-            kept = tuple(sorted({*fork.kept.values(), *texts}))
-            tree.report(root, tree.now_ms(), RunForked(f"from {fork.run_id}", kept))
-            _keep_artifacts(project, tree, fork)
-        tree.commit(requires="" if fork is None else fork.run_id)
+            kept = tuple(sorted({*frozen.reused.values(), *texts}))
+            tree.report(root, tree.now_ms(), RunForked(f"from {source}", kept))
+            for step, files in fork.artifacts.items():
+                carry_over(project.runs_folder, source, root, [one.path for one in files])
+                fact = ArtifactsPublished(step=step, files=tuple(files))
+                tree.report(root, tree.now_ms(), Evidence("workspace_event", fact))
+        tree.commit(requires=source)
     except BaseException:
         with suppress(StoreFault):
             project.store.release(lease)
         raise
     return OwnedRun(project, tree, performers_of(project, performer, journal, ask), lease)
-
-
-def _keep_artifacts(project: Project, tree: RunTree, fork: Lineage) -> None:
-    """Carry the artifacts of reused steps over to the new run."""
-    from fanfold.steps.records import ArtifactsPublished
-
-    for step, files in fork.artifacts.items():
-        carry_over(project.runs_folder, fork.run_id, tree.root.id, [one.path for one in files])
-        fact = ArtifactsPublished(step=step, files=tuple(files))
-        tree.report(tree.root.id, tree.now_ms(), Evidence("workspace_event", fact))
 
 
 def create_open(project: Project, root: str) -> None:
@@ -160,14 +148,8 @@ def _record(
     """Create the first event of a run and return its tree; nothing is durable yet."""
     blobs, fixed = journal.blobs, to_json(frozen)
     inputs, facts = blobs.put(dict(bound)), blobs.put(fixed)
-    data = RunCreated(
-        plan=plan,
-        settings=settings,
-        epoch=journal.epoch,
-        inputs=inputs,
-        frozen=facts,
-    )
-    first = Event(journal.root, wall_clock_ms(), data)
+    data = RunCreated(plan=plan, settings=settings, epoch=journal.epoch, inputs=inputs, frozen=facts)
+    first = Event(journal.root, project.store.now_ms(), data)
     tree = RunTree(project.store, first, journal, reuse, forked_from=frozen.forked_from)
     tree.begin(first)
     if blobs.get(facts) is fixed:  # otherwise the redactor removed a secret
@@ -181,21 +163,25 @@ def freeze(
     options: Options,
     fork: Lineage | None = None,
     own_roles: Mapping[str, Role] | None = None,
+    *,
+    starts_programs: bool = True,
 ) -> tuple[RunConfig, Settings]:
     """Return everything besides plan and inputs that a run fixes at its start; raises if it cannot work.
 
     `own_roles` take precedence over roles of the project with the same name.
     """
-    _check_text(options)
-    _check_sandbox(project, plan, options)
-    check_variables(project.config, plan)
-    before = {**(fork.roles if fork is not None else {}), **(own_roles or {})}
-    frozen = _freeze(project, plan, options, fork, before)
+    try:
+        strict(structs.asdict(options), "what was asked for")
+    except ValueError as error:
+        raise AuthorError("usage.bad_value", str(error)) from None
+    base = RunConfig() if fork is None else fork.config
+    frozen = _freeze(project, plan, options, base, {**base.roles, **(own_roles or {})})
+    if starts_programs:
+        check_confinement(project, plan, frozen)
+    frozen = _with_skills(project, plan, frozen)
     settings = settings_of(project.config, plan, options)
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, so this import is skipped
-        from fanfold.api.permission import check_backends, check_program_prices, prepare
-
         check_backends(frozen, project.backends)
         check_program_prices(plan, frozen, settings, project.backends)
         if MODEL in needed:
@@ -204,7 +190,7 @@ def freeze(
 
 
 def _freeze(
-    project: Project, plan: Plan, options: Options, fork: Lineage | None, before: Mapping[str, Role]
+    project: Project, plan: Plan, options: Options, base: RunConfig, before: Mapping[str, Role]
 ) -> RunConfig:
     scripted = options.script is not None
     if scripted and options.backend not in (None, SCRIPTED):
@@ -214,57 +200,62 @@ def _freeze(
     def find(name: str) -> Role | None:
         return before.get(name) or project.roles.find(name)
 
-    return RunConfig(
+    return structs.replace(
+        base,
         roles=with_stages(freeze_roles(plan, find), find),
         backend=options.backend or (SCRIPTED if scripted else MODEL),
         model=options.model,
-        default_model=fork.default_model if fork is not None else None,
-        default_fast_model=fork.default_fast_model if fork is not None else None,
         fast_model=project.config.text("workflows.model"),
         instructions=ProjectInstructions() if scripted else instructions_of(project),
         script=options.script,
         script_file=options.script_file,
-        sources=_sources(project, plan),
+        # The Python files as they are now: the run calls the code that was permitted.
+        sources=read_sources(project.folder, handlers) if (handlers := handlers_of(plan)) else Sources(),
         permission=options.permission,
+        traceparent=options.traceparent if read_traceparent(options.traceparent) else "",
         unsafe=options.unsafe_no_sandbox,
-        forked_from=fork.run_id if fork is not None else None,
-        reused=fork.kept if fork is not None else {},
-        reused_failures=fork.failures if fork is not None else {},
-        reused_merges=fork.merges if fork is not None else {},
-        taken_up=fork.taken_up if fork is not None else {},
     )
 
 
-def _sources(project: Project, plan: Plan) -> Sources:
-    """Read the Python files as they are now if the run calls functions: it calls the permitted code."""
+def _skills(plan: Plan, frozen: RunConfig) -> tuple[list[str], list[str]]:
+    """Return the names of the skills of a plan's steps, and of its roles."""
+    bodies = (find_body(AgentBody, step) for step in all_steps_below(plan) if step.traits.role is not None)
+    of_steps = [name for body in bodies if body is not None for name in body.skills]
+    return of_steps, [name for role in frozen.roles.values() for name in role.skills]
+
+
+def _skill_roots(project: Project) -> list[SkillRoot]:
+    from fanfold.agents.skills import skill_roots
+
+    return skill_roots(project.folder, user_home(os.environ), project.config.home)
+
+
+def _with_skills(project: Project, plan: Plan, frozen: RunConfig) -> RunConfig:
+    """Copy the skills that a run may use, as they are now; a script uses none."""
+    of_steps, of_roles = _skills(plan, frozen)
+    if frozen.script is not None or not (of_steps or of_roles):
+        return frozen
+    from fanfold.agents.skills import check_skills, take_skills
+
+    roots = _skill_roots(project)
+    check_skills(of_steps, of_roles, roots)
+    return structs.replace(frozen, skills=take_skills((*of_steps, *of_roles), roots, project.config.home))
+
+
+def handlers_of(plan: Plan) -> set[str]:
+    """Return the handlers of a plan's function steps."""
     calls = [step for step in all_steps_below(plan) if step.type == FUNCTION.name]
     if not calls:
-        return Sources()
-    from fanfold.language.leaf_steps import FunctionBody
+        return set()
+    from fanfold.steps.function import FunctionBody
 
-    return read_sources(project.folder, {read_body(FunctionBody, step).handler for step in calls})
+    return {read_body(FunctionBody, step).handler for step in calls}
 
 
 def instructions_of(project: Project) -> ProjectInstructions:
     """Return the project's instructions for agents, unless the user disabled them."""
     wanted = project.config.switch("agents.project_instructions")
     return read_instructions(str(project.folder)) if wanted else ProjectInstructions()
-
-
-def _check_text(options: Options) -> None:
-    """Refuse options that are not valid text: arguments from a shell may contain any bytes."""
-    try:
-        strict(structs.asdict(options), "what was asked for")
-    except ValueError as error:
-        raise AuthorError("usage.bad_value", str(error)) from None
-
-
-def _check_sandbox(project: Project, plan: Plan, options: Options) -> None:
-    """Refuse a run with programs that the sandbox cannot confine, before it starts."""
-    if any(type_of(step).starts_programs for step in all_steps_below(plan)):
-        from fanfold.workspace.sandbox import choose_level, detect
-
-        choose_level(detect(project.folder), unsafe=options.unsafe_no_sandbox)
 
 
 def check_variables(config: Config, plan: Plan) -> None:
@@ -284,14 +275,10 @@ def check_variables(config: Config, plan: Plan) -> None:
 
 def check_functions(project: Project, plan: Plan) -> None:
     """Refuse a run if a function is not registered, not in the project and not allowed by configuration."""
-    from fanfold.language.leaf_steps import FunctionBody
     from fanfold.steps.function_calls import SETTING, is_listed, is_module_name, not_allowed
 
     allowed = project.config.names(SETTING)
-    for step in all_steps_below(plan):
-        if step.type != FUNCTION.name:
-            continue
-        name = read_body(FunctionBody, step).handler
+    for name in sorted(handlers_of(plan)):
         if is_module_name(name) and not is_listed(name, allowed) and not project.is_own_handler(name):
             raise not_allowed(name)
 
@@ -303,21 +290,25 @@ def start(
     options: Options,
     *,
     yes: bool = False,
+    permitted: bool = False,
     attendant: Prompter | None = None,
+    run_id: str = "",
 ) -> OwnedRun:
     """Record a new run that is allowed to do what its recipe declares; raises `permission_denied` otherwise.
 
-    `yes` answers every permission question: this one and those that agents cause later.
+    `yes` answers every permission question: this one and those that agents cause later. `permitted`: the
+    surface has asked this one already.
     """
     bound = bind_inputs(plan, given)
     check_enabled(project)
     check_variables(project.config, plan)  # checked before the question, since no answer could help
     check_functions(project, plan)
-    if not is_settled(options.permission, yes=yes):
+    if not permitted and not is_settled(options.permission, yes=yes):
         permit(start_consent(project, plan, bound, options), options.permission, attendant=attendant)
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
-    return create(project, plan, bound, options, ask=None if attendant is None else attendant.allow)
+    ask = None if attendant is None else attendant.allow
+    return create(project, plan, bound, options, ask=ask, run_id=run_id)
 
 
 def start_consent(project: Project, plan: Plan, bound: Mapping[str, JSON], options: Options) -> RunConsent:
@@ -363,9 +354,18 @@ def foresee_run(
     except WorldError as error:
         warnings.append(f"would be refused: {error.message}")
         usable = False
-    if options.script is None:
-        from fanfold.api.permission import foresee
+    try:
+        foreseen = _foreseen(project, plan, options.backend, options.model)
+        foreseen = replace(foreseen, script=options.script, unsafe=options.unsafe_no_sandbox)
+        check_confinement(project, plan, foreseen)
+        if any(named := _skills(plan, foreseen)):
+            from fanfold.agents.skills import check_skills
 
+            warnings += check_skills(*named, _skill_roots(project))
+    except FanfoldError as error:
+        warnings.append(f"would be refused: {error.message}; {error.hint}")
+        usable = False
+    if options.script is None:
         seen = foresee(project, plan, settings, options.backend, options.model)
         warnings += seen.warnings
         usable = usable and seen.usable
@@ -380,20 +380,305 @@ def _prompts(project: Project) -> Callable[[str, Node, dict[str, JSON]], Foresee
     from fanfold.agents.instructions import compose, instructions_for, with_limits
     from fanfold.agents.role import for_step
     from fanfold.language.leaf_steps import AgentBody
-    from fanfold.language.step_grammar import read_body
     from fanfold.steps.agent import foreseen_prompt
 
-    told = instructions_of(project)
+    instructions = instructions_of(project)
 
     def describe(path: str, node: Node, names: dict[str, JSON]) -> ForeseenPrompt:
         body = read_body(AgentBody, node.step)
         found = project.roles.find(body.role)
         assert found is not None, "the recipe was checked"
-        role = for_step(found, read_only=node.step.posture == "read_only")
+        skills: tuple[Skill, ...] = ()
+        if named := (*found.skills, *body.skills):
+            from fanfold.agents.skills import take_skills
+
+            skills = tuple(take_skills(named, _skill_roots(project), None).values())
+        role = for_step(found, read_only=node.step.posture == "read_only", skills=skills)
         writes = node.write_set or node.step.write_set
         own = with_limits(role, folder=str(project.folder), write_set=writes)
-        nested = instructions_for(told.below, (*node.step.read_set, *node.step.write_set))
-        system = compose(own, told.top, nested)
+        nested = instructions_for(instructions.below, (*node.step.read_set, *node.step.write_set))
+        system = compose(own, instructions.top, nested)
         return ForeseenPrompt(path, body.role, system, foreseen_prompt(node, body, role, names))
 
     return describe
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Checks before a run is recorded: back ends, models, and prices for the budget
+#
+# Rules
+# * The sandbox of commands and of agents that are programs is checked first: a run is refused if this machine
+#   cannot confine one of them.
+# * Every back end of a role is checked next. The run is refused if one cannot be used.
+# * Every model that a plan may use is checked: of steps, roles, stages of pipelines, the user's flag, the
+#   fast model of folds. The run is refused before it exists if a model cannot be used. The error names the
+#   place where the model was named.
+# * A fallback that cannot be used is dropped with a warning: the run does not depend on it.
+# * Unknown is not zero: a budget in dollars is refused if the price of a model is unknown, unless there is
+#   also a budget in tokens.
+# * A check is not repeated after the start: a resumed run keeps its models. A fork is checked only for steps
+#   of which it reuses nothing.
+# * Scripted agents are not checked. No check uses the network.
+
+
+def check_confinement(project: Project, plan: Plan, frozen: RunConfig) -> None:
+    """Refuse a run if this machine cannot confine one of its commands or agents that are programs."""
+    from fanfold.agents.command.profile import is_program
+
+    agents = [
+        (role, backend)
+        for role in frozen.roles.values()
+        for backend in (frozen.backend_of(role), *frozen.fallback_backends(role))
+        if is_program(backend)
+    ]
+    if not agents and not any(type_of(step).starts_programs for step in all_steps_below(plan)):
+        return
+    from fanfold.agents.command.profile_files import find_profile
+    from fanfold.workspace.sandbox import check_reach, choose_level, detect
+    from fanfold.workspace.sandbox_policy import check_brought
+
+    levels = detect(project.folder)
+    level = choose_level(levels, unsafe=frozen.unsafe)
+    for role, backend in agents:
+        if not (role.network or role.offline):
+            check_reach(levels, unsafe=frozen.unsafe)
+        profile = find_profile(backend, project.config.home)
+        if level == "landlock" and profile is not None and not frozen.unsafe:
+            check_brought(level, project.folder, profile.state.brought)
+
+
+class ModelReport(Struct, frozen=True, kw_only=True):
+    """The result of checking the models of a plan."""
+
+    chosen: dict[str | None, Choice]
+    """By requested name; None is the default model."""
+    refusals: tuple[FanfoldError, ...] = ()
+    useless: dict[str, str] = {}
+    """Fallbacks that cannot be used, with the reason."""
+
+    @property
+    def warnings(self) -> list[str]:
+        return [f"fallback {name} will not be used: {why}" for name, why in self.useless.items()]
+
+
+def check_backends(frozen: RunConfig, backends: BackendRegistry) -> None:
+    """Refuse a run if no back end here can work for one of its roles. The error names the role."""
+    for name, role in frozen.roles.items():
+        named = (frozen.backend_of(role), *frozen.fallback_backends(role))
+        problems = (
+            backends.problem(backend, role.command) or _unkept(name, role, backend, backends.machine.home)
+            for backend in named
+        )
+        if (problem := next((one for one in problems if one is not None), None)) is not None:
+            where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
+            raise _with_message(problem, where + problem.message, {"role": name})
+
+
+def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | None:
+    """Return why a back end that brings its own tools is not allowed to work for a role."""
+    if not role.needs_our_tools and role.tools is None:
+        return None
+    from fanfold.agents.command.profile import is_program
+    from fanfold.agents.command.profile_files import find_profile  # few roles restrict their tools
+
+    profile = find_profile(backend, home) if is_program(backend) else None
+    if profile is None:
+        return None
+    from fanfold.agents.command.profile_files import unkept
+
+    violated = unkept(profile, role)
+    if not violated:
+        return None
+    message = f'role "{name}" says {violated}, which "{backend}" would not keep to'
+    return AuthorError("role.refused", message, hint="let a model do its work, or use another role")
+
+
+def check_program_prices(
+    plan: Plan, frozen: RunConfig, settings: Settings, backends: BackendRegistry
+) -> None:
+    """Refuse a budget in dollars alone if a back end does not report its cost."""
+    for limited in _limited_in_dollars(plan, settings):
+        for name, role in frozen.roles.items():
+            backend = frozen.backend_of(role)
+            if backends.tells_price(backend):
+                continue
+            why = f'"{backend}" does not report what it costs'
+            raise _unpriced(plan, limited, why, {"backend": backend, "where": f'role "{name}"'})
+
+
+def prepare(
+    plan: Plan, frozen: RunConfig, settings: Settings, config: Config, store: Store
+) -> tuple[RunConfig, Settings]:
+    """Return the configuration and settings that a new run of models is recorded with; raises a refusal."""
+    uses = list(models_of(plan, frozen, config))
+    local = local_state(config.home)
+    report = look(uses, frozen, config, local)
+    if report.refusals:
+        raise report.refusals[0]
+    default = report.chosen.get(None)
+    fast = frozen.default_fast_model or (None if default is None else default.fast_model)
+    frozen = structs.replace(
+        frozen,
+        default_model=frozen.default_model if default is None else default.model,
+        default_fast_model=fast,
+        roles={
+            name: structs.replace(
+                role, fallback_models=tuple(one for one in role.fallback_models if one not in report.useless)
+            )
+            for name, role in frozen.roles.items()
+        },
+    )
+    if not _is_limited(plan, settings):
+        return frozen, settings  # without a budget no estimates are needed
+    from fanfold.engine.estimates import Prices, estimates_of
+
+    if fast is not None:
+        uses = list(models_of(plan, frozen, config))  # summaries now have their own model
+        report.chosen[fast] = choose_model(config, local, asked=fast)
+    prices = Prices(report.chosen, config)
+    if frozen.forked_from is None:
+        _check_prices(plan, frozen, settings, config, prices)
+    return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
+
+
+class Foreseen(Struct, frozen=True, kw_only=True):
+    """The checks of back ends and models for a dry run."""
+
+    warnings: list[str]
+    usable: bool
+    """Whether the named back ends and models can be used."""
+    estimates: dict[str, Estimate] = {}
+    """By role: the expected spending of an attempt. Only filled if there is a budget."""
+
+
+def foresee(
+    project: Project, plan: Plan, settings: Settings, backend: str | None, model: str | None
+) -> Foreseen:
+    """Check back ends and models for a dry run.
+
+    A missing default model is not reported: users may inspect a recipe before they have an account.
+    """
+    config, frozen = project.config, _foreseen(project, plan, backend, model)
+    try:
+        check_backends(frozen, project.backends)
+    except FanfoldError as error:
+        return Foreseen(warnings=[f"would be refused: {error.message}"], usable=False)
+    uses = list(models_of(plan, frozen, config))
+    local = local_state(config.home)
+    report = look([use for use in uses if use.model is not None], frozen, config, local)
+    refusals = [f"would be refused: {error.message}" for error in report.refusals]
+    estimates: dict[str, Estimate] = {}
+    if _is_limited(plan, settings):
+        from fanfold.engine.estimates import Prices, estimates_of
+
+        chosen = look(uses, frozen, config, local).chosen
+        estimates = estimates_of(uses, Prices(chosen, config))
+    return Foreseen(warnings=[*refusals, *report.warnings], usable=not refusals, estimates=estimates)
+
+
+def _foreseen(project: Project, plan: Plan, backend: str | None, model: str | None) -> RunConfig:
+    """Return the part of a run's configuration that determines its models."""
+    find = project.roles.find
+    roles = with_stages(freeze_roles(plan, find), find)
+    fast = project.config.text("workflows.model")
+    return RunConfig(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
+
+
+def look(uses: Sequence[ModelUse], frozen: RunConfig, config: Config, local: LocalState) -> ModelReport:
+    """Check every model once. Refusals are returned, not raised, so that a dry run can show them."""
+    chosen: dict[str | None, Choice] = {}
+    refusals: list[FanfoldError] = []
+    useless: dict[str, str] = {}
+    refused: set[str | None] = set()
+    for use in sorted(uses, key=lambda use: use.fallback):
+        model = use.model
+        if use.fallback and model is not None and model.startswith(f"{PROVIDER}:"):
+            useless[model] = "a local model cannot stand in for another"
+        if model in chosen or model in useless or model in refused:
+            continue
+        try:
+            flag = frozen.model if model is not None else frozen.default_model  # of the run that is forked
+            choice = choose_model(config, local, asked=model, flag=flag)
+            if choice.provider is None:
+                find_weights(choice.model, config.home)
+        except FanfoldError as error:
+            if use.fallback:
+                useless[str(model)] = error.message
+            else:
+                place = f"{use.where}: " if use.where and model is not None else ""
+                where = {"where": use.where, "model": model}
+                refusals.append(_with_message(error, f"{place}{error.message}", where))
+                refused.add(model)
+        else:
+            chosen[model] = choice
+    return ModelReport(chosen=chosen, refusals=tuple(refusals), useless=useless)
+
+
+def _with_message(error: FanfoldError, message: str, more: Mapping[str, object]) -> FanfoldError:
+    details = {**error.details, **more}
+    return type(error)(error.code, message, hint=error.hint, details=details, exit_status=error.exit_status)
+
+
+# Prices and budgets
+
+
+def _is_limited(plan: Plan, settings: Settings) -> bool:
+    budgets = [(settings.budget_tokens, settings.budget_micro_usd)]
+    budgets += [(kid.limits.budget.tokens, kid.limits.budget.micro_usd) for kid in plan.workflows.values()]
+    return any(limit is not None for budget in budgets for limit in budget)
+
+
+def _limited_in_dollars(plan: Plan, settings: Settings) -> list[Plan]:
+    """Return the plan and its sub-workflows that have a limit in dollars but none in tokens."""
+    dollars = [plan] if settings.budget_micro_usd is not None and settings.budget_tokens is None else []
+    budgets = ((kid, kid.limits.budget) for kid in plan.workflows.values())
+    return dollars + [kid for kid, one in budgets if one.micro_usd is not None and one.tokens is None]
+
+
+def _check_prices(plan: Plan, frozen: RunConfig, settings: Settings, config: Config, prices: Prices) -> None:
+    """Refuse a budget in dollars if the price of a model is unknown."""
+    for limited in _limited_in_dollars(plan, settings):
+        part = structs.replace(limited, workflows=plan.workflows)
+        for use in models_of(part, frozen, config):
+            model = prices.unpriced(use.model)
+            if model is not None:
+                where = use.where or "--model"
+                why = f'the price of "{model}" is not known ({where})'
+                raise _unpriced(plan, limited, why, {"model": model, "where": where})
+
+
+def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> AuthorError:
+    whose = "" if limited is plan else f' of "{limited.name}"'
+    hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
+    message = f"the budget{whose} in dollars cannot be kept: {why}"
+    return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
+
+
+def foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options) -> Spending:
+    """Estimate what a run of a plan will spend, within its limits.
+
+    As in a dry run, known lists are counted, and an unknown list counts as a few items.
+    """
+    if options.script is not None or not any(step.traits.role for step in all_steps_below(plan)):
+        return Spending(0, 0)
+    from fanfold.engine.dry_run import AgentBounds
+    from fanfold.engine.estimates import Prices, estimates_of
+    from fanfold.engine.forecast import ForecastHost, Foresight
+
+    config, frozen = project.config, _foreseen(project, plan, options.backend, options.model)
+    uses = list(models_of(plan, frozen, config))
+    prices = Prices(look(uses, frozen, config, local_state(config.home)).chosen, config)
+    # By role: the expected spending of one attempt. Roles whose model is unknown are missing.
+    estimates = estimates_of(uses, prices, project.store if project.has_runs else None)
+    settings = settings_of(config, plan, options)
+    world = Foresight(inputs)
+    host = ForecastHost(plan, settings, world)
+    host.drive()
+    roles = [role for begun in host.begun if (role := begun.node.step.traits.role) is not None]
+    bounds = AgentBounds(host.state.plan, world.assumed).of(host.state.root.scope)
+    agents = min(bounds.expected, settings.max_agents)
+    spent = sum(estimates[role].micro_usd for role in roles if role in estimates)
+    spent = spent * agents // max(1, len(roles))  # the items of an unknown list are counted, but not driven
+    if settings.budget_micro_usd is not None:
+        spent = min(spent, settings.budget_micro_usd)
+    return Spending(agents, spent, min(bounds.high, settings.max_agents))

@@ -23,7 +23,7 @@ from fanfold.api.approvals import (
     stopped_at,
 )
 from fanfold.api.display import FailureDocument, StepUsage, duration, failure_document, step_usage, when
-from fanfold.api.recipe_documents import SuggestedSet
+from fanfold.api.recipes import SuggestedSet
 from fanfold.api.run_documents import (
     InspectStepDocument,
     PublishedFile,
@@ -45,7 +45,7 @@ from fanfold.kernel.events import (
     Usage,
     event_of,
 )
-from fanfold.kernel.explain import SKIPPED_FOR, Explanation
+from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.state import (
     ASKED,
     COMPLETED,
@@ -69,8 +69,7 @@ from fanfold.kernel.state import (
     Scope,
     WorkflowCall,
 )
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.language.template import Hole, UnresolvedPath, parse_template, render
 from fanfold.language.terminal import CUT, cut_name, one_line
 from fanfold.steps.agent import sections_of, sibling
@@ -101,14 +100,14 @@ def why_not(tree: RunTree, node: Node) -> str:
     """Return the short objections to a round of a phase; empty for loops that are not phases."""
     if not isinstance(node, Scope):
         return ""
-    said = []
+    verdicts = []
     gate = next((child for child in node.children if child.step.id == VERIFY), None)
     if gate is not None and gate.status == COMPLETED:
-        said.append(verdict_in_words(tree.values.output(gate)))
+        verdicts.append(verdict_in_words(tree.values.output(gate)))
     review = tree.values.review(node)
     if review is not None:
-        said.append(against(review))
-    return ", ".join(word for word in said if word)
+        verdicts.append(against(review))
+    return ", ".join(word for word in verdicts if word)
 
 
 def last_objections(tree: RunTree, node: Node) -> list[str]:
@@ -120,8 +119,8 @@ def last_objections(tree: RunTree, node: Node) -> list[str]:
         return []
     if not did_not_pass(last_iteration(node)):
         return []
-    said = tree.values.said_of(last_iteration(node))
-    lines = [line for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
+    review = tree.values.feedback_on(last_iteration(node))
+    lines = [line for line in review.splitlines() if line.strip()] if isinstance(review, str) else []
     return lines if len(lines) <= MAX_LINES else [lines[0], CUT, *lines[-(MAX_LINES - 2) :]]
 
 
@@ -217,12 +216,7 @@ def _ranks(found: Sequence[Row]) -> list[int]:
 
 def counts(tree: RunTree) -> Counter[str]:
     """Count the leaf steps in each status, over all runs."""
-    return Counter(
-        status_of(tree, node)
-        for run in tree.state.runs.values()
-        for node in run.nodes.values()
-        if node.kind == LEAF
-    )
+    return Counter(status_of(tree, node) for node in tree.nodes() if node.kind == LEAF)
 
 
 class _Walk:
@@ -242,17 +236,13 @@ class _Walk:
 
     def children(self, nodes: Sequence[Node], depth: int) -> Iterator[Row]:
         for node in nodes:
-            yield from self._node(node, depth)
-
-    def _node(self, node: Node, depth: int) -> Iterator[Row]:
-        inside = self._inside(node)
-        yield self._row(node, depth, inside)
-        if not inside or (self._fold_finished and node.status in (COMPLETED, SKIPPED)):
-            return
-        if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
-            yield from self.children(self._attention(inside), depth + 1)
-            return
-        yield from self.children(inside, depth + 1)
+            inside = self._inside(node)
+            yield self._row(node, depth, inside)
+            if self._fold_finished and node.status in (COMPLETED, SKIPPED):
+                continue
+            if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
+                inside = self._attention(inside)
+            yield from self.children(inside, depth + 1)
 
     def _inside(self, node: Node) -> Sequence[Node]:
         if not isinstance(node, Composite):
@@ -302,7 +292,11 @@ class _Walk:
             return ""  # as most steps end
         parts: list[str] = []
         if node.kind == MAP and inside:
-            parts.append(self._tally(inside))
+            found = Counter(self._status(item) for item in inside)
+            done = sum(found[status] for status in TERMINAL)
+            words = (RUNNING, WAITING, "failed", "timed_out")
+            busy = [f"{found[word]} {word}" for word in words if found[word]]
+            parts.append(", ".join([f"{done}/{len(inside)}", *busy]))
         if node.attempt > 1 and node.kind == LEAF:
             parts.append(f"attempt {node.attempt}")
         if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):
@@ -343,13 +337,6 @@ class _Walk:
         chosen = {id(one) for one in shown}
         return [one for one in items if id(one) in chosen]
 
-    def _tally(self, items: Sequence[Node]) -> str:
-        found = Counter(self._status(item) for item in items)
-        done = sum(found[status] for status in TERMINAL)
-        words = (RUNNING, WAITING, "failed", "timed_out")
-        parts = [f"{done}/{len(items)}", *(f"{found[word]} {word}" for word in words if found[word])]
-        return ", ".join(parts)
-
 
 class TableRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One step instance. `path` is its path in the tree, `run_id` the run whose step it is."""
@@ -377,8 +364,9 @@ class TableRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RunTable(Struct, frozen=True):
-    """`left_off` rows are more than anybody reads. Outputs are read one by one, where somebody looks: a page
-    about two thousand steps must not carry them all.
+    """The rows of a run; `left_off` counts those beyond the limit.
+
+    Outputs are not part of it: a page about two thousand steps must not carry them all.
     """
 
     rows: list[TableRow]
@@ -387,7 +375,7 @@ class RunTable(Struct, frozen=True):
 
 def nodes_by_path(tree: RunTree) -> dict[str, Node]:
     """Return every step instance of a tree, by its tree path."""
-    return {one.tree_path(path): node for one in tree.state.runs.values() for path, node in one.nodes.items()}
+    return {node.run.tree_path(node.path): node for node in tree.nodes()}
 
 
 def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
@@ -399,7 +387,7 @@ def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
 
 
 def _table_row(tree: RunTree, node: Node, row: Row) -> TableRow:
-    spent = tree.memory.usage.get((node.run.id, node.path))
+    spent = tree.usage_of(node)
     child = getattr(node, "child", None)
     return TableRow(
         path=row.path,
@@ -426,12 +414,14 @@ def _table_row(tree: RunTree, node: Node, row: Row) -> TableRow:
 
 
 class UsedSets(Struct, frozen=True):
-    """What a step read and changed; why there may be more of either is said where there may."""
+    """The files that a step read and changed. `unseen_*` is the reason why there may be more of them."""
 
     reads: list[str]
     writes: list[str]
     unseen_reads: str = ""
     unseen_writes: str = ""
+    unmerged: str = ""
+    """Why the changes are not in the project."""
 
 
 class ExplanationDocument(Struct, frozen=True):
@@ -467,11 +457,6 @@ class ExplainedRun(ExplanationDocument, frozen=True):
     """The steps that did not complete at once."""
 
 
-def explained(found: Explanation) -> ExplanationDocument:
-    """Return the document of the kernel's explanation."""
-    return ExplanationDocument(found.path, found.status, found.reason, list(found.blocked_by), found.message)
-
-
 # -----------------------------------------------------------------------------------------------------------
 # One step with all its details
 
@@ -496,11 +481,11 @@ class PromptDocument(Struct, frozen=True):
 
 def prompt_of(tree: RunTree, node: Node) -> PromptDocument | None:
     """Return the prompt of an agent step; None for other steps, or if a value is not known yet."""
-    said = find_body(AgentBody, node.step)
-    if said is None:
+    body = find_body(AgentBody, node.step)
+    if body is None:
         return None
     try:
-        pieces = list(_pieces(tree, node, said))
+        pieces = list(_pieces(tree, node, body))
     except UnresolvedPath:
         return None
     text, parts = "", []
@@ -512,18 +497,18 @@ def prompt_of(tree: RunTree, node: Node) -> PromptDocument | None:
     return PromptDocument(text, parts)
 
 
-def _pieces(tree: RunTree, node: Node, said: AgentBody) -> Iterator[tuple[str, str, Node | None]]:
+def _pieces(tree: RunTree, node: Node, body: AgentBody) -> Iterator[tuple[str, str, Node | None]]:
     """Yield texts, each with its source (empty for text of the recipe) and the step that produced it."""
     ready = preparation(tree.values, node)
     between = ""
-    for part in parse_template(said.prompt or ""):
+    for part in parse_template(body.prompt or ""):
         between = "\n\n"
         if isinstance(part, Hole):
             name = str(part.path.parts[0]) if part.path.root == "steps" and part.path.parts else ""
             yield render((part,), ready.names), part.path.text, sibling(node, name) if name else None
         else:
             yield part, "", None
-    for section in sections_of(ready, said):
+    for section in sections_of(ready, body):
         yield between, "", None
         between = "\n\n"
         yield section.text, section.source, section.step
@@ -670,7 +655,7 @@ class TimeGap(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """`until` is now for a run that goes on, else when it ended."""
+    """The spans of the steps. `until` is now for an unfinished run, else its end."""
 
     rows: list[TimelineRow]
     gaps: list[TimeGap]

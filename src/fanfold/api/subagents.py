@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from itertools import compress, takewhile
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -25,14 +25,16 @@ from msgspec import Struct, ValidationError, convert, structs
 from fanfold.agents.permissions import Posture, narrower
 from fanfold.agents.role import Role
 from fanfold.api.addresses import find_run, find_speaker
+from fanfold.api.agents import find_role
 from fanfold.api.display import FailureDocument, StepUsage, failure_document, step_usage
-from fanfold.api.fork import AtTurn, take_up
+from fanfold.api.fork import AtTurn
 from fanfold.api.history import until
-from fanfold.api.permission import Options, Prompter, consent_of, is_settled, permit
+from fanfold.api.permission import Prompter, consent_of, is_settled, permit
 from fanfold.api.project import Project
-from fanfold.api.roles import find_role
 from fanfold.api.run_handle import ask_owner
+from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
+from fanfold.api.transcripts import take_up
 from fanfold.engine.children import (
     TASK_CHARS,
     AddRequest,
@@ -51,7 +53,7 @@ from fanfold.engine.children import (
 )
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import NOTHING_SPENT, Failure
+from fanfold.kernel.events import NOTHING_SPENT
 from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
 from fanfold.kernel.state import (
@@ -67,8 +69,7 @@ from fanfold.kernel.state import (
     Node,
 )
 from fanfold.language.json_text import schema_problem, strict
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import read_body
+from fanfold.language.leaf_steps import AgentBody, read_body
 from fanfold.language.tables import ID, ID_ALLOWED
 from fanfold.language.template import literal
 from fanfold.language.terminal import shorten
@@ -115,14 +116,22 @@ class Task(Struct, frozen=True, kw_only=True):
 
 def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     """Return the step of a task. `parent` is the tree of the subagent that spawns it."""
-    _check_types(task)
+    try:  # before any work starts: programs may pass any value
+        convert(structs.asdict(task), Task)
+    except ValidationError as error:
+        raise AuthorError("usage.bad_value", f"this is no task: {error}") from None
+    if task.timeout_ms < 1:
+        raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
     above = turns_of(parent, task.parent)[-1] if parent is not None else None
     read_only = role.read_only or (above is not None and above.step.posture == "read_only")
     require_words(task.task, "there is no task")
-    if task.name:
-        require_name(task.name)
+    if task.name and not ID.fullmatch(task.name):  # turns, paths and folders use the name
+        message = f"{shorten(task.name, 80)!r} cannot be the name of a subagent"
+        raise AuthorError("usage.bad_value", message, hint=ID_ALLOWED)
     _check_writing(task, read_only)
-    _check_schema(task.output_schema)
+    problem = None if task.output_schema is None else schema_problem(task.output_schema)
+    if problem is not None:
+        raise AuthorError("usage.bad_value", f"output_schema is not a JSON Schema: {problem.message}")
     try:
         strict(structs.asdict(task), "the task")
     except ValueError as error:
@@ -130,7 +139,7 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     name, _, version = task.role.partition("@")
     body = AgentBody(agent=name, agent_version=version or None, prompt=literal(task.task))
     return Step(
-        id=task.name or _step_name(name),
+        id=task.name or (re.sub(r"[^A-Za-z0-9_-]", "-", name).lstrip("-_") or "agent"),
         action=body.action(),
         description=shorten(task.task, TASK_CHARS),
         parent=above.path if above is not None else "",
@@ -144,26 +153,11 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     )
 
 
-def _check_types(task: Task) -> None:
-    """Refuse values of the wrong type before any work starts: programs may pass any value."""
-    try:
-        convert(structs.asdict(task), Task)
-    except ValidationError as error:
-        raise AuthorError("usage.bad_value", f"this is no task: {error}") from None
-    if task.timeout_ms < 1:
-        raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
-
-
-def _step_name(role: str) -> str:
-    """Return a role's name as a valid step name: `review.security` is `review-security`."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", role).lstrip("-_") or "agent"
-
-
 def _check_writing(task: Task, read_only: bool) -> None:
     if read_only and (task.write_set or task.merge or task.shared):
         what = "write_set" if task.write_set else "merge" if task.merge else "shared"
         message = f"{what} is for roles that write; {task.role} only reads"
-        raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
+        raise AuthorError("usage.conflict", message, hint="fanfold agents lists which roles write")
     apart = task.merge or ("on_conflict" if task.on_conflict != "fail" else "")
     if (task.shared or read_only) and apart:
         message = "merge and on_conflict are for snapshots; one that shares the project has none"
@@ -182,19 +176,6 @@ def require_words(text: str, otherwise: str) -> None:
     """Refuse an empty task or message."""
     if not text.strip():
         raise AuthorError("usage.bad_value", otherwise, hint="say in a few sentences what is to be done")
-
-
-def require_name(name: str) -> None:
-    """Refuse a name that is not a valid step name: turns, paths and folders use it."""
-    if not ID.fullmatch(name):
-        message = f"{shorten(name, 80)!r} cannot be the name of a subagent"
-        raise AuthorError("usage.bad_value", message, hint=ID_ALLOWED)
-
-
-def _check_schema(schema: JSON) -> None:
-    problem = None if schema is None else schema_problem(schema)
-    if problem is not None:
-        raise AuthorError("usage.bad_value", f"output_schema is not a JSON Schema: {problem.message}")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -247,11 +228,6 @@ class Subagent(Struct, frozen=True, kw_only=True):
         return self.status != CLOSED and (kept or self.proposal is not None)
 
 
-def find_subagents(tree: RunTree, project: Path, *, owned: bool) -> list[Subagent]:
-    """List the children in the order they were added. `owned`: whether the run has a live owner."""
-    return [_subagent(tree, project, name, turns, owned) for name, turns in _turns_by_child(tree).items()]
-
-
 def find_ended_turns(tree: RunTree, project: Path) -> list[Subagent]:
     """List the children as of the end of each finished turn: a child with several turns has several rows."""
     found: list[Subagent] = []
@@ -271,33 +247,6 @@ def _turns_by_child(tree: RunTree) -> dict[str, list[Node]]:
     return children
 
 
-def find_subagent(tree: RunTree, project: Path, name: str, *, owned: bool) -> Subagent:
-    """Return one child; raises `subagent.not_found` for an unknown name."""
-    turns = [node for node in tree.turns(name) if is_agent(node)]
-    if not turns:
-        raise no_subagent(name, {child_name(node.path) for node in tree.root.scope.children})
-    return _subagent(tree, project, name, turns, owned)
-
-
-def is_live(tree: RunTree, name: str, *, owned: bool) -> bool:
-    """Whether a child is queued or running."""
-    return _status(_latest(tree.turns(name)), owned) in LIVE
-
-
-def live_children(tree: RunTree, *, owned: bool) -> list[str]:
-    """List the names of queued and running children, in the order they were added."""
-    nodes = (node for node in tree.root.scope.children if node.status not in TERMINAL)
-    names = dict.fromkeys(child_name(node.path) for node in nodes if is_agent(node) and not is_lead(node))
-    return [name for name in names if is_live(tree, name, owned=owned)]
-
-
-def ended_children(tree: RunTree) -> list[str]:
-    """List the names of the last finished children that are not closed, in the order they were added."""
-    nodes = (node for node in tree.root.scope.children if node.status in TERMINAL and not node.closed)
-    names = dict.fromkeys(child_name(node.path) for node in nodes if is_agent(node) and not is_lead(node))
-    return list(names)[-MAX_ENDED:]
-
-
 def by_status(children: Iterable[Subagent]) -> dict[str, list[Subagent]]:
     """Group children by status, each group in the given order."""
     buckets: dict[str, list[Subagent]] = {}
@@ -308,19 +257,25 @@ def by_status(children: Iterable[Subagent]) -> dict[str, list[Subagent]]:
 
 def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], owned: bool) -> Subagent:
     last = _latest(turns)
-    spent = [
-        usage for turn in turns if (usage := tree.memory.usage.get((turn.run.id, turn.path))) is not None
-    ]
+    spent = [usage for turn in turns if (usage := tree.usage_of(turn)) is not None]
     address = (last.run.id, last.path)
     error = last.error if last.status in TERMINAL else None
+    summary = tree.values.summary(last) if last.status == COMPLETED else ""
     isolated = last.step.workspace_mode == "isolated"
+    workspace: str | None = str(project)
+    if isolated:
+        folder = project / ".fanfold" / "subagents" / home_of(last, max(1, last.attempt)) / "workspace"
+        # That of a closed or completed child is deleted, or about to be.
+        kept = not last.closed and last.status != COMPLETED and folder.is_dir()
+        workspace = str(folder) if kept else None
+    rows = tree.memory.changes_of(*address) if isolated or last.step.posture == "read_only" else None
     return Subagent(
         id=name,
         run_id=tree.root.id,
         role=last.step.traits.role or "",
         task=turns[0].step.description,
         status=_status(last, owned),
-        summary=_summary(tree, last, error),
+        summary=summary if error is None else error.message or error.code,
         error=failure_document(error, last),
         usage=step_usage(sum(spent, NOTHING_SPENT)) if spent else None,
         depth=depth_of(last),
@@ -328,8 +283,8 @@ def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], ow
         session_id=session_of(last),
         permission=tree.frozen(turns[0]).permission,
         merge=last.step.merge,
-        workspace=_folder(project, last) if isolated else str(project),
-        changes=_changes(tree, last) if isolated or last.step.posture == "read_only" else None,
+        workspace=workspace,
+        changes=None if rows is None else [ChangedPath(row.path, row.kind) for row in rows],
         proposal=waiting_proposal(tree, last),
         violations=tree.memory.violations.get(address, ()),
         conflicts=tree.memory.conflicts.get(address, ()),
@@ -349,24 +304,6 @@ def _status(node: Node, owned: bool) -> str:
     if not owned or is_interrupted(node):
         return DETACHED
     return RUNNING if node.status in (RUNNING, WAITING) else QUEUED
-
-
-def _summary(tree: RunTree, node: Node, error: Failure | None) -> str:
-    if error is not None:
-        return error.message or error.code
-    return tree.values.summary(node) if node.status == COMPLETED else ""
-
-
-def _changes(tree: RunTree, node: Node) -> list[ChangedPath]:
-    rows = tree.memory.changes_of(node.run.id, node.path)
-    return [ChangedPath(row.path, row.kind) for row in rows]
-
-
-def _folder(project: Path, node: Node) -> str | None:
-    if node.closed or node.status == COMPLETED:
-        return None  # deleted, or about to be
-    folder = project / ".fanfold" / "subagents" / home_of(node, max(1, node.attempt)) / "workspace"
-    return str(folder) if folder.is_dir() else None
 
 
 WAIT_S = 30.0
@@ -401,8 +338,8 @@ async def spawn(
     step = foresee(project, task, run=run)
     plan = Plan(name=step.id, steps=(step,))
     if parent is not None:
-        above = cast(Posture, parent.frozen(turns_of(parent, task.parent)[0]).permission)
-        permission = narrower(cast(Posture, options.permission), above)
+        above = cast("Posture", parent.frozen(turns_of(parent, task.parent)[0]).permission)
+        permission = narrower(cast("Posture", options.permission), above)
         options = structs.replace(options, permission=permission)
     if not is_settled(options.permission, yes=yes):
         permit(
@@ -428,24 +365,30 @@ async def wait(
     does not wait. Waiting ends no subagent.
     """
     run = run or current_run(project)
-    if project.store.head(run) is None and not names:
-        return {}
     if project.store.head(run) is None:
-        raise no_subagent(names[0])
+        if names:
+            raise no_subagent(names[0])
+        return {}
     tree = project.view(run)
     for name in names:
         turns_of(tree, name)  # an unknown name is refused before waiting
-    wanted = list(names) or live_children(tree, owned=project.has_owner(run)) or ended_children(tree)
+
+    def live(names: Iterable[str]) -> list[str]:
+        owned = project.has_owner(run)
+        return [name for name in names if _status(_latest(tree.turns(name)), owned) in LIVE]
+
+    wanted = list(names)
+    if not wanted:
+        children = _turns_by_child(tree)
+        over = [any(turn.status in TERMINAL and not turn.closed for turn in one) for one in children.values()]
+        wanted = live(children) or list(compress(children, over))[-MAX_ENDED:]
 
     def look() -> bool | None:
         catch_up(project, tree)
-        owned = project.has_owner(run)
-        return None if any(is_live(tree, name, owned=owned) for name in wanted) else True
+        return None if live(wanted) else True
 
     await until(project, run, look, timeout_s)
-    owned = project.has_owner(run)
-    found = [find_subagent(tree, project.folder, name, owned=owned) for name in wanted]
-    return by_status(found)
+    return by_status(_child(project, tree, name) for name in wanted)
 
 
 def foresee_input(
@@ -468,12 +411,16 @@ async def send_input(
 ) -> Subagent:
     """Send a message to a subagent: its next turn, queued after the running one.
 
-    With `resume`, a subagent that lost its process is resumed first, and the text may be omitted.
+    With `resume`, a subagent that lost its process is resumed first, after its last recorded entry, and the
+    text may be omitted.
     """
     child = foresee_input(project, name, text, resume=resume, run=run)
     run, _ = _find_run(project, name, run)
     if resume and (child.status == DETACHED or text is None):
-        child = await resume_agent(project, name, run=run)
+        if child.status != DETACHED:
+            message = f"{name} is {child.status}; only a detached subagent is resumed"
+            raise SubagentRefused("subagent.not_detached", message, hint="say something to it")
+        child = _child(project, await _ask(project, run, ResumeRequest(name)), name)
     if text is None:
         return child
     key = key or secrets.token_hex(8)
@@ -494,11 +441,11 @@ async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = 
     while found.tree.turns(new_name):
         number += 1
         new_name = f"{child_name(speaker.node.path)}-{number}"
-    said = read_body(AgentBody, speaker.node.step)
+    body = read_body(AgentBody, speaker.node.step)
     step = structs.replace(
         speaker.node.step,
         id=new_name,
-        action=structs.replace(said, prompt=literal(taken.say), continue_from=None).action(),
+        action=structs.replace(body, prompt=literal(taken.say), continue_from=None).action(),
         description=shorten(taken.say, TASK_CHARS),
         after=(),
     )
@@ -509,17 +456,6 @@ async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = 
     frozen = structs.replace(frozen, taken_up={new_name: taken})
     added = AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8))
     return _child(project, await _ask(project, run, added), new_name)
-
-
-async def resume_agent(project: Project, name: str, *, run: str = "") -> Subagent:
-    """Resume a subagent that lost its process, after its last recorded entry."""
-    run, tree = _find_run(project, name, run)
-    child = _child(project, tree, name)
-    if child.status != DETACHED:
-        message = f"{name} is {child.status}; only a detached subagent is resumed"
-        raise SubagentRefused("subagent.not_detached", message, hint="say something to it")
-    tree = await _ask(project, run, ResumeRequest(name))
-    return _child(project, tree, name)
 
 
 async def close(project: Project, name: str, *, run: str = "") -> Subagent:
@@ -539,7 +475,11 @@ async def close(project: Project, name: str, *, run: str = "") -> Subagent:
 def list_subagents(project: Project, *, run: str = "") -> list[Subagent]:
     """List all subagents of the open run, oldest first, regardless of the process that drives them."""
     run = run or current_run(project)
-    return [] if project.store.head(run) is None else _all(project, project.view(run))
+    if project.store.head(run) is None:
+        return []
+    tree, owned = project.view(run), project.has_owner(run)
+    children = _turns_by_child(tree).items()
+    return [_subagent(tree, project.folder, name, turns, owned) for name, turns in children]
 
 
 def catch_up(project: Project, tree: RunTree) -> None:
@@ -547,12 +487,12 @@ def catch_up(project: Project, tree: RunTree) -> None:
     tree.catch_up(list(project.store.tree(tree.root.id, tree.tree_seq)))
 
 
-def _all(project: Project, tree: RunTree) -> list[Subagent]:
-    return find_subagents(tree, project.folder, owned=project.has_owner(tree.root.id))
-
-
 def _child(project: Project, tree: RunTree, name: str) -> Subagent:
-    return find_subagent(tree, project.folder, name, owned=project.has_owner(tree.root.id))
+    """Return one child; raises `subagent.not_found` for an unknown name."""
+    turns = [node for node in tree.turns(name) if is_agent(node)]
+    if not turns:
+        raise no_subagent(name, {child_name(node.path) for node in tree.root.scope.children})
+    return _subagent(tree, project.folder, name, turns, project.has_owner(tree.root.id))
 
 
 # The open run

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.agents.permissions import Action, Ask
 from fanfold.agents.tool_names import ToolSpec
 from fanfold.agents.tools.toolbox import Tools, ToolsAround
@@ -28,8 +27,8 @@ from fanfold.api.agent_tools import (
     task_batch,
     wait_agent,
 )
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
+from fanfold.api.run_options import Options
 from fanfold.api.tools import Form, FormAnswer, Tool, ToolContext, crashed, denied, failure_document
 from fanfold.api.workflow_tools import (
     list_workflows,
@@ -94,22 +93,23 @@ def offered(project: Project) -> tuple[Tool, ...]:
     """Return the tools of a root session. If workflows are disabled, no tool drafts or starts one."""
     enabled = project.config.switch("workflows.enabled")
     tools = [tool for tool in TOOLS if enabled or tool not in (plan_workflow, run_workflow)]
-    return tuple(_with_roles(project, tool) if tool is spawn_agent else tool for tool in tools)
-
-
-def _with_roles(project: Project, tool: Tool) -> Tool:
-    lines = [f"{one.name}: {one.description}" for one in role_lines(project)]
-    named = "; ".join(lines)
-    if len(lines) > MAX_NAMED or len(named) > MAX_ROLES_CHARS:
-        named = ", ".join(line.partition(":")[0] for line in lines)
+    roles = list(role_lines(project))
+    named = "; ".join(f"{one.name}: {one.description}" for one in roles)
+    if len(roles) > MAX_NAMED or len(named) > MAX_ROLES_CHARS:
+        named = ", ".join(one.name for one in roles)
     listed = f"{shorten(named, MAX_ROLES_CHARS)}; list_agents describes them"
-    return structs.replace(tool, description=f"{tool.description} Roles: {listed}.")
+    spawning = structs.replace(spawn_agent, description=f"{spawn_agent.description} Roles: {listed}.")
+    return tuple(spawning if tool is spawn_agent else tool for tool in tools)
 
 
 def instructions(project: Project) -> str:
     """Return the guidance, with the workflows and roles of the project if there are few."""
-    recipes = {one.name: f"- {one.name}: {_about(one.description)}" for one in project.library.list()}
-    roles = [f"- {one.name}: {_about(one.description)}" for one in role_lines(project)]
+
+    def line(name: str, description: str) -> str:
+        return f"- {name}: {shorten_line(description, MAX_ABOUT_CHARS)}"
+
+    recipes = {one.name: line(one.name, one.description) for one in project.library.list()}
+    roles = [line(one.name, one.description) for one in role_lines(project)]
     enabled = project.config.switch("workflows.enabled")
     parts = [INSTRUCTIONS if enabled else WITHOUT_WORKFLOWS]
     if enabled and 0 < len(recipes) <= MAX_NAMED:
@@ -121,10 +121,6 @@ def instructions(project: Project) -> str:
     return "\n\n".join(parts)
 
 
-def _about(description: str) -> str:
-    return shorten_line(description, MAX_ABOUT_CHARS)
-
-
 async def call_tool(caller: ToolContext, name: str, args: Mapping[str, JSON]) -> dict[str, JSON]:
     """Call a tool; return its result as JSON, or an error document (`ok` is false)."""
     try:
@@ -132,7 +128,7 @@ async def call_tool(caller: ToolContext, name: str, args: Mapping[str, JSON]) ->
         result: Struct = await tool.call(caller, _read(tool, args))
     except FanfoldError as error:
         result = failure_document(error)
-    except Exception as error:  # noqa: BLE001 - whatever broke, the model hears of it and goes on
+    except Exception as error:  # noqa: BLE001 - the model gets every error and continues
         _log.exception("the tool %s broke", name)
         result = crashed(name, error)
     document: dict[str, JSON] = with_text_only(msgspec.to_builtins(result))
@@ -148,8 +144,8 @@ def _find(project: Project, name: str) -> Tool:
         hint = f'did you mean "{near}"?' if near else f"there are {', '.join(BY_NAME)}"
         raise AuthorError("tool.not_found", f'there is no tool "{name}"', hint=hint)
     if name not in {one.name for one in offered(project)}:
-        origin = project.config.origins["workflows.enabled"]
-        raise denied(f"workflows are switched off ({origin})", "the user can set FANFOLD_WORKFLOWS=on")
+        origin, remedy = project.config.switched_off()
+        raise denied(f"workflows are switched off ({origin})", f"the user can set {remedy}")
     return tool
 
 
@@ -201,11 +197,8 @@ class DrivingTools(ToolsAround):
 
     def offered(self) -> Sequence[ToolSpec]:
         own = [spec for spec in super().offered() if spec.name not in self._driving]
-        driving = self._driving.values()
-        return [
-            *own,
-            *(ToolSpec(one.name, one.description, one.input_schema, one.mutates) for one in driving),
-        ]
+        tools = self._driving.values()
+        return own + [ToolSpec(one.name, one.description, one.input_schema, one.mutates) for one in tools]
 
     def mutates(self, name: str) -> bool:
         return BY_NAME[name].mutates if name in BY_NAME else super().mutates(name)

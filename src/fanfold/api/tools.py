@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_type_hints
@@ -21,12 +21,10 @@ from fanfold.agents.permissions import Action
 from fanfold.api.approvals import ErrorBody, ErrorDocument, OpenApproval, how_to_answer, open_approvals
 from fanfold.api.display import RunUsage
 from fanfold.api.history import follow, until
-from fanfold.api.ownership import Background
-from fanfold.api.permission import Options
-from fanfold.api.project import Project
-from fanfold.api.report import reported_document, standing
+from fanfold.api.project import ContinuedRun, Project
+from fanfold.api.report import Transitions, reported_document, standing
 from fanfold.api.run_handle import answer, reply
-from fanfold.api.transitions import Transitions, step_at
+from fanfold.api.run_options import Options
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import (
     EXIT_BUDGET,
@@ -151,7 +149,9 @@ class Tool(Struct, frozen=True, kw_only=True):
     @property
     def input_schema(self) -> dict[str, Any]:
         """The schema of the arguments: closed, and with all referenced definitions."""
-        return _schema(self.takes)
+        _, parts = msgspec.json.schema_components([self.takes], ref_template=REFERENCE)
+        own = _compact(parts.pop(self.takes.__name__))
+        return {**own, "$defs": _compact(parts)} if REFERENCE[:8] in str(own) else own
 
     @property
     def output_schema(self) -> dict[str, Any]:
@@ -186,12 +186,6 @@ def tool(
 def shared_fields(source: Struct, kind: type[Struct]) -> dict[str, Any]:
     """Return the fields of a document that another kind of document also has, by name."""
     return {name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)}
-
-
-def _schema(kind: type[Struct]) -> dict[str, Any]:
-    _, parts = msgspec.json.schema_components([kind], ref_template=REFERENCE)
-    own = _compact(parts.pop(kind.__name__))
-    return {**own, "$defs": _compact(parts)} if REFERENCE[:8] in str(own) else own
 
 
 def _compact(schema: Any) -> Any:
@@ -260,16 +254,19 @@ _BY_STATUS: dict[int, FailureCode] = {
 
 def failure_document(error: FanfoldError) -> ErrorDocument:
     """Return the error document for a model, with long texts and lists shortened."""
-    details = {"code": error.code, **_bounded(error.details)}
+    details: dict[str, JSON] = {"code": error.code, **error.details}
+    for name, value in error.details.items():
+        if isinstance(value, list | tuple) and len(value) > MAX_DETAILS:
+            errors_first = sorted(value, key=_is_warning)
+            details |= {name: errors_first[:MAX_DETAILS], f"{name}_total": len(value)}
     message = shorten_middle(error.message, MAX_MESSAGE_CHARS)
     hint = shorten_middle(as_tool_calls(error.hint), MAX_MESSAGE_CHARS)
     return ErrorDocument(False, ErrorBody(code_of(error), message, hint, details))
 
 
 _RUN = r"(?P<run>[a-z0-9][a-z0-9-]{5,}|last)(?![\w-])"
-_STEP = (
-    r"(?: --\w+| (?!(?:shows|lists|says|tells|follows|goes|ends|and|or|to)\b)(?P<step>'[^']+'|[^\s,;:()]+))*"
-)
+_VERB = r"(?:shows|lists|says|tells|follows|continues|goes|ends|and|or|to)\b"
+_STEP = rf"(?: --\w+| (?!{_VERB})(?P<step>'[^']+'|[^\s,;:()]+))*"
 _NAME = r"(?P<name>'[^']+'|[^\s,;:()]+)"
 _CALLS: tuple[tuple[str, str], ...] = (
     (r"list\b", "list_workflows()"),
@@ -300,14 +297,6 @@ def _call(call: str, found: re.Match[str]) -> str:
     if given.get("step") is None:
         call = call.replace(', step: "{step}"', "")
     return call.format_map({name: (value or "").strip("'") for name, value in given.items()})
-
-
-def _bounded(details: Mapping[str, JSON]) -> dict[str, JSON]:
-    found = dict(details)
-    for name, value in details.items():
-        if isinstance(value, list | tuple) and len(value) > MAX_DETAILS:
-            found |= {name: sorted(value, key=_is_warning)[:MAX_DETAILS], f"{name}_total": len(value)}
-    return found
 
 
 def _is_warning(detail: JSON) -> bool:
@@ -398,7 +387,9 @@ async def permit_by_forms(
         if filled is None:
             return None
         if filled.values is None:  # clients without a person also dismiss it
-            message = "nobody agreed: the question was sent away unanswered, perhaps no person could be asked"
+            message = (
+                "no person agreed: the question was dismissed unanswered, perhaps no person could be asked"
+            )
             raise denied(message, "ask the user, who can also start it in a terminal", request.effects)
         if filled.values.get("decision") != decision["enum"][0]:
             return False
@@ -492,21 +483,23 @@ def _set_off(text: str) -> str:
 # Follow the work of a call and report its progress in lines
 
 
-async def follow_run(caller: ToolContext, root: str, background: Background | None = None) -> RunTree:
+async def follow_run(caller: ToolContext, root: str, background: ContinuedRun | None = None) -> RunTree:
     """Wait until a run finished, paused, waits only for people, or lost its process; return the tree.
 
     `background` is the process that this call started for it, if any.
     """
     project = caller.project
     tree = project.view(root)
-    transitions = Transitions(lambda run, path: step_at(tree, run, path))
+    transitions = Transitions(tree)
     async for written in follow(project, root, tree.tree_seq, starting=background):
         tree.catch_up(written)
         for envelope in written:
-            told = transitions.read(envelope)
-            if told is not None:
-                name = f"{told.path} " if told.path else ""
-                await caller.say(f"run {root}, {_count(tree)}: {name}{told.text}")
+            transition = transitions.read(envelope)
+            if transition is not None:
+                name = f"{transition.path} " if transition.path else ""
+                leaves = [node for node in tree.nodes() if node.kind == LEAF]
+                done = f"{sum(node.status in TERMINAL for node in leaves)} of {len(leaves)} steps done"
+                await caller.say(f"run {root}, {done}: {name}{transition.text}")
     if background is not None and tree.root.status == PENDING:
         raise background.ended_at_once()
     return tree
@@ -517,17 +510,17 @@ async def narrated(caller: ToolContext) -> AsyncIterator[Callable[[str], None]]:
     """Yield a function that queues progress lines, for work that cannot wait until each line is sent."""
     lines: asyncio.Queue[str | None] = asyncio.Queue()
 
-    async def tell() -> None:
+    async def report_lines() -> None:
         while (line := await lines.get()) is not None:
             await caller.say(line)
 
-    telling = asyncio.create_task(tell())
+    reporting = asyncio.create_task(report_lines())
     try:
         yield lines.put_nowait
         lines.put_nowait(None)
-        await telling
+        await reporting
     finally:
-        telling.cancel()
+        reporting.cancel()
 
 
 async def answered_elsewhere(project: Project, root: str, path: str) -> None:
@@ -539,11 +532,6 @@ async def answered_elsewhere(project: Project, root: str, path: str) -> None:
         return None if any(one.path == path for one in open_approvals(tree)) else True
 
     await until(project, root, look, math.inf)
-
-
-def _count(tree: RunTree) -> str:
-    steps = [node for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF]
-    return f"{sum(node.status in TERMINAL for node in steps)} of {len(steps)} steps done"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -628,7 +616,16 @@ def run_report(tree: RunTree, run: Run | None = None, *, owned: bool = True) -> 
             )
             for path, error in failed[:MAX_FAILURES]
         ],
-        questions=[_question(tree.root.id, one) for one in questions[:MAX_QUESTIONS]],
+        questions=[
+            OpenQuestion(
+                path=one.path,
+                question=shorten(one.question, MAX_QUESTION_CHARS),
+                show=shorten(one.show, MAX_QUESTION_CHARS),
+                choices=list(one.choices),
+                user_runs=how_to_answer(tree.root.id, one.path, one),
+            )
+            for one in questions[:MAX_QUESTIONS]
+        ],
         questions_total=len(questions),
         changes=[f"{one.kind} {one.path}" for one in document.changes[:MAX_CHANGES]],
         changes_total=len(document.changes),
@@ -640,13 +637,3 @@ def run_report(tree: RunTree, run: Run | None = None, *, owned: bool = True) -> 
 def report_address(run: str) -> str:
     """Return the address of a run's report for clients that read MCP resources."""
     return f"fanfold://runs/{run}/report"
-
-
-def _question(run: str, asked: OpenApproval) -> OpenQuestion:
-    return OpenQuestion(
-        path=asked.path,
-        question=shorten(asked.question, MAX_QUESTION_CHARS),
-        show=shorten(asked.show, MAX_QUESTION_CHARS),
-        choices=list(asked.choices),
-        user_runs=how_to_answer(run, asked.path, asked),
-    )

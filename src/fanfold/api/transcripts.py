@@ -11,7 +11,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -32,28 +33,31 @@ from fanfold.agents.entries import (
     ToolError,
     ToolResult,
     UserInput,
+    UserMessage,
     paid_in,
 )
 from fanfold.agents.instructions import compose, instructions_for, with_limits
 from fanfold.agents.role import Role
-from fanfold.api.display import StepUsage, step_usage, when
+from fanfold.api.display import StepUsage, counted, step_usage, when
 from fanfold.engine.run_tree import RunTree
+from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import COMPLETED, LEAF, READY, RUNNING, TERMINAL, WAITING, Node
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.sessions.log import read_recorded
-from fanfold.steps.agent import AgentJob, asked_of
+from fanfold.steps.agent import FILES_MOVED, GO_ON, AgentJob, asked_of, words_of
 from fanfold.steps.ids import session_id, settling_ids
 from fanfold.steps.records import is_agent, is_lead, session_of, sessions_of, turn_before
-from fanfold.steps.run_config import RunConfig
+from fanfold.steps.run_config import RecordedEntry, RunConfig, TakenUp
 from fanfold.steps.table import Unrenderable, prepare
 
 
 class TranscriptEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was said or done. `kind`: input, response, failed_request, queued_request, tool_call,
-    tool_result, compaction, agent, stage, stage_end. What an entry of its kind does not have is left out.
+    """One entry of a transcript. Fields that an entry of its kind does not have are omitted.
+
+    `kind`: input, response, failed_request, queued_request, tool_call, tool_result, compaction, agent, stage,
+    stage_end.
     """
 
     kind: str
@@ -90,7 +94,7 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
-    """The conversation of one session, and of those that it goes on with."""
+    """The conversation of one session, after the conversations that it continues."""
 
     run_id: str
     root_run_id: str
@@ -138,32 +142,24 @@ class SessionRef(Struct, frozen=True):
 def speaker_of(tree: RunTree, node: Node, attempt: int) -> SessionRef:
     """Return the session of an attempt of an agent step."""
     frozen = tree.frozen(node)
-    said = find_body(AgentBody, node.step)
-    assert said is not None, "an agent step has the body of one"
-    role = frozen.session_role(node.step, said)
+    body = find_body(AgentBody, node.step)
+    assert body is not None, "an agent step has the body of one"
+    role = frozen.session_role(node.step, body)
     return SessionRef(node, session_id(node.run.id, node.path, attempt), attempt, role, frozen)
-
-
-def settler_of(tree: RunTree, node: Node, attempt: int, session: str) -> SessionRef:
-    """Return the session that resolves the conflicts of an attempt of a step of any type."""
-    frozen = tree.frozen(node)
-    return SessionRef(node, session, attempt, frozen.resolver_role(node.step), frozen)
 
 
 def find_speakers(tree: RunTree, session: str) -> Iterator[SessionRef]:
     """Yield the sessions of a tree whose id starts with `session`."""
-    for run in tree.state.runs.values():
-        for node in run.nodes.values():
-            if node.kind != LEAF:
-                continue
-            for attempt in range(1, node.attempt + 1):
-                own = session_id(run.id, node.path, attempt)
-                if own.startswith(session) and is_agent(node):
-                    yield speaker_of(tree, node, attempt)
-                elif session.startswith(own) and session in settling_ids(own):
-                    yield settler_of(tree, node, attempt, session)
-                elif session.startswith(own) and session in sessions_of(tree.store, node, attempt):
-                    yield structs.replace(speaker_of(tree, node, attempt), session_id=session)
+    for node in tree.nodes():
+        for attempt in range(1, node.attempt + 1) if node.kind == LEAF else ():
+            own = session_id(node.run.id, node.path, attempt)
+            if own.startswith(session) and is_agent(node):
+                yield speaker_of(tree, node, attempt)
+            elif session.startswith(own) and session in settling_ids(own):
+                frozen = tree.frozen(node)  # it resolves conflicts, for a step of any type
+                yield SessionRef(node, session, attempt, frozen.resolver_role(node.step), frozen)
+            elif session.startswith(own) and session in sessions_of(tree.store, node, attempt):
+                yield structs.replace(speaker_of(tree, node, attempt), session_id=session)
 
 
 class TranscriptBuilder:
@@ -191,14 +187,14 @@ class TranscriptBuilder:
                 break
             self._seq = envelope.seq
             if not (self._foretold and isinstance(entry, UserInput)):
-                yield self.tell(envelope.at, entry)
+                yield self.entry_of(envelope.at, entry)
         if not self._seq and not self._foretold:
             task = _task_under_way(self._tree, self._speaker)
             if task is not None:
                 self._foretold = True
-                yield self.tell(self._speaker.node.started_at, task)
+                yield self.entry_of(self._speaker.node.started_at, task)
 
-    def tell(self, at: int, entry: Entry) -> TranscriptEntry:
+    def entry_of(self, at: int, entry: Entry) -> TranscriptEntry:
         """Return the transcript entry of one recorded entry."""
         self.turn += isinstance(entry, Response)
         paid = paid_in(entry)
@@ -214,17 +210,17 @@ class TranscriptBuilder:
             turn=self.turn,
             stage=entry.stage,
         )
-        return structs.replace(bare, **self._said(entry))
+        return structs.replace(bare, **self._fields_of(entry))
 
-    def _said(self, entry: Entry) -> dict[str, object]:
+    def _fields_of(self, entry: Entry) -> dict[str, object]:
         match entry:
-            case UserInput():
+            case UserInput() | UserMessage():
                 return {"text": entry.text}
             case Response() | Compaction():
-                said: dict[str, object] = {"model": entry.model, "text": entry.text}
+                fields: dict[str, object] = {"model": entry.model, "text": entry.text}
                 if isinstance(entry, Response):
-                    said |= {"tool_calls": entry.tool_calls, "output": entry.output}
-                return {**said, "usage": _usage(entry.usage)}
+                    fields |= {"tool_calls": entry.tool_calls, "output": entry.output}
+                return {**fields, "usage": _usage(entry.usage)}
             case ToolCall():
                 return {"id": entry.id, "tool": entry.tool, "args": entry.args}
             case ToolResult():
@@ -232,16 +228,10 @@ class TranscriptBuilder:
                 return {**call, "result": entry.result, "error": entry.error, "outcome": entry.outcome}
             case FailedRequest():
                 error = ToolError(entry.code, entry.message, kind=entry.kind)
-                found = {
-                    "model": entry.model,
-                    "error": error,
-                    "count": entry.count,
-                    "usage": _usage(entry.usage),
-                }
-                return {**found, "next_attempt": when(entry.next_at)}
+                found = {"model": entry.model, "error": error, "count": entry.count}
+                return {**found, "usage": _usage(entry.usage), "next_attempt": when(entry.next_at)}
             case QueuedRequest():
-                waits = {"model": entry.model, "text": entry.message}
-                return {**waits, "next_attempt": when(entry.next_at)}
+                return {"model": entry.model, "text": entry.message, "next_attempt": when(entry.next_at)}
             case AgentBegin():
                 known = " ".join(part for part in (entry.program, entry.version) if part)
                 return {"name": known, "id": entry.conversation, "text": entry.anew}
@@ -282,12 +272,14 @@ def system_of(speaker: SessionRef, stage: int = 0) -> str:
         wanted = role.pipeline[stage - 1]
         other = frozen.roles.get(wanted.agent) if wanted.agent is not None else None
         own = other.instructions if other is not None else wanted.instructions or own
-    node, told = speaker.node, frozen.instructions
+    node, instructions = speaker.node, frozen.instructions
     at = datetime.fromtimestamp(node.started_at / 1_000, UTC) if node.started_at else None
     role = structs.replace(role, instructions=own)
     lead = is_lead(node)
     own = with_limits(role, folder="the project's folder", write_set=node.write_set, lead=lead, at=at)
-    return compose(own, told.top, instructions_for(told.below, (*node.read_set, *node.write_set)))
+    return compose(
+        own, instructions.top, instructions_for(instructions.below, (*node.read_set, *node.write_set))
+    )
 
 
 def earlier(tree: RunTree, speaker: SessionRef) -> list[TranscriptEntry]:
@@ -295,8 +287,8 @@ def earlier(tree: RunTree, speaker: SessionRef) -> list[TranscriptEntry]:
     taken = speaker.frozen.taken_up.get(speaker.step) if is_agent(speaker.node) else None
     if taken is not None:
         before_it = structs.replace(speaker, session_id=taken.session_id, attempt=taken.attempt)
-        told = TranscriptBuilder(tree, before_it, taken.step)
-        return [told.tell(recorded.at, recorded.entry) for recorded in taken.entries]
+        builder = TranscriptBuilder(tree, before_it, taken.step)
+        return [builder.entry_of(recorded.at, recorded.entry) for recorded in taken.entries]
     before = turn_before(speaker.node) if is_agent(speaker.node) else None
     if before is None:
         return []
@@ -317,9 +309,13 @@ def transcript_of(tree: RunTree, speaker: SessionRef, *, owned: bool, until: int
     """
     node, role = speaker.node, speaker.role
     before = earlier(tree, speaker)
-    told = TranscriptBuilder(tree, speaker, turn=last_turn(before), until=until)
-    own = list(told.fresh())
+    builder = TranscriptBuilder(tree, speaker, turn=last_turn(before), until=until)
+    own = list(builder.fresh())
     settlers = settling_ids(speaker.session_id) if node.step.on_conflict == "resolve" else []
+    reused_from = None
+    if not own and node.status == COMPLETED:
+        frozen = speaker.frozen
+        reused_from = frozen.forked_from if speaker.step in frozen.reused else "cache"
     return Transcript(
         run_id=node.run.id,
         root_run_id=tree.root.id,
@@ -331,25 +327,24 @@ def transcript_of(tree: RunTree, speaker: SessionRef, *, owned: bool, until: int
         attempt=speaker.attempt,
         attempts=node.attempt,
         status=_status(tree, speaker, owned),
-        reused_from=None if own or node.status != COMPLETED else _source(speaker),
+        reused_from=reused_from,
         settled_by=[one for one in settlers if next(tree.store.log(one), None) is not None],
         system=system_of(speaker),
-        turns=told.turn - last_turn(before),
-        usage=step_usage(told.spent),
+        turns=builder.turn - last_turn(before),
+        usage=step_usage(builder.spent),
         entries=[*before, *own],
     )
 
 
-def _source(speaker: SessionRef) -> str | None:
-    """Return the source of a reused result."""
-    frozen = speaker.frozen
-    return frozen.forked_from if speaker.step in frozen.reused else "cache"
-
-
 def _status(tree: RunTree, speaker: SessionRef, owned: bool) -> str:
     node = speaker.node
-    if speaker.attempt < node.attempt:
-        return _ending(tree, node, speaker.attempt)
+    if speaker.attempt < node.attempt:  # the log of the run has how it ended
+        for envelope in tree.store.log(node.run.id):
+            data = envelope.data
+            ours = envelope.type == "subagent_event" and data.get("step") == node.path
+            if ours and data.get("attempt") == speaker.attempt and data["status"] in ("failed", "timed_out"):
+                return str(data["status"])
+        return "failed"
     if node.status in TERMINAL:
         return "closed" if node.closed else node.status
     if not node.attempt or node.status == READY:
@@ -359,16 +354,6 @@ def _status(tree: RunTree, speaker: SessionRef, owned: bool) -> str:
     return RUNNING if node.status in (RUNNING, WAITING) else node.status
 
 
-def _ending(tree: RunTree, node: Node, attempt: int) -> str:
-    """Return how an attempt ended that was followed by another one."""
-    for envelope in tree.store.log(node.run.id):
-        data = envelope.data
-        is_ours = envelope.type == "subagent_event" and data.get("step") == node.path
-        if is_ours and data.get("attempt") == attempt and data["status"] in ("failed", "timed_out"):
-            return str(data["status"])
-    return "failed"
-
-
 # -----------------------------------------------------------------------------------------------------------
 # A transcript as text, for files and terminals
 #
@@ -376,33 +361,36 @@ def _ending(tree: RunTree, node: Node, attempt: int) -> str:
 # can look like a heading. Text for a terminal must also pass through `language.terminal`.
 
 
-def transcript_text(told: Transcript) -> str:
+def transcript_text(transcript: Transcript) -> str:
     """Return the whole transcript as text."""
     entries = TranscriptWriter()
-    return "".join([heading(told), *map(entries.text, told.entries), closing(told)])
+    return "".join([heading(transcript), *map(entries.text, transcript.entries), closing(transcript)])
 
 
-def heading(told: Transcript) -> str:
+def heading(transcript: Transcript) -> str:
     """Return the title with the session, and the system prompt."""
-    attempt = f", attempt {told.attempt} of {told.attempts}" if told.attempts > 1 else ""
-    by = f"{told.role} on {told.backend}" + (f" ({told.model})" if told.model else "")
-    lines = [f"# {told.step}: {told.status}\n", f"\n{by}, session {told.session_id}{attempt}\n"]
-    if told.reused_from is not None:
-        where = "an earlier run" if told.reused_from == "cache" else f"run {told.reused_from}"
+    attempt = f", attempt {transcript.attempt} of {transcript.attempts}" if transcript.attempts > 1 else ""
+    by = f"{transcript.role} on {transcript.backend}" + (f" ({transcript.model})" if transcript.model else "")
+    lines = [
+        f"# {transcript.step}: {transcript.status}\n",
+        f"\n{by}, session {transcript.session_id}{attempt}\n",
+    ]
+    if transcript.reused_from is not None:
+        where = "an earlier run" if transcript.reused_from == "cache" else f"run {transcript.reused_from}"
         return "".join([*lines, f"\nIts result was taken from {where}; there was no conversation.\n"])
-    lines += ["\n## System\n", *_quoted(told.system)] if told.system else []
+    lines += ["\n## System\n", *_quoted(transcript.system)] if transcript.system else []
     return "".join(lines)
 
 
-def closing(told: Transcript) -> str:
+def closing(transcript: Transcript) -> str:
     """Return the number of turns and the usage."""
     lines: list[str] = []
-    if told.entries:
-        turns = f"{told.turns} turn{'' if told.turns == 1 else 's'}"
-        if before := last_turn(told.entries) - told.turns:
+    if transcript.entries:
+        turns = counted(transcript.turns, "turn")
+        if before := last_turn(transcript.entries) - transcript.turns:
             turns += f" after {before} before"
-        lines.append(f"\n{turns}, {_price_of(told.usage)}.\n")
-    lines += [f"\nIts conflicts were given to session {session}.\n" for session in told.settled_by]
+        lines.append(f"\n{turns}, {_price_of(transcript.usage)}.\n")
+    lines += [f"\nIts conflicts were given to session {session}.\n" for session in transcript.settled_by]
     return "".join(lines)
 
 
@@ -418,34 +406,31 @@ class TranscriptWriter:
 
     def text(self, entry: TranscriptEntry) -> str:
         """Return one entry, with a line break before it."""
-        told = entry.id in self._asked and entry.args == self._asked[entry.id]
+        args_shown = entry.id in self._asked and entry.args == self._asked[entry.id]
         self._asked |= {call.id: call.args for call in entry.tool_calls}
-        return "".join(_entry_lines(entry, args_told=told))
-
-
-def _entry_lines(entry: TranscriptEntry, *, args_told: bool) -> Iterator[str]:
-    title = _TITLES[entry.kind].format(turn=entry.turn, tool=entry.tool, name=entry.name or entry.stage)
-    facts = [entry.model, _price_of(entry.usage) if entry.usage else "", (entry.at or "")[11:19]]
-    yield f"\n## {title}{''.join(f' · {fact}' for fact in facts if fact)}\n"
-    if entry.system:
-        yield from ("\nsystem\n", *_quoted(entry.system))
-    yield from _quoted(entry.text)
-    for call in entry.tool_calls:
-        yield from (f"\nasks for {call.tool} ({call.id})\n", *_data(call.args))
-    if entry.args is not UNSET and not args_told:
-        yield from _data(entry.args)
-    if entry.result is not UNSET:
-        yield from _data(entry.result)
-    if entry.error is not None:
-        hint = f" ({entry.error.hint})" if entry.error.hint else ""
-        yield from ("\nfailed\n", *_quoted(f"{entry.error.code}: {entry.error.message}{hint}"))
-    if entry.count:
-        after = f"; tried again at {entry.next_attempt[11:19]}" if entry.next_attempt else "; given up"
-        yield f"\n{entry.count} failed{after}\n"
-    if entry.outcome:
-        yield "\nNobody knows whether this happened: the process died meanwhile.\n"
-    if entry.output is not UNSET and entry.output != entry.text:
-        yield from ("\nputs out\n", *_data(entry.output))
+        title = _TITLES[entry.kind].format(turn=entry.turn, tool=entry.tool, name=entry.name or entry.stage)
+        facts = [entry.model, _price_of(entry.usage) if entry.usage else "", (entry.at or "")[11:19]]
+        lines = [f"\n## {title}{''.join(f' · {fact}' for fact in facts if fact)}\n"]
+        if entry.system:
+            lines += ("\nsystem\n", *_quoted(entry.system))
+        lines += _quoted(entry.text)
+        for call in entry.tool_calls:
+            lines += (f"\nasks for {call.tool} ({call.id})\n", *_data(call.args))
+        if entry.args is not UNSET and not args_shown:
+            lines += _data(entry.args)
+        if entry.result is not UNSET:
+            lines += _data(entry.result)
+        if entry.error is not None:
+            hint = f" ({entry.error.hint})" if entry.error.hint else ""
+            lines += ("\nfailed\n", *_quoted(f"{entry.error.code}: {entry.error.message}{hint}"))
+        if entry.count:
+            after = f"; tried again at {entry.next_attempt[11:19]}" if entry.next_attempt else "; given up"
+            lines.append(f"\n{entry.count} failed{after}\n")
+        if entry.outcome:
+            lines.append("\nIt is not known whether this happened: the process died meanwhile.\n")
+        if entry.output is not UNSET and entry.output != entry.text:
+            lines += ("\nputs out\n", *_data(entry.output))
+        return "".join(lines)
 
 
 _TITLES = {
@@ -453,6 +438,7 @@ _TITLES = {
     "response": "Turn {turn}",
     "tool_call": "{tool} begins",
     "tool_result": "{tool}",
+    "message": "Message",
     "compaction": "Summed up",
     "failed_request": "Request without a usable response",
     "queued_request": "Request that waits",
@@ -487,3 +473,88 @@ def _data(value: JSON) -> Iterator[str]:
             one_by_one = [f"{label}{text}"]
         yield "\n"
         yield from (f"    {line}\n" for line in one_by_one)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Continue a conversation in a new session, from one of its turns on
+#
+# A turn is one response of the model with the results of its tool calls, as `fanfold transcript` counts them.
+# The entries up to the turn are copied: the new session does not need the old one.
+#
+# Only the conversation is restored, not the files that it changed. The prompt reports this to the agent.
+
+
+def take_up(tree: RunTree, speaker: SessionRef, turn: int, say: str | None) -> TakenUp:
+    """Copy a conversation up to a turn, with the next prompt `say`.
+
+    `say` None: a default prompt to continue. Empty: the prompt of the step itself.
+    """
+    if speaker.role.pipeline:
+        message = f"{speaker.step} works in stages, which start anew with each prompt"
+        raise AuthorError("fork.stages", message, hint="leave --turn out: the step runs again from its start")
+    before = _before(tree, speaker)
+    entries_so_far = [*before, *_recorded(tree, speaker)]
+    at = [number for number, recorded in enumerate(entries_so_far) if isinstance(recorded.entry, Response)]
+    if not 1 <= turn <= len(at):
+        hint = f"fanfold transcript {tree.root.id} {shlex.quote(speaker.step)}"
+        message = f"{speaker.step} has had {counted(len(at), 'turn')}"
+        raise NotFoundError("session.no_turn", message, hint=hint)
+    entries = entries_so_far
+    if turn < len(at):
+        entries = entries[: at[turn]]
+        while entries and isinstance(entries[-1].entry, UserInput | AgentBegin):
+            entries.pop()  # the new session sends another prompt, or none
+        # The agent program's conversation has continued after the turn, so its id is dropped.
+        entries = [
+            RecordedEntry(one.at, structs.replace(one.entry, conversation=""))
+            if isinstance(one.entry, AgentBegin)
+            else one
+            for one in entries
+        ]
+    own_prompt_is_next = not tree.root.plan.open and speaker.step not in speaker.frozen.taken_up
+    if say is None and at[turn - 1] < len(before) and own_prompt_is_next:
+        say = ""
+    if say is None:
+        moved = any(isinstance(recorded.entry, ToolCall | AgentBegin) for recorded in entries)
+        say = f"{GO_ON} {FILES_MOVED}" if moved else GO_ON
+    return TakenUp(
+        run_id=speaker.node.run.id,
+        step=speaker.step,
+        session_id=speaker.session_id,
+        attempt=speaker.attempt,
+        turn=turn,
+        say=say,
+        entries=tuple(entries),
+    )
+
+
+def without_results(taken: TakenUp) -> TakenUp:
+    """Drop the tool calls of a conversation and their results, which the agent program has itself."""
+    kept = [one for one in taken.entries if isinstance(one.entry, UserInput | AgentBegin | Response)]
+    short = [
+        RecordedEntry(one.at, structs.replace(one.entry, tool_calls=()))
+        if isinstance(one.entry, Response)
+        else one
+        for one in kept
+    ]
+    return structs.replace(taken, entries=tuple(short))
+
+
+def _before(tree: RunTree, speaker: SessionRef) -> Sequence[RecordedEntry]:
+    """Return the entries that the session itself was continued from."""
+    taken = speaker.frozen.taken_up.get(speaker.step)
+    if taken is not None:
+        return taken.entries
+    before = turn_before(speaker.node)
+    if before is None:
+        return []
+    if not before.attempt:  # it was cancelled before it started, but its prompt still counts
+        return [RecordedEntry(before.ended_at, UserInput(text=words_of(before)))]
+    one = speaker_of(tree, before, before.attempt)
+    return [*_before(tree, one), *_recorded(tree, one)]
+
+
+def _recorded(tree: RunTree, speaker: SessionRef) -> list[RecordedEntry]:
+    return [
+        RecordedEntry(envelope.at, entry) for envelope, entry in read_recorded(tree.store, speaker.session_id)
+    ]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -18,22 +18,20 @@ from fanfold.api import subagents
 from fanfold.api.addresses import find_run
 from fanfold.api.agent_tools import DryRunFlag
 from fanfold.api.approvals import OpenApproval, open_approvals
-from fanfold.api.capture import CaptureResult, capture
-from fanfold.api.display import RunUsage, run_row
+from fanfold.api.authoring import CaptureResult, capture
+from fanfold.api.display import RunUsage, counted, run_row
 from fanfold.api.history import inspect_step, query
-from fanfold.api.limits import check_budget, micro_usd
-from fanfold.api.ownership import Background, hand_over, resume_detached
-from fanfold.api.permission import Options, RunConsent, adopted_consent, consent_of, permit_adopted
+from fanfold.api.ownership import hand_over, resume_detached
+from fanfold.api.permission import adopted_consent, consent_of, permit_adopted
 from fanfold.api.planning import DraftRequest, checked_wish, draft_spec
-from fanfold.api.project import Project
+from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.recipes import CheckedRecipe, check_found, check_recipe, require_savable, save_recipe
 from fanfold.api.report import standing
 from fanfold.api.run_handle import cancel
-from fanfold.api.run_list import list_heads
+from fanfold.api.run_options import RaisedLimits
 from fanfold.api.start import foresee_run, start, start_consent
 from fanfold.api.tools import (
     AnyValue,
-    PriorConsent,
     RunReport,
     ToolContext,
     answered_elsewhere,
@@ -48,9 +46,8 @@ from fanfold.api.tools import (
     tool,
 )
 from fanfold.engine.forecast_documents import Agents, Cost, DryRun
-from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, FanfoldError
-from fanfold.kernel.plan import JSON, Plan
+from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import PENDING, RUN_TERMINAL
 from fanfold.language.builder import Recipe
 from fanfold.language.draft import FoundRecipe
@@ -61,7 +58,6 @@ from fanfold.language.terminal import shorten, shorten_line
 from fanfold.project_files import LedOut, resolve_beneath
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.run_config import is_kept_open
-from fanfold.store.protocol import RunHead
 from fanfold.workspace.seal import is_adopted
 
 # -----------------------------------------------------------------------------------------------------------
@@ -86,7 +82,11 @@ def find_recipe(project: Project, name: str, spec: JSON, *, scripted: bool) -> C
 def found_recipe(project: Project, name: str) -> FoundRecipe:
     """Return a saved recipe, or a file of the project."""
     if is_path(name):
-        _stay_inside(project, name)
+        try:
+            resolve_beneath(project.folder, project.folder / name)
+        except LedOut:
+            hint = "name a recipe, or a file below the project"
+            raise denied(f"{name} is outside the project", hint) from None
         name = os.path.join(project.folder, name)
     return project.find_recipe(name)
 
@@ -109,13 +109,6 @@ def text_of(spec: JSON) -> str:
         message = "spec is neither the text of a recipe nor an object"
         raise AuthorError("usage.bad_value", message, hint="begin with name and steps, or phases")
     return Recipe.from_yaml(msgspec.json.encode(spec)).to_yaml()
-
-
-def _stay_inside(project: Project, path: str) -> None:
-    try:
-        resolve_beneath(project.folder, project.folder / path)
-    except LedOut:
-        raise denied(f"{path} is outside the project", "name a recipe, or a file below the project") from None
 
 
 MAX_STEP_CHARS = 8_000
@@ -226,20 +219,29 @@ async def run_workflow(caller: ToolContext, asked: RunWorkflow) -> StartResult:
         return StartResult(ok=True, run=await _see_to_end(caller, caller.memory.run))
     if asked.resume:
         return await _resume(caller, asked)
-    project, options = caller.project, _options(caller, asked)
+    limits = RaisedLimits(budget_usd=asked.budget_usd, budget_tokens=asked.budget_tokens).limits()
+    project, options = caller.project, caller.options
+    if limits.budget_micro_usd is not None:
+        options = structs.replace(options, budget_micro_usd=limits.budget_micro_usd)
+    if limits.budget_tokens is not None:
+        options = structs.replace(options, budget_tokens=limits.budget_tokens)
     checked = find_recipe(project, asked.name, asked.spec, scripted=options.script is not None)
     plan = checked.runnable()
     bound = bind_inputs(plan, asked.inputs)
-    forecast = _foresee(project, checked, bound, options)
+    forecast, _ = foresee_run(project, checked, bound, options)
+    forecast = structs.replace(
+        forecast, waves=forecast.waves[:MAX_WAVES], conflicts=forecast.conflicts[:MAX_CONFLICTS]
+    )
     consent = start_consent(project, plan, bound, options)
     if asked.dry_run:
         return StartResult(ok=True, run=None, forecast=forecast, needs=consent.needs)
     request = consent.request
     clean = project.backends.machine.redactor.text
-    effects = [*request.effects, *map(clean, _given(plan, bound))]
+    given = (f"input {one.name}: {as_text(bound.get(one.name))}" for one in plan.inputs)
+    effects = [*request.effects, *map(clean, given)]
     totals = [*_size(forecast, consent.totals), *request.totals]
     await permit(caller, f"run {plan.name}@{plan.version}", effects, totals)
-    owned = start(project, plan, bound, options, attendant=PriorConsent())
+    owned = start(project, plan, bound, options, permitted=True)
     caller.memory.run = owned.tree.root.id
     background = hand_over(owned)
     await caller.say(f"run {owned.tree.root.id} of {plan.name} started: fanfold watch {owned.tree.root.id}")
@@ -261,8 +263,11 @@ async def _resume(caller: ToolContext, asked: RunWorkflow) -> StartResult:
     tree = project.view(root)
     background = None
     if tree.root.status not in RUN_TERMINAL and not project.has_owner(root):
-        adopted = is_adopted(project.folder, root)
-        consent = adopted_consent(project, tree) if adopted else _resume_consent(project, tree)
+        if is_adopted(project.folder, root):
+            consent = adopted_consent(project, tree)
+        else:
+            roles, inputs = tree.frozen().roles.get, tree.values.inputs(tree.root)
+            consent = consent_of(project, tree.state.plan, roles, inputs=inputs)
         if asked.dry_run:
             return StartResult(ok=True, run=run_report(tree, owned=False), needs=consent.needs)
         request = consent.request
@@ -275,11 +280,7 @@ async def _resume(caller: ToolContext, asked: RunWorkflow) -> StartResult:
     return StartResult(ok=True, run=await _see_to_end(caller, root, background))
 
 
-def _resume_consent(project: Project, tree: RunTree) -> RunConsent:
-    return consent_of(project, tree.state.plan, tree.frozen().roles.get, inputs=tree.values.inputs(tree.root))
-
-
-async def _see_to_end(caller: ToolContext, run: str, background: Background | None = None) -> RunReport:
+async def _see_to_end(caller: ToolContext, run: str, background: ContinuedRun | None = None) -> RunReport:
     """Wait for a run, and have the person answer its questions. A cancelled call cancels the run."""
     try:
         while True:
@@ -289,8 +290,8 @@ async def _see_to_end(caller: ToolContext, run: str, background: Background | No
                 return run_report(tree, owned=caller.project.has_owner(run))
             background = None
     except asyncio.CancelledError:
-        if caller.was_cancelled():
-            await finish_despite_cancel(_cancel(caller.project, run))
+        if caller.was_cancelled() and caller.project.resolve(run).status not in RUN_TERMINAL:
+            await finish_despite_cancel(cancel(caller.project, run))
         raise
 
 
@@ -325,40 +326,13 @@ async def _answer(caller: ToolContext, run: str, asked: OpenApproval) -> bool:
         return True
 
 
-async def _cancel(project: Project, run: str) -> None:
-    if project.resolve(run).status not in RUN_TERMINAL:
-        await cancel(project, run)
-
-
-def _options(caller: ToolContext, asked: RunWorkflow) -> Options:
-    check_budget(asked.budget_usd, asked.budget_tokens)
-    given = {"budget_micro_usd": micro_usd(asked.budget_usd), "budget_tokens": asked.budget_tokens}
-    return structs.replace(
-        caller.options, **{key: value for key, value in given.items() if value is not None}
-    )
-
-
-def _foresee(project: Project, checked: CheckedRecipe, bound: Mapping[str, JSON], options: Options) -> DryRun:
-    found, _ = foresee_run(project, checked, bound, options)
-    return structs.replace(found, waves=found.waves[:MAX_WAVES], conflicts=found.conflicts[:MAX_CONFLICTS])
-
-
 def _size(forecast: DryRun, known: Sequence[str]) -> list[str]:
     """Describe the size of a run, without the agents if they are `known`."""
     price = forecast.cost.usd_max
-    parts = [_many(sum(len(wave) for wave in forecast.waves), "step")]
+    parts = [counted(sum(len(wave) for wave in forecast.waves), "step")]
     parts += [] if known else [forecast.agents.told()]
     parts += [] if price is None else [f"at most ${price:.2f}"]
     return [", ".join(parts), *(f"warning: {one}" for one in forecast.warnings)]
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _given(plan: Plan, bound: Mapping[str, JSON]) -> list[str]:
-    named = [one.name for one in plan.inputs]
-    return [f"input {name}: {as_text(bound.get(name))}" for name in named]
 
 
 @tool(
@@ -371,21 +345,26 @@ async def workflow_status(caller: ToolContext, asked: WorkflowStatus) -> StatusR
     if not asked.run:
         if asked.step:
             raise AuthorError("usage.missing", "a step needs a run", hint="name the run too")
-        heads = list_heads(project, limit=10)
-        return StatusReport(ok=True, runs=[_line(project, head) for head in heads])
+        lines = []
+        for head in project.heads(limit=10):
+            status = standing(head.status, owned=project.has_owner(head.root_run_id))
+            row = structs.replace(run_row(head), status=status)
+            lines.append(RunLine(**shared_fields(row, RunLine)))
+        return StatusReport(ok=True, runs=lines)
     head = project.resolve(caller.named(asked.run))
     if asked.step:
-        return StatusReport(ok=True, step=_step_output(project, head.run_id, asked.step))
+        found = inspect_step(project, head.run_id, asked.step)
+        text = as_text(found.output)
+        cut = len(text) > MAX_STEP_CHARS
+        fields = shared_fields(found, StepOutput) | {
+            "output": shorten(text, MAX_STEP_CHARS) if cut else found.output,
+            "error": None if found.error is None else found.error.message,
+        }
+        return StatusReport(ok=True, step=StepOutput(output_cut=cut, **fields))
     if asked.timeout_s:
         await _wait_beside(caller, head.root_run_id, asked.timeout_s)
     owned = project.has_owner(head.root_run_id)
     return StatusReport(ok=True, run=run_report(*find_run(project, head.run_id), owned=owned))
-
-
-def _line(project: Project, head: RunHead) -> RunLine:
-    status = standing(head.status, owned=project.has_owner(head.root_run_id))
-    fields: dict[str, Any] = {**shared_fields(run_row(head), RunLine), "status": status}
-    return RunLine(**fields)
 
 
 async def _wait_beside(caller: ToolContext, root: str, timeout_s: float) -> None:
@@ -407,17 +386,6 @@ async def _wait_beside(caller: ToolContext, root: str, timeout_s: float) -> None
         questions = open_approvals(tree)
         if not questions or not await _answer(caller, root, questions[0]):
             return
-
-
-def _step_output(project: Project, run: str, step: str) -> StepOutput:
-    found = inspect_step(project, run, step)
-    text = as_text(found.output)
-    cut = len(text) > MAX_STEP_CHARS
-    told = shared_fields(found, StepOutput) | {
-        "output": shorten(text, MAX_STEP_CHARS) if cut else found.output,
-        "error": None if found.error is None else found.error.message,
-    }
-    return StepOutput(output_cut=cut, **told)
 
 
 @tool(
@@ -565,7 +533,10 @@ async def save_workflow(caller: ToolContext, asked: SaveWorkflow) -> SavedWorkfl
     text, made = _wanted(caller, asked)
     checked = check_text(caller.project, text)
     plan = checked.runnable()
-    steps = _steps(checked)
+    ids = [step.id for step in checked.runnable().steps]
+    if not ids:
+        raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
+    steps = f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"
     require_savable(caller.project, asked.name, replace=asked.replace)
     saved = SavedWorkflow(
         ok=True,
@@ -593,10 +564,3 @@ def _wanted(caller: ToolContext, asked: SaveWorkflow) -> tuple[str, CaptureResul
     name = asked.name.partition("@")[0]
     made = capture(caller.project, run, children=asked.agents, name=name, request=asked.request)
     return made.recipe, made
-
-
-def _steps(checked: CheckedRecipe) -> str:
-    ids = [step.id for step in checked.runnable().steps]
-    if not ids:
-        raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
-    return f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"

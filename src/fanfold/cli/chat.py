@@ -1,7 +1,7 @@
 """`fanfold chat`: talk with a lead that works, delegates and runs workflows; or ask it one thing.
 
-Ctrl-C stops the turn that runs and keeps the session. What was said is recorded as it is said: a chat that
-was left, or killed, goes on with `--resume`.
+Ctrl-C stops the turn that runs and keeps the session. Everything is recorded at once: a chat that
+was left or killed continues with `--resume`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,31 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import click
 from msgspec import Struct, structs
 
-from fanfold.agents.entries import Calling, News, Queued, Retrying, TextDelta
+from fanfold.agents.entries import Calling, FailedRequest, News, QueuedRequest, TextDelta
 from fanfold.agents.permissions import Action, Answer, Posture
 from fanfold.api.chats import Chat, WorkflowEnd
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
+from fanfold.api.report import Transitions
 from fanfold.api.run_documents import run_document
+from fanfold.api.run_options import RunOptions
 from fanfold.api.start import start
-from fanfold.api.transitions import Transitions, step_at
 from fanfold.cli.agents import say_subagents
-from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, given_inputs, option, read_options
+from fanfold.cli.command import (
+    SCRIPT,
+    UNSAFE,
+    Invocation,
+    command,
+    given_inputs,
+    option,
+    options_from,
+    read_options,
+)
 from fanfold.cli.main import main
-from fanfold.cli.output import on_terminal, paint, plain, say, say_json, tell, wants_colour
+from fanfold.cli.output import notify, on_terminal, paint, plain, print_json, print_text, wants_colour
 from fanfold.cli.questions import ask_about, ask_permission
 from fanfold.cli.recipes import PlanFlags, plan_and_show
-from fanfold.cli.run import Foreground, say_outcome
+from fanfold.cli.run import Foreground, print_outcome
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
 from fanfold.kernel.events import Envelope, WaitClosed, WaitOpened
@@ -52,7 +62,7 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------------------------------------
 # Signals in a chat: Ctrl-C stops what runs right now, and never the session; SIGTERM, and the SIGHUP of a
-# terminal that was closed, leave it as its own end does, so that somebody can go on with it.
+# terminal that was closed, leave it as its own end does, so that it can be continued.
 
 Stop: TypeAlias = Callable[[], Coroutine[None, None, None]]
 
@@ -73,7 +83,7 @@ class Interrupts:
 
     def _interrupted(self) -> None:
         if self._stop is not None and self._stopping is None:
-            tell(f"\nstopping {self._what}\n")
+            notify(f"\nstopping {self._what}\n")
             self._stopping = asyncio.create_task(self._stop())
 
 
@@ -85,13 +95,13 @@ async def left_by_signals(work: Coroutine[None, None, int]) -> int:
 
 def listen_for_leaving() -> None:
     """Have signals end the task that calls this, once; also when another listened to them meanwhile."""
-    here, told = asyncio.current_task(), False
+    here, is_leaving = asyncio.current_task(), False
     assert here is not None
 
     def leave() -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal is_leaving
+        if not is_leaving:
+            is_leaving = True
             here.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -108,14 +118,14 @@ class ChatFlags(Struct, frozen=True, kw_only=True):
     unsafe_no_sandbox: bool
 
 
-@command("chat", summary="Talk with a lead that delegates and runs workflows")
+@command("chat", summary="Talk to a lead agent that delegates and runs workflows")
 @click.argument("text", required=False)
 @option(
-    "--resume", is_flag=False, flag_value="", metavar="[ID]", help="Go on with a chat; default: the latest."
+    "--resume", is_flag=False, flag_value="", metavar="[ID]", help="Continue a chat; default: the latest."
 )
 @option("--model", metavar="M", help="Model of the lead and of those it delegates to.")
-@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
-@PERMISSION
+@SCRIPT
+@options_from(RunOptions, "permission")
 @UNSAFE
 def chat_command(call: Invocation, text: str | None, resume: str | None, **given: object) -> int:
     """Talk with a lead session, or give it TEXT and get its answer.
@@ -137,7 +147,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **given
             return asyncio.run(left_by_signals(talk.interactive() if text is None else talk.once(text)))
         except asyncio.CancelledError:
             if talk.begun:
-                tell(f"go on: fanfold chat --resume {talk.chat.id}\n")
+                notify(f"continue it: fanfold chat --resume {talk.chat.id}\n")
             return EXIT_INTERRUPTED
 
 
@@ -145,7 +155,6 @@ class _Talk:
     """One sitting at a chat."""
 
     def __init__(self, call: Invocation, project: Project, flags: ChatFlags, resume: str | None) -> None:
-
         self._call = call
         self._colour = wants_colour(sys.stderr, call.no_color)
         self._keyboard = Keyboard(project.config.home, tuple(WORDS))
@@ -176,7 +185,7 @@ class _Talk:
                 project, self._resume, ask, self._hear, permission=flags.permission, model=flags.model
             )
             return
-        options = read_options(project.folder, **structs.asdict(flags))
+        options = read_options(project, **structs.asdict(flags))
         self._chat = await open_chat(project, options, ask, self._hear)
 
     def _hear(self, _run: str, step: str, news: News) -> None:
@@ -185,7 +194,7 @@ class _Talk:
 
     async def _listen(self) -> None:
         async for written in self.chat.follow():
-            self._speech.told(self.chat.tree, written)
+            self._speech.report(self.chat.tree, written)
 
     # One thing
 
@@ -205,7 +214,7 @@ class _Talk:
                 listening.cancel()
             await self.chat.leave()
         if self._call.as_json:
-            say_json(
+            print_json(
                 ChatAnswer(
                     run_id=self.chat.id,
                     status=turn.status,
@@ -220,14 +229,15 @@ class _Talk:
             self._show(turn)
             if not on_terminal() and (tools := denied_tools(self._project, self.chat.id, turn.step)):
                 step = shlex.quote(turn.step)
-                tell(f"denied: {', '.join(tools)}; fanfold transcript {self.chat.id} {step} tells why\n")
-            tell(f"go on: fanfold chat --resume {self.chat.id}\n")
-        return _exit_status(turn.status)
+                notify(f"denied: {', '.join(tools)}; fanfold transcript {self.chat.id} {step} tells why\n")
+            notify(f"continue it: fanfold chat --resume {self.chat.id}\n")
+        return {"completed": EXIT_OK, "cancelled": EXIT_INTERRUPTED, "paused": EXIT_WAITING}.get(
+            turn.status, EXIT_FAILED
+        )
 
     # A conversation
 
     async def interactive(self) -> int:
-
         await self._open()
         chat = self.chat
         slash = SlashCommands(self._call, chat, self._keyboard)
@@ -243,7 +253,8 @@ class _Talk:
                     else:
                         await self._turn(line)
                 except FanfoldError as error:
-                    self._complain(error)
+                    hint = f"  {plain(error.hint)}\n" if error.hint else ""
+                    notify(f"error[{error.code}]: {plain(error.message)}\n{hint}")
                 except EOFError:
                     break
         finally:
@@ -251,27 +262,23 @@ class _Talk:
             left = [child.id for child in chat.agents() if child.status in ("queued", "running")]
             await chat.leave()
         if left:
-            tell(f"stopped, to be gone on with: {', '.join(left)}\n")
-        tell(f"go on: fanfold chat --resume {chat.id}\n")
+            notify(f"stopped, can be continued: {', '.join(left)}\n")
+        notify(f"continue it: fanfold chat --resume {chat.id}\n")
         return EXIT_OK
 
     async def _greet(self) -> None:
         chat = self.chat
-        tell(
-            paint(
-                f"{chat.id}, permission {chat.options.permission}; /help, Ctrl-D leaves", "dim", self._colour
-            )
-        )
-        tell("\n")
+        head = f"{chat.id}, permission {chat.options.permission}; /help, Ctrl-D leaves"
+        notify(f"{paint(head, 'dim', self._colour)}\n")
         turns = chat.turns()
         if turns:
-            tell(f"you said: {one_line(turns[-1].said, 200)}\n")
+            notify(f"you said: {one_line(turns[-1].said, 200)}\n")
             if turns[-1].output is not None:
                 self._speech.begin()
                 self._speech.answer(turns[-1].output)
         cut_off = chat.cut_off()
         if cut_off is not None:
-            tell("it was cut off; going on\n")
+            notify("it was cut off; continuing\n")
             self._speech.begin()
             with Interrupts(chat.stop):
                 self._show(await chat.go_on(cut_off))
@@ -281,34 +288,23 @@ class _Talk:
         suited = await chat.judge(text)
         if suited is not None:
             reason = one_line(suited.reason, 200)
-            tell(f"looks like work for a workflow: {reason} (tools for it are on; /plan drafts one)\n")
+            notify(f"looks like work for a workflow: {reason} (tools for it are on; /plan drafts one)\n")
         self._speech.begin()
         with Interrupts(chat.stop):
             turn = await chat.say(text, suited)
         self._show(turn)
         if chat.worth_keeping():
-            tell("/save NAME keeps what was delegated as a recipe\n")
+            notify("/save NAME keeps what was delegated as a recipe\n")
 
     def _show(self, turn: ChatTurn) -> None:
         if turn.status == "completed":
             self._speech.answer(turn.output)
         elif turn.error is not None and turn.status != "cancelled":
-            tell(f"{turn.status.replace('_', ' ')}: {plain(turn.error.message)}\n")
+            notify(f"{turn.status.replace('_', ' ')}: {plain(turn.error.message)}\n")
             if turn.error.hint:
-                tell(f"  {plain(turn.error.hint)}\n")
+                notify(f"  {plain(turn.error.hint)}\n")
         else:
-            tell(f"{turn.status}\n")
-
-    def _complain(self, error: FanfoldError) -> None:
-        tell(f"error[{error.code}]: {plain(error.message)}\n")
-        if error.hint:
-            tell(f"  {plain(error.hint)}\n")
-
-
-def _exit_status(status: str) -> int:
-    return {"completed": EXIT_OK, "cancelled": EXIT_INTERRUPTED, "paused": EXIT_WAITING}.get(
-        status, EXIT_FAILED
-    )
+            notify(f"{turn.status}\n")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -403,10 +399,9 @@ def _keys() -> KeyBindings:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a person can tell a chat to do besides speaking with the lead: words that begin with a slash.
+# Commands in a chat: words that begin with a slash.
 #
-# Most of them are commands of `fanfold`, called for this chat: one implementation, whoever asks. They run in
-# a
+# Most of them are commands of `fanfold`, called for this chat: one implementation for both. They run in a
 # thread, with a project of their own, as another process would.
 
 MAX_OUTPUT_CHARS = 600
@@ -448,9 +443,9 @@ class SlashCommands:
     async def help(self, _rest: str) -> None:
         width = max(len(one.usage) for one in WORDS.values())
         for one in WORDS.values():
-            say(f"  {paint(one.usage.ljust(width), 'cyan', self._call.colour)}  {one.help}\n")
-        say("  Anything else is said to the lead.\n")
-        say("  Ctrl-C stops a turn; Alt-Enter begins another line.\n")
+            print_text(f"  {paint(one.usage.ljust(width), 'cyan', self._call.colour)}  {one.help}\n")
+        print_text("  Anything else goes to the lead.\n")
+        print_text("  Ctrl-C stops a turn; Alt-Enter begins another line.\n")
 
     async def run(self, rest: str) -> None:
         name, *pairs = _words(rest)
@@ -462,7 +457,7 @@ class SlashCommands:
         terminal.listen(asyncio.get_running_loop())
         await terminal.see_to(owned)
         listen_for_leaving()
-        say_outcome(self._call, owned.tree)
+        print_outcome(self._call, owned.tree)
         document = run_document(owned.tree)
         chat.note_run(
             WorkflowEnd(
@@ -486,11 +481,8 @@ class SlashCommands:
         flags = PlanFlags(
             save=name,
             replace="replace" in given,
-            refine=None,
-            model=None,
             no_model="no-model" in given,
             anyway="anyway" in given,
-            script=None,
         )
         chat = self._chat
         drafting = asyncio.ensure_future(plan_and_show(self._call, chat.project, task, flags, chat.options))
@@ -501,7 +493,7 @@ class SlashCommands:
         with Interrupts(stop, "the plan"):
             await asyncio.wait([drafting])
         if drafting.cancelled():
-            say("stopped\n")
+            print_text("stopped\n")
             return
         self._chat.note_plan(drafting.result().runs)
 
@@ -528,12 +520,12 @@ class SlashCommands:
             raise AuthorError("usage.bad_value", f"{rest} is no permission", hint=hint)
         if rest:
             self._chat.options = structs.replace(self._chat.options, permission=rest)
-        say(f"permission: {self._chat.options.permission}\n")
+        print_text(f"permission: {self._chat.options.permission}\n")
 
     async def cost(self, _rest: str) -> None:
         usage = self._chat.usage()
         price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-        say(
+        print_text(
             f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price},"
             f" {usage.agents} turns of agents\n"
         )
@@ -580,30 +572,26 @@ def _some(rest: str, usage: str) -> str:
     return rest
 
 
-def _table() -> Sequence[Slash]:
-    return (
-        Slash("/run NAME key=value", "run a recipe here; the lead hears how it ended", SlashCommands.run),
-        Slash("/plan [--save NAME] TASK", "draft a recipe for a task; saved under NAME", SlashCommands.plan),
-        Slash("/status [RUN]", "how this chat, or a run, stands", SlashCommands.status),
-        Slash("/agents", "the subagents of this chat", SlashCommands.agents),
-        Slash("/query WORDS", "search what agents wrote", SlashCommands.query),
-        Slash("/save [NAME] [RUN]", "keep what was delegated, or the recipe of RUN", SlashCommands.save),
-        Slash("/permission [P]", "read_only, ask or auto, from the next turn on", SlashCommands.permission),
-        Slash("/cost", "what was spent", SlashCommands.cost),
-        Slash("/undo [RUN] [STEP]", "revert what was merged in this chat", SlashCommands.undo),
-        Slash("/help", "this list", SlashCommands.help),
-        Slash("/quit", "leave; fanfold chat --resume goes on", SlashCommands.quit),
-    )
-
-
-WORDS = {one.word: one for one in _table()}
+_TABLE: tuple[Slash, ...] = (
+    Slash("/run NAME key=value", "run a recipe here; the lead hears how it ended", SlashCommands.run),
+    Slash("/plan [--save NAME] TASK", "draft a recipe for a task; saved under NAME", SlashCommands.plan),
+    Slash("/status [RUN]", "how this chat, or a run, stands", SlashCommands.status),
+    Slash("/agents", "the subagents of this chat", SlashCommands.agents),
+    Slash("/query WORDS", "search what agents wrote", SlashCommands.query),
+    Slash("/save [NAME] [RUN]", "keep what was delegated, or the recipe of RUN", SlashCommands.save),
+    Slash("/permission [P]", "read_only, ask or auto, from the next turn on", SlashCommands.permission),
+    Slash("/cost", "what was spent", SlashCommands.cost),
+    Slash("/undo [RUN] [STEP]", "revert what was merged in this chat", SlashCommands.undo),
+    Slash("/help", "this list", SlashCommands.help),
+    Slash("/quit", "leave; fanfold chat --resume continues", SlashCommands.quit),
+)
+WORDS = {one.word: one for one in _TABLE}
 
 # -----------------------------------------------------------------------------------------------------------
 # What a chat shows while something happens: words of the lead as they come, what it does, how others end.
 #
 # Words of models come in pieces that may end anywhere. A line is made visible as a whole whenever it grows,
-# and
-# only what is new of it is written: no sequence that is split between two pieces gets past.
+# and only what is new of it is written: no sequence that is split between two pieces gets past.
 
 MAX_LINE_CHARS = 100_000
 
@@ -616,17 +604,14 @@ class Speech:
         self._line = ""
         self._shown = ""
         self._spoke = False
-        self._tree: RunTree | None = None
-        self._transitions = Transitions(
-            lambda run, path: step_at(self._tree, run, path) if self._tree is not None else None
-        )
+        self._transitions = Transitions()
 
     def begin(self) -> None:
-        """A turn begins: nothing was said in it yet."""
+        """Start a turn without any text yet."""
         self._spoke = False
 
     def hear(self, tree: RunTree, path: str, news: News) -> None:
-        """What a session does right now; of subagents only how they end is told."""
+        """Show what a session does now. Of subagents, only their end is shown."""
         node = tree.root.nodes.get(path)
         if node is None or not is_lead(node):
             return
@@ -635,14 +620,14 @@ class Speech:
         elif isinstance(news, Calling):
             about = f" {news.about}" if news.about else ""
             self.note(f"{news.tool}{about}")
-        elif isinstance(news, Retrying):
-            self.note(f"the provider is asked again in {news.wait_s:.0f} s ({news.kind})")
-        elif isinstance(news, Queued):
-            self.note(news.words)
+        elif isinstance(news, FailedRequest):
+            self.note(f"a request to the provider failed: {news.words}")
+        elif isinstance(news, QueuedRequest):
+            self.note(news.message)
 
-    def told(self, tree: RunTree, written: Sequence[Envelope]) -> None:
+    def report(self, tree: RunTree, written: Sequence[Envelope]) -> None:
         """What was recorded: how subagents begin and end, and what all wait for."""
-        self._tree = tree
+        self._transitions.tree = tree
         for envelope in written:
             found = self._transitions.read(envelope)
             if found is not None and isinstance(envelope.data, WaitOpened | WaitClosed):
@@ -656,19 +641,19 @@ class Speech:
         if self._spoke:
             self._end_line()
         else:
-            say(f"{plain(as_text(output))}\n")
+            print_text(f"{plain(as_text(output))}\n")
 
     def note(self, text: str) -> None:
         """A line about what happens beside the words of the lead."""
         self._end_line()
-        tell(paint(f"  · {one_line(text, 160)}", "dim", self._colour) + "\n")
+        notify(paint(f"  · {one_line(text, 160)}", "dim", self._colour) + "\n")
 
     def _add(self, delta: str) -> None:
         self._spoke = self._spoke or bool(delta.strip())
         *ended, rest = (self._line + delta).split("\n")
         for line in ended:
             self._show(line)
-            say("\n")
+            print_text("\n")
             self._line = self._shown = ""
         self._show(rest[-MAX_LINE_CHARS:])
         self._line = rest[-MAX_LINE_CHARS:]
@@ -676,22 +661,16 @@ class Speech:
     def _show(self, line: str) -> None:
         shown = visible(line, keep="\t")
         if shown.startswith(self._shown):
-            say(shown[len(self._shown) :])
-        else:  # a mark that belongs to the letter before it; the line is said again
-            say(f"\n{shown}")
+            print_text(shown[len(self._shown) :])
+        else:  # a mark that belongs to the letter before it; the line is printed again
+            print_text(f"\n{shown}")
         self._shown = shown
-        _flush()
+        sys.stdout.flush()
 
     def _end_line(self) -> None:
         if self._line:
-            say("\n")
+            print_text("\n")
         self._line = self._shown = ""
-
-
-def _flush() -> None:
-    import sys
-
-    sys.stdout.flush()
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -7,23 +7,24 @@ import sys
 import click
 from msgspec import UNSET
 
-from fanfold.api.project import Project
-from fanfold.api.recipe_documents import CheckReport, SuggestedSet
+from fanfold.api.display import counted
 from fanfold.api.recipes import (
     MISSING,
     CheckedRecipe,
+    CheckReport,
     RoleWarnings,
+    SuggestedSet,
     check_recipes,
     recipes_meant,
     role_warnings,
 )
 from fanfold.cli.command import Invocation, command, option
-from fanfold.cli.output import paint, plain, say, say_json, tell, to_json
+from fanfold.cli.output import notify, paint, plain, print_json, print_text, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.language.diagnostics import render_text
 
 
-@command("check", summary="Check recipes and explain every problem, with its place and a hint")
+@command("check", summary="Check recipes; report each problem with place and hint")
 @click.argument("recipes", nargs=-1, metavar="[RECIPE…]")
 @option(
     "--format",
@@ -45,23 +46,28 @@ def check_command(
     with call.open_project() as project:
         checked = [(one, 0) for one in check_recipes(project, recipes_meant(project, recipes))]
         if fix:
-            from fanfold.api import recipe_files
+            from fanfold.api import authoring
 
-            checked = [recipe_files.fix(project, one) for one, _ in checked]
+            checked = [authoring.fix(project, one) for one, _ in checked]
         about_roles = role_warnings(project, [one.plan for one, _ in checked])
-        suggested = _suggested(project, [one for one, _ in checked]) if suggest else None
+        suggested: list[SuggestedSet] | None = None
+        if suggest:
+            from fanfold.api.authoring import suggest_sets
+
+            plans = [one.plan for one, _ in checked if one.plan is not None]
+            suggested = [found for plan in plans for found in suggest_sets(project, plan)]
     found = [one for one, _ in checked]
     chosen = "json" if call.as_json and form is None else form or "text"
     if chosen == "json":
         diagnostics = [*about_roles.used, *(diagnostic for one in found for diagnostic in one.diagnostics)]
-        say_json(
+        print_json(
             CheckReport(all(one.ok for one in found), diagnostics, UNSET if suggested is None else suggested)
         )
     elif chosen == "github":
         from fanfold.language.diagnostics import render_github
 
-        say(render_github(about_roles.used))
-        say("".join(render_github(one.diagnostics) for one in found))
+        print_text(render_github(about_roles.used))
+        print_text("".join(render_github(one.diagnostics) for one in found))
     else:
         _say_text(about_roles, checked, call.colour)
         if suggested is not None:
@@ -72,49 +78,37 @@ def check_command(
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
 
 
-def _suggested(project: Project, checked: list[CheckedRecipe]) -> list[SuggestedSet]:
-    from fanfold.api.recipe_files import suggest_sets
-
-    return [found for one in checked if one.plan is not None for found in suggest_sets(project, one.plan)]
-
-
 def _say_suggestions(suggested: list[SuggestedSet]) -> None:
     for one in suggested:
-        runs = f"{one.runs} run{'' if one.runs == 1 else 's'}"
         what = one.note or f"{one.key}: {to_json(one.proposed)}"
-        declared = ", ".join(one.declared) or "nothing"
-        say(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  (declared: {declared}; by {runs})')}\n")
+        evidence = f"declared: {', '.join(one.declared) or 'nothing'}; by {counted(one.runs, 'run')}"
+        print_text(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  ({evidence})')}\n")
     if not suggested:
-        say("suggest  nothing: no run tells more than the recipe says\n")
+        print_text("suggest  nothing: no run used more than the recipe declares\n")
 
 
 def _say_text(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
     both = colour and sys.stderr.isatty()
     if about_roles.used:
-        tell(render_text(about_roles.used, {}, both) + "\n")
+        notify(render_text(about_roles.used, {}, both) + "\n")
     if line := about_roles.line():
-        tell(f"note: {line}\n")
+        notify(f"note: {line}\n")
     for one, fixed in checked:
         if one.diagnostics:
-            tell(one.rendered(both) + "\n")
-        say(f"{_verdict(one, fixed, colour)}\n")
+            notify(one.rendered(both) + "\n")
+        print_text(f"{_verdict(one, fixed, colour)}\n")
 
 
 def _verdict(one: CheckedRecipe, fixed: int, colour: bool) -> str:
     errors = sum(diagnostic.severity == "error" for diagnostic in one.diagnostics)
     warnings = len(one.diagnostics) - errors
-    counts = [_count(errors, "error")] * bool(errors) + [_count(warnings, "warning")] * bool(warnings)
+    counts = [counted(count, word) for count, word in ((errors, "error"), (warnings, "warning")) if count]
     if fixed:
         counts.append(f"{fixed} fixed")
     word = paint("error", "red", colour) if errors else paint("ok", "green", colour)
     plan = one.plan
     name = f"{plan.name}@{plan.version}" if plan is not None else one.found.file
-    where = ""
-    if plan is not None:
-        where = " (built in)" if one.found.origin == "builtin" else f" ({one.found.file})"
+    place = "built in" if one.found.origin == "builtin" else one.found.file
+    where = "" if plan is None else f" ({place})"
     tail = f": {', '.join(counts)}" if counts else ""
     return f"{word}  {plain(name + where)}{tail}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

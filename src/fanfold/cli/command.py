@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 import msgspec
 from msgspec import Struct
 
-from fanfold.cli.output import plain, say, say_json, tell, wants_colour
+from fanfold.cli.output import notify, paint, plain, print_json, print_text, wants_colour, write_nowhere
 from fanfold.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -33,8 +33,8 @@ from fanfold.language.inputs import parse_input_text
 from fanfold.project_files import read_named
 
 if TYPE_CHECKING:
-    from fanfold.api.permission import Options
     from fanfold.api.project import Project
+    from fanfold.api.run_options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,10 +57,10 @@ class _Command(click.Command):
     def get_help_option(self, ctx: click.Context) -> click.Option:
         del ctx
         if self._help is None:
-            said = "Show this message and exit."
+            text = "Show this message and exit."
             names = ["-h", "--help", "shows_help"]
             self._help = _Option(
-                names, is_flag=True, expose_value=False, is_eager=True, help=said, callback=_show_help
+                names, is_flag=True, expose_value=False, is_eager=True, help=text, callback=_show_help
             )
         return self._help
 
@@ -76,18 +76,38 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, cls=_Option, **settings)
 
 
-PERMISSION = option(
-    "--permission",
-    type=click.Choice(["read_only", "ask", "auto"]),
-    help="What may happen without asking; default: ask.",
-)
+def flag(name: str) -> str:
+    """Return the flag of a field: `max_agents` is `--max-agents`."""
+    return "--" + name.replace("_", "-")
+
+
+def options_from(fields: type[Struct], *names: str) -> Callable[[F], F]:
+    """Declare an option for each field of a struct, or for those named, with its type and help."""
+
+    def declare(function: F) -> F:
+        for field in reversed(msgspec.structs.fields(fields)):
+            if names and field.name not in names:
+                continue
+            kind, description = get_args(field.type)
+            kinds = get_args(kind)
+            if get_origin(kind) is Literal:
+                takes: Any = click.Choice(kinds)
+            else:  # without its bounds, which click would check with other messages
+                takes = get_args(kinds[0])[0]
+            function = option(flag(field.name), type=takes, **description.extra)(function)
+        return function
+
+    return declare
+
+
+SCRIPT = option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
 UNSAFE = option(
     "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
 )
 
 
 class Invocation(Struct, frozen=True):
-    """What the common options said."""
+    """The values of the common options."""
 
     project: Path
     as_json: bool
@@ -99,11 +119,11 @@ class Invocation(Struct, frozen=True):
     @contextmanager
     def open_project(self, *, to_read: bool = False) -> Iterator[Project]:
         """The project, put together and closed again. `to_read`: nothing in its store will be changed."""
-        from fanfold.wiring import wire  # whoever only asks for help need not wait for it
+        from fanfold.wiring import wire  # help needs none of it
 
         project = wire(self.project, to_read=to_read)
         if project.notice:
-            tell(f"notice[state.moved]: {plain(project.notice)}\n")
+            notify(f"notice[state.moved]: {plain(project.notice)}\n")
         try:
             yield project
         finally:
@@ -112,9 +132,9 @@ class Invocation(Struct, frozen=True):
     def give(self, document: object, text: Callable[[], Iterable[str] | None]) -> None:
         """One document where JSON is wanted, else what `text` gives, or says by itself."""
         if self.as_json:
-            say_json(document)
+            print_json(document)
         elif (words := text()) is not None:
-            say("".join(words))
+            print_text("".join(words))
 
 
 def command(
@@ -123,13 +143,15 @@ def command(
     """Declare a command. Its function gets an `Invocation` first and returns the exit status (None means 0).
 
     The docstring is the help page; `summary` is its line in `fanfold --help`. `says_where`: the project is
-    told where it is not the current folder.
+    printed if it is not the current folder.
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
+            from fanfold.workspace.repository import project_folder  # help needs none of it
+
             quiet = as_json or not says_where
-            folder = _project_here(quiet) if project is None else _project_named(project)
+            folder = _project_here(quiet) if project is None else project_folder(project, "--project")
             call = Invocation(folder, as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
 
@@ -152,14 +174,8 @@ def command(
     return declare
 
 
-def _project_named(given: str) -> Path:
-    from fanfold.workspace.repository import project_folder
-
-    return project_folder(given, "--project")
-
-
 def _project_here(quiet: bool) -> Path:
-    """The project around the current folder; told, where it is another one."""
+    """Return the project around the current folder; print it if it is another folder."""
     from fanfold.engine.config import fanfold_home, user_home
     from fanfold.workspace.repository import find_project
 
@@ -168,7 +184,7 @@ def _project_here(quiet: bool) -> Path:
     if folder == Path(os.path.realpath(".")):
         return Path()
     if not quiet:
-        tell(f"project {plain(str(folder))}\n")
+        notify(f"project {plain(str(folder))}\n")
     return folder
 
 
@@ -190,7 +206,7 @@ _CLICKS_WORDS = {
 
 
 def report(error: BaseException, arguments: list[str]) -> int:
-    """Tell the user about `error`; returns the exit status."""
+    """Print `error` for the user; return the exit status."""
     if isinstance(error, BrokenPipeError):
         return reader_left()
     if os.environ.get("FANFOLD_DEBUG") == "1":
@@ -198,25 +214,22 @@ def report(error: BaseException, arguments: list[str]) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        from fanfold.cli.output import tell
-
-        tell("interrupted\n")
+        notify("interrupted\n")
         return EXIT_INTERRUPTED
     failure = _as_failure(error)
     complete_hint(failure, arguments)
     try:
         if wants_json(arguments):
             from fanfold.api.approvals import error_document
-            from fanfold.cli.output import say_json
 
-            say_json(error_document(failure))
+            print_json(error_document(failure))
         else:
-            _say_error(failure, refuse_colour="--no-color" in arguments)
+            _print_error(failure, refuse_colour="--no-color" in arguments)
         sys.stdout.flush()
-    except OSError as unheard:  # nobody reads it, or there is no room for it
+    except OSError as unheard:  # there is no reader, or no room
         reader_left()
         if not isinstance(unheard, BrokenPipeError):
-            _say_error(failure, refuse_colour="--no-color" in arguments)
+            _print_error(failure, refuse_colour="--no-color" in arguments)
     return failure.exit_status
 
 
@@ -248,16 +261,18 @@ def wants_json(arguments: list[str]) -> bool:
     return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
 
 
-def unknown_command(name: str, known: Iterable[str]) -> AuthorError:
-    """A mistyped command, with the nearest one as a hint."""
+def unknown_command(name: str, known: Iterable[str], noun: str = "") -> AuthorError:
+    """A mistyped command, with the nearest one as a hint. `noun`: the group in which it was looked up."""
     from fanfold.language.diagnostics import nearest
 
     near = nearest(name, tuple(known))
-    hint = f'did you mean "fanfold {near}"?' if near else "fanfold --help lists the commands"
+    path = f"{noun} {near}".lstrip()
+    hint = f'did you mean "fanfold {path}"?' if near else "fanfold --help lists the commands"
     if name.endswith((".yaml", ".yml")):
         file = shlex.quote(name)
         hint = f"to check or run a recipe: fanfold check {file}, fanfold run {file}"
-    return AuthorError("usage.unknown_command", f'there is no command "{name}"', hint=hint)
+    missing = f'there is no command "{name}"' + (f" in the group {noun}" if noun else "")
+    return AuthorError("usage.unknown_command", missing, hint=hint)
 
 
 def unknown_option(word: str) -> AuthorError:
@@ -272,9 +287,8 @@ def unknown_option(word: str) -> AuthorError:
 def _as_failure(error: BaseException) -> FanfoldError:
     if isinstance(error, FanfoldError):
         return error
-    usage = _usage_failure(error)
-    if usage is not None:
-        return usage
+    if isinstance(error, click.ClickException):
+        return _usage_failure(error)
     if isinstance(error, OSError) and error.strerror:
         name = f": {error.filename}" if error.filename else ""
         return WorldError("world.io", f"{error.strerror}{name}")
@@ -282,13 +296,7 @@ def _as_failure(error: BaseException) -> FanfoldError:
     return BugError("internal", f"{kind}: {str(error)[:300]}", hint=REPORT_HINT, exit_status=EXIT_INTERNAL)
 
 
-def _usage_failure(error: BaseException) -> FanfoldError | None:
-    if "click" not in sys.modules:  # then it cannot be click's error, and click need not be loaded
-        return None
-    import click
-
-    if not isinstance(error, click.ClickException):
-        return None
+def _usage_failure(error: click.ClickException) -> FanfoldError:
     if not isinstance(error, click.UsageError):
         return AuthorError("usage", error.format_message())
     message = " ".join(error.format_message().rstrip(".").split())
@@ -305,13 +313,18 @@ def _usage_failure(error: BaseException) -> FanfoldError | None:
         # click appends its own question to the message; ours stands in the hint line.
         message = message.partition(" Did you mean")[0].partition(" (Possible")[0].rstrip(".")
         hint = f"did you mean {' or '.join(sorted(near))}?"
-    return AuthorError(_usage_code(error), message, hint=hint)
+    known = {
+        "NoSuchOption": "usage.unknown_option",
+        "MissingParameter": "usage.missing_argument",
+        "BadParameter": "usage.bad_value",
+        "BadOptionUsage": "usage.bad_option",
+        "BadArgumentUsage": "usage.bad_argument",
+    }
+    return AuthorError(known.get(type(error).__name__, "usage"), message, hint=hint)
 
 
 def _meant_choice(error: click.UsageError) -> list[str]:
     """Which of the words that an argument or option takes was probably meant."""
-    import click
-
     param = getattr(error, "param", None)
     typed = error.message.partition("' is not one of ")[0].lstrip("'")
     if param is None or not isinstance(param.type, click.Choice) or typed == error.message:
@@ -322,35 +335,20 @@ def _meant_choice(error: click.UsageError) -> list[str]:
     return [near] if near else []
 
 
-def _usage_code(error: object) -> str:
-    known = {
-        "NoSuchOption": "usage.unknown_option",
-        "MissingParameter": "usage.missing_argument",
-        "BadParameter": "usage.bad_value",
-        "BadOptionUsage": "usage.bad_option",
-        "BadArgumentUsage": "usage.bad_argument",
-    }
-    return known.get(type(error).__name__, "usage")
-
-
-def _say_error(failure: FanfoldError, refuse_colour: bool) -> None:
-    from fanfold.cli.output import paint, plain, tell, wants_colour
-
+def _print_error(failure: FanfoldError, refuse_colour: bool) -> None:
     colour = wants_colour(sys.stderr, refuse_colour)
     rendered = getattr(failure, "rendered", None)
     if rendered is not None:  # a refused recipe: its diagnostics say it all
-        tell(rendered(colour))
+        notify(rendered(colour))
         return
     head = paint(f"error[{failure.code}]", "red", colour)
-    tell(f"{head}: {plain(failure.message)}\n")
+    notify(f"{head}: {plain(failure.message)}\n")
     if failure.hint:
-        tell(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
+        notify(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
 
 
 def reader_left() -> int:
     """`fanfold list | head -1`: the reader has what it wanted, so this is no failure."""
-    from fanfold.cli.output import write_nowhere
-
     write_nowhere(sys.stdout)
     return EXIT_OK
 
@@ -390,7 +388,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
     """Only what the user gave, by name, not yet checked against the declarations."""
-    given: dict[str, JSON] = {} if file is None else _read_file(project, Path(file))
+    given: dict[str, JSON] = {} if file is None else _read_inputs(project, Path(file))
     declared = {one.name: one for one in plan.inputs}
     seen: set[str] = set()
     for pair in pairs:
@@ -404,19 +402,14 @@ def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | No
         if name in seen:
             raise AuthorError("usage.bad_input", f'input "{name}" is given twice', hint="keep one of them")
         seen.add(name)
-        if not _is_unicode(text):
+        if any("\ud800" <= char <= "\udfff" for char in text):  # bytes that are not UTF-8 arrive so
             raise AuthorError("usage.bad_input", f'input "{name}" is not UTF-8 text')
         given[name] = parse_input_text(declared[name], text) if name in declared else text
     return given
 
 
-def _is_unicode(text: str) -> bool:
-    """Bytes of the command line that are not UTF-8 arrive as lone surrogates."""
-    return not any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else True
-
-
 def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
-    """The content of a file that a flag names; what is wrong is said with the flag's name."""
+    """The content of a file that a flag names; errors name the flag."""
     try:
         data = read_named(project, file, MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -437,25 +430,18 @@ def read_script(project: Path, file: Path) -> str:
     return Script.load(data, str(file)).source
 
 
-def read_options(
-    project: Path,
-    *,
-    model: str | None = None,
-    agent_backend: str | None = None,
-    script: str | None = None,
-    permission: str | None = None,
-    **more: Any,
-) -> Options:
-    """What is fixed for whatever is started, as the flags say."""
-    from fanfold.api.permission import Options  # help and predictions need none
+def read_options(project: Project, *, reads_script: bool = True, **given: Any) -> Options:
+    """Return the options of a run from the flags of a command. Without `reads_script`, the text of the script
+    is not read: a forecast needs only to know that there is one.
+    """
+    from fanfold.api.run_options import RunOptions  # most commands start no run
 
-    return Options(
-        model=model,
-        backend=agent_backend,
-        script=None if script is None else read_script(project, Path(script)),
-        script_file=script or "",
-        permission=permission or "ask",
-        **more,
+    named = {name: value for name, value in given.items() if value is not None}
+    file, unsafe = named.pop("script", None), named.pop("unsafe_no_sandbox", False)
+    text = read_script(project.folder, Path(file)) if file is not None and reads_script else file
+    options = RunOptions(**named)
+    return options.checked(
+        project.config, script=text, script_file=file or "", unsafe_no_sandbox=unsafe, spell=flag
     )
 
 
@@ -468,9 +454,12 @@ def read_value(project: Path, file: Path, flag: str) -> JSON:
         raise AuthorError("usage.bad_file", f"{flag} {file} cannot be used: {error}") from None
 
 
-def _read_file(project: Path, file: Path) -> dict[str, JSON]:
+def _read_inputs(project: Path, file: Path) -> dict[str, JSON]:
     data = read_text_file(project, file, "--inputs", "usage.bad_inputs_file")
-    value = _parse_json(data, file) if file.suffix == ".json" else _parse_yaml(data, file)
+    try:
+        value = msgspec.json.decode(data) if file.suffix == ".json" else _parse_yaml(data, file)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise AuthorError(
             "usage.bad_inputs_file",
@@ -478,13 +467,6 @@ def _read_file(project: Path, file: Path) -> dict[str, JSON]:
             hint='for example {"topic": "solid-state batteries"}',
         )
     return value
-
-
-def _parse_json(data: bytes, file: Path) -> JSON:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is not valid JSON: {error}") from None
 
 
 def _parse_yaml(data: bytes, file: Path) -> JSON:

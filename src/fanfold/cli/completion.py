@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fanfold.cli.command import Invocation, command, option
-from fanfold.cli.output import say
+from fanfold.cli.output import print_text
 from fanfold.errors import FanfoldError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _SETUP = {
 _NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
 """Arguments that are called otherwise than what they name."""
 _ANSWERS = frozenset({"approve", "reject", "answer"})
-"""Commands for what waits for somebody, and nothing else."""
+"""Commands that answer questions of a run."""
 _PLAIN = r"[\w@%+=:,./\[\]#-]+"
 """What a shell takes as it is; brackets and # are in the paths of steps, and no command."""
 _ACTIVE = ("-", "#", "=")
@@ -112,7 +112,7 @@ def _setup() -> list[str]:
 def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:
     """Print a script for the shell to read: commands, options, recipes, inputs, runs, steps, roles."""
     if not words:
-        say(_SCRIPTS[shell])
+        print_text(_SCRIPTS[shell])
         return 0
     with suppress(FanfoldError, OSError, ValueError):
         *before, last = typed or ("",)
@@ -120,16 +120,21 @@ def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[s
         fitting = [word for word in fitting if word.isprintable()]
         if shell in _UNQUOTED and len(fitting) > 1:  # one alone is quoted by the script
             fitting = [word for word in fitting if re.fullmatch(_PLAIN, word)]
-        say("".join(f"{word}\n" for word in fitting))
+        print_text("".join(f"{word}\n" for word in fitting))
     return 0
 
 
 def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
-    from fanfold.cli.main import COMMANDS
+    from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS
 
-    if not before:
-        return COMMANDS
+    if not before:  # a word that was begun may be the short spelling of a grouped command
+        return COMMANDS | NOUNS if last else [*" ".join(EVERYDAY.values()).split(), *NOUNS]
     name = before[0]
+    if name in NOUNS:
+        if len(before) == 1:
+            return NOUNS[name]
+        before = [NOUNS[name].get(before[1], ""), *before[2:]]
+        name = before[0]
     if name not in COMMANDS:
         return ()
     declared: click.Command = getattr(import_module(COMMANDS[name]), f"{name}_command")
@@ -175,7 +180,7 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
         if what == "role":
             return project.roles.names()
         if kind == "run":
-            from fanfold.api.run_list import list_runs
+            from fanfold.api.display import list_runs
             from fanfold.kernel.state import RUN_TERMINAL
 
             heads = list_runs(project, limit=_MAX_RUNS)

@@ -13,10 +13,10 @@ import click
 from fanfold.api import run_handle
 from fanfold.api.approvals import AnswerResult
 from fanfold.api.changes import APPLIED, KEPT, LEFT_OUT, MERGED, PROPOSED, apply, diff, undo
-from fanfold.api.display import run_row
-from fanfold.api.run_documents import ApplyResult, RunChanges, StepChanges, Undone
+from fanfold.api.display import counted, run_row
+from fanfold.api.run_documents import ApplyResult, StepChanges, Undone
 from fanfold.cli.command import Invocation, command, option, read_text_file, read_value
-from fanfold.cli.output import first_lines, paint, plain, say, tell
+from fanfold.cli.output import first_lines, notify, paint, plain, print_json, print_text
 from fanfold.errors import AuthorError
 from fanfold.kernel.state import PAUSED, WAITING
 from fanfold.language.terminal import one_line
@@ -25,18 +25,18 @@ from fanfold.steps.run_config import how_to_resume
 from fanfold.store.protocol import RunHead
 
 
-@command("pause", summary="Pause a run; everything is kept")
+@command("pause", summary="Pause a run and keep its state")
 @click.argument("run")
 def pause_command(call: Invocation, run: str) -> None:
-    """Pause RUN and wait until it has paused. `fanfold resume` goes on."""
+    """Pause RUN and wait until it has paused. `fanfold resume` continues it."""
     with call.open_project() as project:
         head = asyncio.run(run_handle.pause(project, run))
     _say_head(call, head)
     if head.status in (PAUSED, WAITING) and not call.as_json:
-        say(f"resume it: {how_to_resume(head.run_id)}\n")
+        print_text(f"resume it: {how_to_resume(head.run_id)}\n")
 
 
-@command("cancel", summary="Cancel a run and everything below it")
+@command("cancel", summary="Cancel a run and its child runs")
 @click.argument("run")
 def cancel_command(call: Invocation, run: str) -> None:
     """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
@@ -48,7 +48,7 @@ def _say_head(call: Invocation, head: RunHead) -> None:
     call.give(run_row(head), lambda: f"run {head.run_id} is {head.status}\n")
 
 
-@command("approve", summary="Answer an approval with yes, or with one of its choices")
+@command("approve", summary="Approve a waiting step, or pick one of its choices")
 @click.argument("run")
 @click.argument("step", required=False)
 @option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
@@ -57,7 +57,7 @@ def _say_head(call: Invocation, head: RunHead) -> None:
 def approve_command(
     call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
 ) -> None:
-    """Approve STEP of RUN. A run that no process drives goes on in the background.
+    """Approve STEP of RUN. A run without an owner continues in the background.
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
     out when only one approval waits.
@@ -65,7 +65,7 @@ def approve_command(
     _answer(call, run, step, choice or "approve", comment, edit)
 
 
-@command("reject", summary="Answer an approval with no")
+@command("reject", summary="Reject a waiting step")
 @click.argument("run")
 @click.argument("step", required=False)
 @option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
@@ -74,18 +74,18 @@ def approve_command(
 def reject_command(
     call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
 ) -> None:
-    """Reject STEP of RUN. A run that no process drives goes on in the background."""
+    """Reject STEP of RUN. A run without an owner continues in the background."""
     _answer(call, run, step, choice or "reject", comment, edit)
 
 
-@command("answer", summary="Answer the question of an ask step")
+@command("answer", summary="Answer the question of an ask step or an agent")
 @click.argument("run")
 @click.argument("step")
 @click.argument("text", required=False)
 @option("--file", "file", metavar="F", help="Take the answer from a file instead.")
 def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> None:
     """Answer STEP of RUN with TEXT: in words, with one of its choices, or with JSON where the step has a
-    schema. A run that no process drives goes on in the background.
+    schema. A run without an owner continues in the background.
     """
     if (text is None) == (file is None):
         message = "give the answer as TEXT or with --file"
@@ -93,17 +93,14 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
             "usage.bad_answer", message, hint=f"put it behind this: fanfold answer {run} {shlex.quote(step)}"
         )
     with call.open_project() as project:
-        given = text if text is not None else _read_answer(project.folder, Path(str(file)))
-        done = asyncio.run(run_handle.reply(project, run, step, given))
+        if text is None:
+            try:
+                text = read_text_file(project.folder, Path(str(file)), "--file").decode().removesuffix("\n")
+            except UnicodeDecodeError as error:
+                raise AuthorError("usage.bad_file", f"--file {file} cannot be used: {error}") from None
+        done = asyncio.run(run_handle.reply(project, run, step, text))
         root = project.resolve(done.run_id).root_run_id
     _say_answered(call, done, root)
-
-
-def _read_answer(project: Path, file: Path) -> str:
-    try:
-        return read_text_file(project, file, "--file").decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise AuthorError("usage.bad_file", f"--file {file} cannot be used: {error}") from None
 
 
 def _answer(
@@ -117,7 +114,7 @@ def _answer(
 
 
 def _say_answered(call: Invocation, done: AnswerResult, root: str) -> None:
-    on = f"run {root} goes on in the background; follow it: fanfold watch {root}\n" if done.detached else ""
+    on = f"run {root} continues in the background; follow it: fanfold watch {root}\n" if done.detached else ""
     call.give(done, lambda: f"{plain(done.step)}: {plain(done.decision)}\n{on}")
 
 
@@ -125,7 +122,7 @@ def _say_answered(call: Invocation, done: AnswerResult, root: str) -> None:
 # `fanfold export` and `import`: a run as one file, and back.
 
 
-@command("export", summary="Write a run into one file that opens anywhere")
+@command("export", summary="Export a run as one file that opens in any browser")
 @click.argument("run")
 @option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
 def export_command(call: Invocation, run: str, file: str | None) -> None:
@@ -153,13 +150,13 @@ def export_command(call: Invocation, run: str, file: str | None) -> None:
     call.give(done, lambda: f"{plain(done.file)}\n")
 
 
-@command("import", summary="Take a run from a file that export wrote")
+@command("import", summary="Import a run from an exported file")
 @click.argument("file")
 def import_command(call: Invocation, file: str) -> None:
     """Take the run in FILE into this project, to be looked at and forked.
 
     What the file says is checked as if this Fanfold had recorded it; anything else is refused whole. Nothing
-    of it runs. What goes on from it, a fork or the run itself, asks first, whatever it was permitted before.
+    of it runs. A fork of it, or the run itself when resumed, asks first, whatever was permitted before.
     """
     from fanfold.api.archives import MAX_BYTES, import_run
 
@@ -172,7 +169,9 @@ def import_command(call: Invocation, file: str) -> None:
         done = import_run(project, page)
     call.give(done, lambda: f"{plain(done.run_id)}\n")
     if not call.as_json:
-        tell(f"{plain(done.recipe)}, {done.status}; look at it: fanfold inspect {shlex.quote(done.run_id)}\n")
+        notify(
+            f"{plain(done.recipe)}, {done.status}; look at it: fanfold inspect {shlex.quote(done.run_id)}\n"
+        )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -191,7 +190,7 @@ _COLOURS = (
 )
 
 
-@command("diff", summary="Show what steps merged or proposed, or changed before they failed")
+@command("diff", summary="Show what steps merged, proposed or left unmerged")
 @click.argument("run")
 @click.argument("step", required=False)
 def diff_command(call: Invocation, run: str, step: str | None) -> None:
@@ -207,10 +206,16 @@ def diff_command(call: Invocation, run: str, step: str | None) -> None:
     """
     with call.open_project() as project:
         found = diff(project, run, step)
-    call.give(found, lambda: _say_changes(found, call.colour))
+    if call.as_json:
+        print_json(found)
+        return
+    for one in found.steps:
+        _show(one, found.run_id, call.colour)
+    if not found.steps:
+        print_text(f"no step of run {found.run_id} changed anything that is merged, proposed or kept\n")
 
 
-@command("apply", summary="Merge what a step proposed into the project")
+@command("apply", summary="Merge the proposed changes of a step")
 @click.argument("run")
 @click.argument("step", required=False)
 @option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
@@ -230,13 +235,6 @@ def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -
     call.give(done, lambda: _applied(done))
 
 
-def _say_changes(found: RunChanges, colour: bool) -> None:
-    for one in found.steps:
-        _show(one, found.run_id, colour)
-    if not found.steps:
-        say(f"no step of run {found.run_id} changed anything that is merged, proposed or kept\n")
-
-
 def _applied(done: ApplyResult) -> Iterator[str]:
     path = one_line(done.step)
     if done.already:
@@ -244,30 +242,31 @@ def _applied(done: ApplyResult) -> Iterator[str]:
     elif not done.changes:
         yield f"{path}: the project holds all of it already\n"
     else:
-        yield f"{'would apply' if done.dry_run else 'applied'} {path}: {_files(len(done.changes))}\n"
+        files = counted(len(done.changes), "file")
+        yield f"{'would apply' if done.dry_run else 'applied'} {path}: {files}\n"
         lines = (f"  {change.kind} {one_line(change.path)}\n" for change in done.changes)
         yield from first_lines(lines, MAX_FILES, "  … {} more\n")
 
 
 def _show(step: StepChanges, run: str, colour: bool) -> None:
-    say(paint(f"# {one_line(_head(step, run))}", "bold", colour) + "\n")
+    print_text(paint(f"# {one_line(_head(step, run))}", "bold", colour) + "\n")
     if step.left_out and step.state != LEFT_OUT:
-        say(f"# {one_line(_left_out(step))}\n")
+        print_text(f"# {one_line(_left_out(step))}\n")
     if step.patch is None:
         lines = (f"#   {change.kind} {one_line(change.path)}\n" for change in step.changes)
-        say("".join(first_lines(lines, MAX_FILES, "#   … {} more\n")))
+        print_text("".join(first_lines(lines, MAX_FILES, "#   … {} more\n")))
         return
     bare = [change.path for change in step.changes if not _is_drawn(change.path, step.patch)]
     if bare:
         more = f" … {len(bare) - MAX_FILES} more" if len(bare) > MAX_FILES else ""
-        say(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")
+        print_text(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")
     if not sys.stdout.isatty():
-        say(step.patch)
+        print_text(step.patch)
         return
     for line in step.patch.splitlines():
         shade = next((shade for start, shade in _COLOURS if line.startswith(start)), "")
         text = plain(line)
-        say((paint(text, shade, colour) if shade else text) + "\n")
+        print_text((paint(text, shade, colour) if shade else text) + "\n")
 
 
 def _is_drawn(path: str, patch: str) -> bool:
@@ -277,7 +276,7 @@ def _is_drawn(path: str, patch: str) -> bool:
 
 
 def _head(step: StepChanges, run: str) -> str:
-    files = _files(len(step.changes))
+    files = counted(len(step.changes), "file")
     name = f"{step.path} {step.item}" if step.item else step.path
     if step.state == PROPOSED:
         whose = run if run == step.path else f"{run} {shlex.quote(step.path)}"
@@ -294,14 +293,11 @@ def _head(step: StepChanges, run: str) -> str:
 
 def _left_out(step: StepChanges) -> str:
     more = "" if step.left_out_count == len(step.left_out) else " …"
+    files = counted(step.left_out_count, "file")
     return (
-        f"{_files(step.left_out_count)} left behind, which the project ignores and write_set does not name:"
+        f"{files} left behind, which the project ignores and write_set does not name:"
         f" {', '.join(step.left_out)}{more}"
     )
-
-
-def _files(count: int) -> str:
-    return f"{count} file{'' if count == 1 else 's'}"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -310,14 +306,14 @@ def _files(count: int) -> str:
 _WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
 
 
-@command("undo", summary="Take back what a run or a step merged into the project")
+@command("undo", summary="Revert what a run or a step merged")
 @click.argument("run")
 @click.argument("step", required=False)
 @option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
 def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
     """Put the project's files back as they were before RUN, or only STEP of it, was merged.
 
-    All of it or nothing: where anybody changed one of the files since, nothing is touched and the files are
+    All of it or nothing: if one of the files changed since, nothing is touched and the files are
     named (exit status 1); a later step or run that changed them is taken back first. RUN must have ended. The
     log says who took what back, and `fanfold retry` runs such steps again. What a step wrote in the project
     itself (`workspace_mode: shared`) was never merged. With --json: {"run_id", "dry_run", "steps": [{"path",
@@ -333,7 +329,7 @@ def _text(done: Undone) -> Iterator[str]:
     if not fresh:
         yield f"{one_line(', '.join(one.path for one in done.steps))}: taken back before\n"
         return
-    files = f"{len(done.changes)} file{'' if len(done.changes) == 1 else 's'}"
+    files = counted(len(done.changes), "file")
     yield f"{'would take back' if done.dry_run else 'took back'} {one_line(', '.join(fresh))}: {files}\n"
     lines = (f"  {_WORDS[change.kind]} {one_line(change.path)}\n" for change in done.changes)
     yield from first_lines(lines, MAX_FILES, "  … {} more\n")

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
-from msgspec import Struct
 
 from fanfold.api.addresses import find_run
-from fanfold.api.display import StepUsage
+from fanfold.api.display import counted
 from fanfold.api.fork import (
-    AtTurn,
     ChosenAgents,
     Fork,
     ForkForecast,
-    RecipeChanges,
     at_turn,
-    foretell,
+    forecast_fork,
     plan_fork,
+    plan_retry,
     start_fork,
 )
-from fanfold.api.limits import check_budget, check_raised, micro_usd
 from fanfold.api.ownership import hand_over, resume_detached, take_over, write_files
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project
-from fanfold.api.retry import RetryOptions, plan_retry
-from fanfold.cli.command import Invocation, command, given_inputs, option, read_script, read_text_file
-from fanfold.cli.output import paint, plain, say_json, tell, wants_colour
+from fanfold.api.run_options import RaisedLimits, check_raised
+from fanfold.cli.ci import OutcomeOptions, ci_options
+from fanfold.cli.command import (
+    Invocation,
+    command,
+    flag,
+    given_inputs,
+    option,
+    options_from,
+    read_script,
+    read_text_file,
+)
+from fanfold.cli.output import notify, paint, plain, print_json, wants_colour
 from fanfold.cli.questions import confirm
-from fanfold.cli.run import Foreground, say_detached, say_outcome
+from fanfold.cli.run import Foreground, print_detached, print_outcome
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.kernel.events import LimitsRaised
 from fanfold.kernel.state import RUN_TERMINAL
 
 # -----------------------------------------------------------------------------------------------------------
@@ -49,43 +56,42 @@ _TOP = r"[^/\[#]*"
 def forecast_lines(forecast: ForkForecast, colour: bool, *, asks: bool) -> Iterator[str]:
     """What is reused, what runs again, what is different, what that may cost, and what it `asks` for."""
     yield f"{paint('fork of', 'bold', colour)} run {forecast.source_run_id}\n"
-    for title, paths in _changes(forecast.recipe):
-        yield _line(paint(title.ljust(10), "yellow", colour), _listed(paths))
-    yield _line("reuses", _listed(_gathered(forecast.reuses)))
-    if forecast.keeps_failures:
-        yield _line("tolerated", f"{_listed(forecast.keeps_failures)}; as before")
-    yield _line("runs again", _listed(_gathered(forecast.runs_again)))
-    for path, turn in forecast.goes_on.items():
-        yield _line("goes on", f"{plain(path)} behind turn {turn} of its conversation")
-    if forecast.merged:
-        files = sum(forecast.merged.values())
-        what = f"{files} file{'' if files == 1 else 's'} as merged by {_listed(list(forecast.merged))}"
-        yield _line("leaves", f"{what}: fanfold diff {forecast.source_run_id}")
-    for line in forecast.asks if asks else ():
-        yield _line("asks", plain(line).replace("\n", "\n" + " " * 13))
-    agents = f"{forecast.agents} agent{'' if forecast.agents == 1 else 's'}"
-    yield _line("may cost", f"{agents}{_price(forecast.last_time)}")
-
-
-def _line(title: str, text: str) -> str:
-    return f"  {title.ljust(10)} {text}\n"
-
-
-def _changes(recipe: RecipeChanges) -> Iterator[tuple[str, Sequence[str]]]:
-    """What the recipe says that it did not say then."""
-    told = [
+    recipe = forecast.recipe
+    for title, paths in (
         ("changed", recipe.changed),
         ("tuned", recipe.tuned),
         ("added", recipe.added),
         ("removed", recipe.removed),
         ("roles", recipe.roles),
         ("recipe's", recipe.others),
-    ]
-    return ((title, paths) for title, paths in told if paths)
+    ):
+        if paths:
+            yield _line(paint(title.ljust(10), "yellow", colour), _listed(paths))
+    yield _line("reuses", _listed(_gathered(forecast.reuses)))
+    if forecast.keeps_failures:
+        yield _line("tolerated", f"{_listed(forecast.keeps_failures)}; as before")
+    yield _line("runs again", _listed(_gathered(forecast.runs_again)))
+    for path, turn in forecast.goes_on.items():
+        yield _line("continues", f"{plain(path)} after turn {turn} of its conversation")
+    if forecast.merged:
+        files = counted(sum(forecast.merged.values()), "file")
+        what = f"{files} as merged by {_listed(list(forecast.merged))}"
+        yield _line("leaves", f"{what}: fanfold diff {forecast.source_run_id}")
+    for line in forecast.asks if asks else ():
+        yield _line("asks", plain(line).replace("\n", "\n" + " " * 13))
+    usage, guess = forecast.last_time, ""
+    if tokens := usage.input_tokens + usage.output_tokens:  # the best guess there is
+        price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+        guess = f"; last time these took {tokens:,} tokens, {price}"
+    yield _line("may cost", f"{counted(forecast.agents, 'agent')}{guess}")
+
+
+def _line(title: str, text: str) -> str:
+    return f"  {title.ljust(10)} {text}\n"
 
 
 def _gathered(paths: Sequence[str]) -> list[str]:
-    """Paths, with those of one map, loop or group told together where there are many."""
+    """Return paths; if there are many, those of one map, loop or group become one entry."""
     if len(paths) <= MAX_PATHS:
         return list(paths)
     held: dict[str, list[str]] = {}
@@ -101,39 +107,14 @@ def _listed(paths: Sequence[str]) -> str:
     return plain(", ".join(paths[:MAX_PATHS])) + more
 
 
-def _price(usage: StepUsage) -> str:
-    """What the same steps took last time; the best guess there is."""
-    tokens = usage.input_tokens + usage.output_tokens
-    if not tokens:
-        return ""
-    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-    return f"; last time these took {tokens:,} tokens, {price}"
-
-
 F = TypeVar("F", bound=Callable[..., object])
-
-
-class ForkFlags(Struct, frozen=True, kw_only=True):
-    """What the command line says about one fork."""
-
-    step: str | None
-    pairs: tuple[str, ...]
-    prompts: tuple[str, ...]
-    turn: int | None
-    say_next: str | None
-    model: str | None
-    agent_backend: str | None
-    script: str | None
-    dry_run: bool
-    detach: bool
-    yes: bool
 
 
 def again_options(command: F) -> F:
     """The flags of every command that makes a new run of another one: who works, and how it begins."""
     for declare in (
         option("--yes", is_flag=True, help="Do not ask; never answers an approval step."),
-        option("--detach", is_flag=True, help="Return at once and go on in the background."),
+        option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
         option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again."),
         option("--script", metavar="FILE", help="Scripted agents for what runs again."),
         option(
@@ -148,12 +129,12 @@ def again_options(command: F) -> F:
 def chosen_agents(
     project: Path, *, model: str | None, agent_backend: str | None, script: str | None
 ) -> ChosenAgents:
-    """Who works, as these flags say."""
+    """Return the agents that these flags choose."""
     text = None if script is None else read_script(project, Path(script))
     return ChosenAgents(model=model, backend=agent_backend, script=text, script_file=script or "")
 
 
-@command("fork", summary="Run again from a step on, reusing what the change does not reach")
+@command("fork", summary="Start a new run from a step of an earlier one")
 @click.argument("run")
 @option("--from", "step", metavar="STEP", help="Run this step again, and everything that depends on it.")
 @option(
@@ -166,49 +147,60 @@ def chosen_agents(
     "--turn",
     type=click.IntRange(1),
     metavar="N",
-    help="Go on with the conversation of STEP as it was after this turn, instead of beginning it anew.",
+    help="Continue the conversation of STEP as it was after this turn, instead of starting anew.",
 )
 @option(
-    "--say", "say_next", metavar="TEXT", help="With --turn: what its agent is told next; default: to go on."
+    "--say",
+    "say_next",
+    metavar="TEXT",
+    help="With --turn: the next prompt of its agent; default: to continue.",
 )
 @again_options
-def fork_command(call: Invocation, run: str, **given: object) -> int:
+def fork_command(
+    call: Invocation,
+    run: str,
+    step: str | None,
+    pairs: tuple[str, ...],
+    prompts: tuple[str, ...],
+    turn: int | None,
+    say_next: str | None,
+    **again: Any,
+) -> int:
     """Make a new run out of RUN that keeps all results not reached by the change, then run it.
 
     Says first what is reused, what runs again and what that may cost; on a terminal it asks. The files of
-    the project stay as they are now. With --turn the agent of STEP keeps what was said up to that turn, as
+    the project stay as they are now. With --turn the agent of STEP keeps its conversation up to that turn, as
     `fanfold transcript` numbers them. A subagent is forked at a turn too: into a new one of its run.
     The agents are those of RUN, unless others are named; an imported run has none that this user chose.
     """
-    flags = ForkFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    at = at_turn(flags.turn, flags.say_next, said=("--turn", "--say"))
+    at = at_turn(turn, say_next, names=("--turn", "--say"))
     with call.open_project() as project:
         source = find_run(project, run)
-        agents = chosen_agents(
-            project.folder, model=flags.model, agent_backend=flags.agent_backend, script=flags.script
-        )
-        if source.run.plan.open and flags.step is not None and at is not None:
+        who = {name: again.pop(name) for name in ("model", "agent_backend", "script")}
+        agents = chosen_agents(project.folder, **who)
+        if source.run.plan.open and step is not None and at is not None:
             if agents:
-                raise AuthorError("usage.conflict", f"{flags.step} goes on with the agent that it has")
-            return _fork_subagent(call, project, flags.step, at, flags.yes)
-        path = None if flags.step is None else source.tree_path(flags.step)
-        changed = given_inputs(project.folder, source.tree.state.plan, flags.pairs, None)
-        prompts = _prompts(project.folder, flags.prompts)
-        fork = plan_fork(source.tree, path, changed, prompts, at, agents)
-        return carry_out(
-            call, project, fork, "Fork and run?", yes=flags.yes, dry_run=flags.dry_run, detach=flags.detach
-        )
+                raise AuthorError("usage.conflict", f"{step} continues with the agent that it has")
+            from fanfold.api.subagents import fork_subagent  # few forks are of subagents
+
+            child = asyncio.run(fork_subagent(project, step, at, yes=again["yes"]))
+            call.give(child, lambda: f"{child.id}\n")
+            return EXIT_OK
+        path = None if step is None else source.tree_path(step)
+        changed = given_inputs(project.folder, source.tree.state.plan, pairs, None)
+        fork = plan_fork(source.tree, path, changed, _prompts(project.folder, prompts), at, agents)
+        return carry_out(call, project, fork, "Fork and run?", **again)
 
 
 def carry_out(
     call: Invocation, project: Project, fork: Fork, question: str, *, yes: bool, dry_run: bool, detach: bool
 ) -> int:
     """Say what a fork would do, ask on a terminal, then do it."""
-    forecast = foretell(project, fork)
+    forecast = forecast_fork(project, fork)
     if dry_run and call.as_json:
-        say_json(forecast)
+        print_json(forecast)
         return EXIT_OK
-    tell("".join(forecast_lines(forecast, wants_colour(sys.stderr, call.no_color), asks=dry_run)))
+    notify("".join(forecast_lines(forecast, wants_colour(sys.stderr, call.no_color), asks=dry_run)))
     if dry_run:
         return EXIT_OK
     terminal = Foreground(call)
@@ -216,18 +208,8 @@ def carry_out(
     owned = start_fork(project, fork, yes=yes, confirm=confirmed, attendant=terminal.attendant)
     if detach:
         hand_over(owned)
-        return say_detached(call, owned.tree)
+        return print_detached(call, owned.tree)
     return terminal.drive(owned)
-
-
-def _fork_subagent(call: Invocation, project: Project, step: str, at: AtTurn, yes: bool) -> int:
-    import asyncio
-
-    from fanfold.api.subagents import fork_subagent
-
-    child = asyncio.run(fork_subagent(project, step, at, yes=yes))
-    call.give(child, lambda: f"{child.id}\n")
-    return EXIT_OK
 
 
 def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
@@ -247,7 +229,7 @@ def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
 # `fanfold retry`: run what failed again, and keep what completed.
 
 
-@command("retry", summary="Run again what failed, reusing what completed")
+@command("retry", summary="Run the failed steps again; reuse completed ones")
 @click.argument("run")
 @again_options
 def retry_command(
@@ -264,36 +246,23 @@ def retry_command(
     """
     with call.open_project() as project:
         source = find_run(project, run)
-        wanted = RetryOptions(agents=chosen_agents(project.folder, **agents))
-        fork = plan_retry(project, source.tree, wanted)
+        fork = plan_retry(project, source.tree, chosen_agents(project.folder, **agents))
         return carry_out(call, project, fork, "Retry?", yes=yes, dry_run=dry_run, detach=detach)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# `fanfold resume`: go on with a run that paused, waits, or lost its process.
+# `fanfold resume`: continue a run that paused, waits, or lost its process.
 
 
-@command("resume", summary="Go on with a run that paused, waits or was killed")
+@command("resume", summary="Continue a paused, waiting or interrupted run")
 @click.argument("run")
-@option("--budget-usd", type=float, metavar="X", help="Raise what the whole run may spend to this.")
-@option("--budget-tokens", type=int, metavar="N", help="Raise the tokens of the whole run to this.")
-@option("--max-agents", type=int, metavar="N", help="Raise how many agents the whole run may start.")
-@option("--max-steps", type=int, metavar="N", help="Raise how many steps the whole run may have.")
+@options_from(RaisedLimits)
 @option("--wait", is_flag=True, help="Wait for the reset of a usage limit or an outage.")
-@option("--detach", is_flag=True, help="Return at once and go on in the background.")
+@option("--detach", is_flag=True, help="Return at once; the run continues in the background.")
 @option("--yes", is_flag=True, help="Permit what an adopted run does; no other asks.")
-def resume_command(  # noqa: PLR0913, PLR0917 - one for each option
-    call: Invocation,
-    run: str,
-    budget_usd: float | None,
-    budget_tokens: int | None,
-    max_agents: int | None,
-    max_steps: int | None,
-    wait: bool,
-    detach: bool,
-    yes: bool,
-) -> int:
-    """Go on with RUN: an id, the beginning of one, or `last`.
+@ci_options
+def resume_command(call: Invocation, run: str, wait: bool, detach: bool, yes: bool, **given: Any) -> int:
+    """Continue RUN: an id, the beginning of one, or `last`.
 
     Needs no other flags: recipe, inputs, script and permission are those the run was started with.
     Completed steps do not run again. A provider that the run waits for is tried at once; with --wait it is
@@ -301,20 +270,23 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one for each option
     gets its files under `.fanfold/runs` back if they are gone. One that was in the folder when its state was
     adopted (fanfold state) shows what it does and asks first.
     """
-    check_budget(budget_usd, budget_tokens, ("--budget-usd", "--budget-tokens"))
+    outcome = OutcomeOptions.taken_from(given, call.project)
+    wanted = RaisedLimits(**given).limits(flag)
     with call.open_project() as project:
         root = project.resolve(run).root_run_id
         seen = project.view(root)
         if seen.root.status in RUN_TERMINAL:
             write_files(project, seen, if_missing=True)
-            return say_outcome(call, seen)
-        raised = check_raised(
-            project, seen, LimitsRaised(max_agents, max_steps, budget_tokens, micro_usd(budget_usd))
-        )
-        terminal = Foreground(call)
+            outcome.write(project, seen)
+            return print_outcome(call, seen, quiet=outcome.quiet)
+        raised = check_raised(project, seen, wanted)
+        terminal = Foreground(call, quiet=outcome.quiet)
         permit_adopted(project, seen, yes=yes, attendant=terminal.attendant)
         if detach:
             resume_detached(project, root, raised, keep_waits=wait)
-            return say_detached(call, seen)
+            return print_detached(call, seen)
         ask = None if terminal.attendant is None else terminal.attendant.allow
-        return terminal.drive(take_over(project, root, ask), resumed=True, raised=raised, keep_waits=wait)
+        owned = take_over(project, root, ask)
+        status = terminal.drive(owned, resumed=True, raised=raised, keep_waits=wait)
+        outcome.write(project, owned.tree)
+        return status

@@ -1,78 +1,118 @@
-"""What `fanfold --help` prints. Written by `make fix` from the commands."""
+"""What `fanfold --help` ("") and `fanfold NOUN --help` print. Written by `make fix`."""
 
-HELP = """\
+HELP = {
+    "": """\
 Fan a job out to a team of AI agents and fold one answer back.
 
 Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 
 Run recipes:
-  run         Run a recipe, or predict the run with --dry-run
-  resume      Go on with a run that paused, waits or was killed
-  pause       Pause a run; everything is kept
-  cancel      Cancel a run and everything below it
-  approve     Answer an approval with yes, or with one of its choices
-  reject      Answer an approval with no
-  answer      Answer the question of an ask step
-  retry       Run again what failed, reusing what completed
-  fork        Run again from a step on, reusing what the change does not reach
-  diff        Show what steps merged or proposed, or changed before they failed
-  apply       Merge what a step proposed into the project
-  undo        Take back what a run or a step merged into the project
+  init     Set up a project with an example recipe and script
+  check    Check recipes; report each problem with place and hint
+  run      Run a recipe, or forecast the run with --dry-run
+  resume   Continue a paused, waiting or interrupted run
+  retry    Run the failed steps again; reuse completed ones
+  pause    Pause a run and keep its state
+  cancel   Cancel a run and its child runs
+  approve  Approve a waiting step, or pick one of its choices
+  reject   Reject a waiting step
+  answer   Answer the question of an ask step or an agent
 
-Look at runs:
-  runs        List runs, newest first
-  inspect     Show a run: its steps, child runs, result and cost
-  watch       Watch a run live, whichever process drives it
-  logs        Print a run's log, or follow it with -f
-  transcript  What an agent was told, said and did, with tokens and prices
-  explain     Why a run or step waits, was skipped, retried, or ran then
-  whatif      What a run would have taken with another number of slots
-  query       Search outputs, errors, prompts and transcripts
-  costs       Show what runs cost, by recipe, model, day or run
-  export      Write a run into one file that opens anywhere
-  import      Take a run from a file that export wrote
-  replay      Fold a run's log again without running anything
-  verify      Check that what is stored is what was written, and holds
+Follow runs:
+  runs     List runs, newest first
+  inspect  Show a run: steps, child runs, result and cost
+  watch    Watch a run live, whichever process owns it
+  logs     Print the log of a run, or follow it with -f
+  diff     Show what steps merged, proposed or left unmerged
+  undo     Revert what a run or a step merged
 
-Write recipes:
-  init        Set up a project: configuration, an example recipe and its script
-  list        List the recipes known here
-  show        Show a recipe's inputs and graph, as text, Mermaid or SVG
-  check       Check recipes and explain every problem, with its place and a hint
-  convert     Make a recipe of another system's workflow, and say what it lacks
-  plan        Draft a recipe in phases from a task, or refine one
-  capture     Turn a run into a recipe
-  schema      Print the recipe format as JSON Schema, or set up editors
+Work with agents and models:
+  chat    Talk to a lead agent that delegates and runs workflows
+  models  List usable models; fetch the one that needs no key
+  mcp     Serve this project to an MCP client, or set up a client
+  serve   Serve the console and the HTTP API of this project
+  doctor  Check configuration, store, programs and roles
 
-Agents and models:
-  chat        Talk with a lead that delegates and runs workflows
-  agents      List roles: what each is for, where it comes from, warnings
-  models      Show which models can be used; fetch the one that needs no key
-  spawn       Delegate one task to a subagent in the background
-  wait        Wait for subagents; never ends one
-  send        Say something to a subagent; one that is over runs again
-  close       Cancel a subagent that runs, or close one for good
-  ps          List subagents, newest last
-  mcp         Serve this project to an MCP client, or set a client up
+More commands; "fanfold recipe --help" describes a group:
+  recipe   Write recipes: list, show, check, record, test, plan, convert,
+           capture, schema
+  history  Study, repeat and move runs: transcript, explain, query, costs,
+           compare, whatif, fork, apply, export, import, replay, verify
+  agent    Delegate tasks to agents: roles, list, spawn, wait, send, close
+  system   Look after this installation: schedule, doctor, smoke, gc, state,
+           worker, cluster, completion
 
-This installation:
-  serve       Serve the console and the HTTP API of this project
-  doctor      Show configuration with origins, and check store, tools and roles
-  smoke       Prove that the promises hold here
-  gc          Forget runs that ended long ago, with their files
-  state       Show, adopt or remove the state of a cloned or copied project
-  completion  Print the completion script of a shell
-
-Options of every command:
-  --project DIR  The project's folder; default: looked for from here upward.
-  --json         One JSON document on stdout.
-  --no-color     Plain text, also on a terminal.
-  -h, --help     What the command does and takes.
-
-  --version      Print the version.
-
+Every command takes --project DIR, --json, --no-color and --help.
 First steps:
   fanfold init
-  fanfold list
-  fanfold run research-and-brief -i topic="solid-state batteries" --dry-run
-"""
+  fanfold recipe list
+  fanfold run research-and-brief -i topic=batteries --dry-run
+""",
+    "recipe": """\
+Write recipes.
+
+Usage: fanfold recipe COMMAND [OPTIONS] [ARGUMENTS]
+
+  list     List the recipes of this project
+  show     Show inputs and graph of a recipe (text, Mermaid, SVG)
+  check    Check recipes; report each problem with place and hint
+  record   Record a run as a test that costs nothing to repeat
+  test     Replay recorded runs and report what changed
+  plan     Draft a recipe from a task, or refine one
+  convert  Convert a workflow of another system; list the losses
+  capture  Turn a run into a recipe
+  schema   Print the JSON Schema of recipes, or set up editors
+
+"fanfold recipe COMMAND --help" describes one of them.
+""",
+    "history": """\
+Study, repeat and move runs.
+
+Usage: fanfold history COMMAND [OPTIONS] [ARGUMENTS]
+
+  transcript  Show prompts, replies and tool calls of an agent
+  explain     Explain why a step waits, was skipped or retried
+  query       Search outputs, errors, prompts and transcripts
+  costs       Show spending by recipe, model, day or run
+  compare     Compare two runs: results, steps, files, cost, time
+  whatif      Forecast a recorded run with other concurrency
+  fork        Start a new run from a step of an earlier one
+  apply       Merge the proposed changes of a step
+  export      Export a run as one file that opens in any browser
+  import      Import a run from an exported file
+  replay      Fold the log of a run again without running anything
+  verify      Verify the hash chain and invariants of stored runs
+
+"fanfold history COMMAND --help" describes one of them.
+""",
+    "agent": """\
+Delegate tasks to agents.
+
+Usage: fanfold agent COMMAND [OPTIONS] [ARGUMENTS]
+
+  roles  List roles with their purpose, source and warnings
+  list   List subagents, newest last
+  spawn  Start a subagent on one task, in the background
+  wait   Wait until subagents finish
+  send   Send a message to a subagent or a running step
+  close  Cancel a running subagent, or close it for good
+
+"fanfold agent COMMAND --help" describes one of them.
+""",
+    "system": """\
+Look after this installation.
+
+Usage: fanfold system COMMAND [OPTIONS] [ARGUMENTS]
+
+  schedule    Add, list and remove schedules and webhooks
+  doctor      Check configuration, store, programs and roles
+  smoke       Run a self-test
+  gc          Delete old runs and their files
+  state       Show, adopt or remove state that was copied here
+  worker      Take jobs of the cluster: drive runs and execute steps
+  cluster     Create tables, show workers and queues, stop a worker
+  completion  Print the completion script of a shell
+
+"fanfold system COMMAND --help" describes one of them.
+""",
+}

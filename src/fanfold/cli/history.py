@@ -1,18 +1,18 @@
-"""`fanfold inspect`: how a run or one of its steps stands."""
+"""Commands that read runs: `inspect`, `watch`, `logs`, `explain`, `query`."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
-from msgspec import structs
+from msgspec import convert, structs
 
 from fanfold.api.addresses import find_run
-from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer, item_around_at
-from fanfold.api.display import FailureDocument, StepUsage
+from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
+from fanfold.api.display import FailureDocument, StepUsage, local_time, step_usage
 from fanfold.api.explain import MAX_STEPS, explain_run, explain_step
 from fanfold.api.history import (
     follow,
@@ -28,20 +28,28 @@ from fanfold.api.history import (
     step_rows,
 )
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import SuggestedSet
+from fanfold.api.recipes import SuggestedSet
+from fanfold.api.report import Transitions
 from fanfold.api.run_documents import InspectDocument, InspectStepDocument, how_to_retry, indented
 from fanfold.api.step_documents import ExplainedRun, ExplainedStep, ExplanationDocument, Row, UsedSets
-from fanfold.api.transitions import Transitions, step_at
 from fanfold.cli.command import Invocation, command, option, read_moment
-from fanfold.cli.output import COLOURS, clock, first_lines, hand_over, paint, plain, say, say_json, to_json
+from fanfold.cli.output import (
+    COLOURS,
+    clock,
+    first_lines,
+    hand_over,
+    paint,
+    plain,
+    print_json,
+    print_text,
+    to_json,
+)
 from fanfold.cli.run_list import took_text, usage_text
 from fanfold.cli.step_text import change_lines
-from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Envelope
+from fanfold.kernel.events import Envelope, Usage
 from fanfold.kernel.explain import SENTENCES
-from fanfold.kernel.plan import Step
-from fanfold.kernel.state import FAILED, RUN_TERMINAL, TIMED_OUT
+from fanfold.kernel.state import FAILED, PAUSED, RUN_TERMINAL, TIMED_OUT, WAITING
 from fanfold.language.terminal import one_line
 from fanfold.store.protocol import RunHead
 from fanfold.store.search import Filters, Hit
@@ -50,7 +58,7 @@ MAX_OUTPUT_LINES = 20
 MAX_HELD = 12
 
 
-@command("inspect", summary="Show a run: its steps, child runs, result and cost")
+@command("inspect", summary="Show a run: steps, child runs, result and cost")
 @click.argument("run")
 @click.argument("step", required=False)
 @option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
@@ -72,18 +80,18 @@ def inspect_command(
             return
         found = find_run(project, run)
         if call.as_json:
-            say_json(inspect_found(project, found, with_state=state))
+            print_json(inspect_found(project, found, with_state=state))
         else:
             rows = step_rows(found, every=steps)
             shown = {row.path for row in rows if steps or row.asks}
             document = inspect_found(project, found, with_state=state, only=shown)
-            say("".join(_text(document, rows, steps, call.colour)))
+            print_text("".join(_text(document, rows, steps, call.colour)))
             if changed := "".join(change_lines(found.tree, found.run)):
-                say(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
+                print_text(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
             if again := how_to_retry(found.tree):
-                say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
+                print_text(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
             elif on := how_to_go_on(found.tree, driven=bool(document.owner and document.owner.alive)):
-                say(f"\n{paint(f'go on with it: {on}', 'dim', call.colour)}\n")
+                print_text(f"\n{paint(f'continue it: {on}', 'dim', call.colour)}\n")
 
 
 def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> Iterator[str]:
@@ -91,9 +99,16 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
 
     yield f"{paint(f'{run.recipe}@{run.version}', 'bold', colour)}  run {run.run_id}  "
     yield paint(run.status, COLOURS.get(run.status, "blue"), colour)
-    if run.status not in RUN_TERMINAL and not (run.owner and run.owner.alive):
-        yield paint("  no process drives it", "yellow", colour)
+    if run.status not in (*RUN_TERMINAL, WAITING, PAUSED) and not (run.owner and run.owner.alive):
+        yield paint("  no process is running it", "yellow", colour)
     yield "\n"
+    if run.output is not None:
+        yield f"\n{paint('Output', 'bold', colour)}\n"
+        lines = plain(indented(run.output)).splitlines() or [paint("(empty)", "dim", colour)]
+        yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
+        if len(lines) > MAX_OUTPUT_LINES and not steps:
+            yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
+        yield "\n"
     for name, value in _heading(run):
         yield f"  {paint(name.ljust(9), 'dim', colour)} {value}\n"
     yield f"\n{paint('Steps', 'bold', colour)}\n"
@@ -102,12 +117,6 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
         yield f"\n{paint('State', 'bold', colour)}\n"
         known = structs.asdict(run.state)
         yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
-    if run.output is not None:
-        yield f"\n{paint('Output', 'bold', colour)}\n"
-        lines = plain(indented(run.output)).splitlines() or [paint("(empty)", "dim", colour)]
-        yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
-        if len(lines) > MAX_OUTPUT_LINES and not steps:
-            yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
 
 
 def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
@@ -115,15 +124,16 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
     item = f" {plain(step.item)}" if step.item else ""
     yield f"{paint(plain(step.path), 'bold', colour)}{item}  {step.role or step.type}  {status}"
     yield f" ({step.reason})\n" if step.reason else "\n"
+    more = f" and {len(step.holds) - MAX_HELD} more" if len(step.holds) > MAX_HELD else ""
     facts = [
         ("asked", one_line(step.task, 200)),
         ("attempts", str(step.attempts) if step.attempts > 1 else ""),
-        ("started", step.started_at or ""),
-        ("ended", step.ended_at or ""),
+        ("started", local_time(step.started_at) if step.started_at else ""),
+        ("ended", local_time(step.ended_at) if step.ended_at else ""),
         ("reads", plain(", ".join(step.read_set))),
         ("may write", plain(", ".join(step.write_set))),
         ("used", _spent(step.usage)),
-        ("holds", _listed(step.holds)),
+        ("holds", plain(", ".join(step.holds[:MAX_HELD])) + more),
         ("because", "" if step.error is None else _because(step.error)),
         ("warning", "" if step.warning is None else _because(step.warning)),
     ]
@@ -141,19 +151,14 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
         yield f"\n{paint('Output', 'bold', colour)}\n"
         yield from (f"  {line}\n" for line in plain(indented(step.output)).splitlines())
     if step.session_id is not None:
-        said = f"what its agent said: fanfold transcript {step.run_id} {plain(shlex.quote(step.path))}"
-        yield f"\n{paint(said, 'dim', colour)}\n"
+        hint = f"its transcript: fanfold transcript {step.run_id} {plain(shlex.quote(step.path))}"
+        yield f"\n{paint(hint, 'dim', colour)}\n"
 
 
 def _because(error: FailureDocument) -> str:
-    """The whole of it: what a program said line by line, as it stood."""
+    """Return the whole message, with the output of a program line by line."""
     first, *rest = plain(f"{error.message} [{error.code}]").splitlines() or [error.code]
     return "\n".join([first, *(f"{' ' * 12}{line}" for line in rest)])
-
-
-def _listed(paths: list[str]) -> str:
-    more = f" and {len(paths) - MAX_HELD} more" if len(paths) > MAX_HELD else ""
-    return plain(", ".join(paths[:MAX_HELD])) + more
 
 
 def _spent(usage: StepUsage | None) -> str:
@@ -164,7 +169,7 @@ def _spent(usage: StepUsage | None) -> str:
 
 
 def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
-    yield "created", run.created_at or ""
+    yield "created", local_time(run.created_at) if run.created_at else ""
     if took := took_text(run):
         yield "took", took
     if run.parent_run_id is not None:
@@ -176,11 +181,7 @@ def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
     if used := usage_text(run.usage):
         yield "used", used
     for wait in run.waits:
-        next_at = (wait.until or "")[:19].replace("T", " ")
-        yield (
-            "waits",
-            f"for {wait.subject} ({wait.reason}), next attempt {next_at} UTC: {one_line(wait.message, 120)}",
-        )
+        yield "waits", wait.text
     if run.error is not None:
         yield "because", f"{gist(run.error, REASON_CHARS)} [{run.error.code}]"
 
@@ -195,7 +196,7 @@ _NUMBER = r"(?<=\[)\d+(?=\])|(?<=#)\d+"
 """Of an item or a round, in a path."""
 
 
-@command("explain", summary="Why a run or step waits, was skipped, retried, or ran then")
+@command("explain", summary="Explain why a step waits, was skipped or retried")
 @click.argument("run")
 @click.argument("step", required=False)
 def explain_command(call: Invocation, run: str, step: str | None) -> None:
@@ -220,11 +221,13 @@ def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator
 def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
     """A line for each step; one for all instances of a step that are where they are for the same reason.
 
-    What failed is told one by one: each may be another thing to mend.
+    Failures are listed one by one: each may need another fix.
     """
     groups: dict[tuple[str, str], list[ExplanationDocument]] = {}
     for one in steps:
-        why = re.sub(_NUMBER, "…", _why(one))
+        # The message without the path: a step may be called like a word of the sentence.
+        begins = one.message.find(f" {SENTENCES.get(one.reason, '')}", len(one.path))
+        why = re.sub(_NUMBER, "…", one.message[begins + 1 :])
         path = one.path if one.status in (FAILED, TIMED_OUT) else re.sub(_NUMBER, "…", one.path)
         groups.setdefault((path, why), []).append(one)
     for (_, why), alike in groups.items():
@@ -232,12 +235,6 @@ def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
             yield f"{alike[0].path} … {alike[-1].path} ({len(alike)} steps): each {why}"
         else:
             yield from (one.message for one in alike)
-
-
-def _why(one: ExplanationDocument) -> str:
-    """Its message without who it is about, which a step called `runs` is as well."""
-    begins = one.message.find(f" {SENTENCES.get(one.reason, '')}", len(one.path))
-    return one.message[begins + 1 :]
 
 
 def _step(found: ExplainedStep, colour: bool) -> Iterator[str]:
@@ -259,6 +256,8 @@ def _used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> Iterat
             more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
             known = plain(", ".join(paths[:MAX_PATHS])) + more
             yield f"  {paint(word, 'dim', colour)} {known}{f'; perhaps more: {unseen}' if unseen else ''}\n"
+    if used.unmerged:
+        yield f"  {paint(used.unmerged, 'dim', colour)}\n"
     for one in suggested:
         what = one.note or f"{one.key}: {to_json(one.proposed)}"
         yield f"  {paint('suggest', 'dim', colour)} {plain(what)}\n"
@@ -271,10 +270,10 @@ MAX_DETAIL_CHARS = 120
 LINES_AT_ONCE = 500
 
 
-@command("logs", summary="Print a run's log, or follow it with -f")
+@command("logs", summary="Print the log of a run, or follow it with -f")
 @click.argument("run")
 @click.argument("step", required=False)
-@option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
+@option("-f", "--follow", "following", is_flag=True, help="Follow until the run ends or rests.")
 @option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
 def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> None:
     """Print what was recorded about RUN, one line per event; with --json the events themselves.
@@ -293,22 +292,19 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
         elif following:
             import asyncio  # only who follows needs an event loop
 
-            asyncio.run(_follow(project, head, tree, show))
+            async def print_events() -> None:
+                async for envelopes in follow_log(project, head, whole_tree=tree):
+                    show(envelopes)
+                    sys.stdout.flush()
+
+            asyncio.run(print_events())
         else:
             show(read_log(project, head, whole_tree=tree, complete=call.as_json))
 
 
-async def _follow(
-    project: Project, head: RunHead, tree: bool, show: Callable[[Iterable[Envelope]], None]
-) -> None:
-    async for envelopes in follow_log(project, head, whole_tree=tree):
-        show(envelopes)
-        sys.stdout.flush()
-
-
 def _show_json(envelopes: Iterable[Envelope]) -> None:
     for envelope in envelopes:
-        say_json(envelope)
+        print_json(envelope)
 
 
 class _EventText:
@@ -319,35 +315,28 @@ class _EventText:
         self._tree = tree
         self._project = project
         self._view = project.view(head.root_run_id)
-        self._transitions = Transitions(
-            self._find_step, lambda run, path: item_around_at(self._view, run, path)
-        )
+        self._transitions = Transitions(self._view, name_items=True)
 
     def show(self, envelopes: Iterable[Envelope]) -> None:
         lines: list[str] = []
         for envelope in envelopes:
-            said = self._transitions.read(envelope)
-            if said is None:
+            if envelope.tree_seq > self._view.tree_seq:
+                self._view.catch_up(self._project.store.tree(self._view.root.id, self._view.tree_seq))
+            transition = self._transitions.read(envelope)
+            if transition is None:
                 name, text, shade = _raw(envelope)
             else:
-                name, text, shade = said.path or "run", said.text, COLOURS.get(said.word, "bold")
-                name = f"{name} {said.item}" if said.item else name
+                name, text = f"{transition.path or 'run'} {transition.item}".rstrip(), transition.text
+                shade = COLOURS.get(transition.word, "bold")
             when = paint(clock(envelope.at), "dim", self._colour)
             place = envelope.tree_seq if self._tree else envelope.seq
             number = paint(f"{place:>5}", "dim", self._colour)
             painted = text if shade == "bold" else paint(text, shade, self._colour)
             lines.append(f"{when} {number}  {paint(name, 'cyan', self._colour)} {painted}\n")
             if len(lines) == LINES_AT_ONCE:
-                say("".join(lines))
+                print_text("".join(lines))
                 lines.clear()
-        say("".join(lines))
-
-    def _find_step(self, run: str, path: str) -> Step | None:
-        found = step_at(self._view, run, path)
-        if found is None:
-            self._view.catch_up(self._project.store.tree(self._view.root.id, self._view.tree_seq))
-            found = step_at(self._view, run, path)
-        return found
+        print_text("".join(lines))
 
 
 def _raw(envelope: Envelope) -> tuple[str, str, str]:
@@ -356,6 +345,8 @@ def _raw(envelope: Envelope) -> tuple[str, str, str]:
     step = str(data.get("step", ""))
     name = "/".join(part for part in (envelope.path, step) if part) or "run"
     words = [str(data.get(key)) for key in ("kind", "status", "what", "reason") if data.get(key)]
+    if data.get("kind") == "payment":
+        words.append(_spent(step_usage(convert(data["usage"], Usage))))
     if "value" in data:
         words.append(f"= {data['value']}")
     if not words:
@@ -363,7 +354,7 @@ def _raw(envelope: Envelope) -> tuple[str, str, str]:
     return name, one_line(" ".join(words), MAX_DETAIL_CHARS), "dim"
 
 
-@command("watch", summary="Watch a run live, whichever process drives it")
+@command("watch", summary="Watch a run live, whichever process owns it")
 @click.argument("run")
 def watch_command(call: Invocation, run: str) -> int:
     """Watch RUN until it has ended, or until no process drives it any more.
@@ -371,27 +362,26 @@ def watch_command(call: Invocation, run: str) -> int:
     Shows what `fanfold run` shows, prints the result, and ends with the same exit status. Interrupting it
     does not touch the run.
     """
-    from fanfold.cli.run import say_outcome
+    from fanfold.cli.progress import open_progress
+    from fanfold.cli.run import print_outcome
 
     with call.open_project(to_read=True) as project:
         root = project.resolve(run).root_run_id
         tree = project.view(root)
         import asyncio  # only who follows needs an event loop
 
-        asyncio.run(_watch(call, project, tree))
-        return say_outcome(call, tree)
+        progress = open_progress(call.no_color)
 
+        async def show_progress() -> None:
+            try:
+                async for written in follow(project, root):
+                    tree.catch_up(written)
+                    progress.update(written, tree)
+            finally:
+                progress.close()
 
-async def _watch(call: Invocation, project: Project, tree: RunTree) -> None:
-    from fanfold.cli.progress import open_progress
-
-    progress = open_progress(call.no_color)
-    try:
-        async for written in follow(project, tree.root.id):
-            tree.catch_up(written)
-            progress.update(written, tree)
-    finally:
-        progress.close()
+        asyncio.run(show_progress())
+        return print_outcome(call, tree)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -419,7 +409,7 @@ def query_command(
     explained: bool,
     **only: str | None,
 ) -> None:
-    """Search outputs for any of WORDS; only those of RUN and the runs below it when the first word is one.
+    """Search outputs and errors for any of WORDS, in all runs or in RUN and the runs below it.
 
     A "phrase in quotes" is found where its words stand together, and dendr* finds every word that begins so.
     RUN is `last`, an id, or at least four characters that begin exactly one. Of equal hits the newest comes
@@ -433,7 +423,7 @@ def query_command(
         nothing = "no output matches\n" if project.has_runs else "nothing has run here yet\n"
     call.give(found, lambda: (line for hit in found.hits for line in _text_query(hit, call.colour)))
     if not (found.hits or call.as_json):
-        say(nothing)
+        print_text(nothing)
 
 
 def _text_query(hit: Hit, colour: bool) -> Iterator[str]:
@@ -447,7 +437,3 @@ def _text_query(hit: Hit, colour: bool) -> Iterator[str]:
     for part in hit.parts:
         factors = f"rarity {part.rarity:.3f}, frequency {part.frequency:.3f}"
         yield f"    {part.score:.3f}  {plain(part.wish)}  ({factors})\n"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Commands that look at runs: what happened, what happens now, and why.

@@ -21,11 +21,11 @@ from fanfold.agents.entries import (
     AskingFor,
     Calling,
     Compacting,
+    FailedRequest,
     Fallback,
     News,
     Preparing,
-    Queued,
-    Retrying,
+    QueuedRequest,
     StageNews,
     TextDelta,
     UsageUpdate,
@@ -34,7 +34,7 @@ from fanfold.api.approvals import MARKS
 from fanfold.api.display import duration
 from fanfold.api.run_documents import wait_text
 from fanfold.api.step_documents import Row, counts, run_rows, tallest
-from fanfold.cli.output import COLOURS, is_behind, tell
+from fanfold.cli.output import COLOURS, is_behind, notify
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.kernel.events import Envelope, StepEvent, SubagentEvent
 from fanfold.kernel.state import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
@@ -104,7 +104,7 @@ class Frames:
     def _wide(self, row: Row, width: int, name: int, who: int, took: int) -> Text:
         text = _padded(self._name(row, name), name + GAP)
         if who:
-            text.append(_fill(row.who, who + GAP), "dim")
+            text.append(row.who + " " * max(0, (who + GAP) - cells(row.who)), "dim")
         if took:
             text.append(row.took.rjust(took) + " " * GAP)
         text.append_text(self._note(row, width - cells(text.plain)))
@@ -176,7 +176,7 @@ class Frames:
 
 
 def _cut(row: Row, room: int) -> str:
-    """The name of a row: its address whole, if there is any room, and of its item what tells it apart."""
+    """The name of a row: its address whole if there is room, and the distinctive part of its item."""
     address = row.name.removesuffix(row.item)
     left = room - cells(address)
     return address + cut_name(row.item, left) if row.item and left > 1 else cut_end(row.name, room)
@@ -184,10 +184,6 @@ def _cut(row: Row, room: int) -> str:
 
 def _padded(text: Text, width: int) -> Text:
     return text.append(" " * max(0, width - cells(text.plain)))
-
-
-def _fill(text: str, width: int) -> str:
-    return text + " " * max(0, width - cells(text))
 
 
 PERIOD_S = 0.1
@@ -199,10 +195,10 @@ KEPT_CHARS = 400
 
 
 class _LiveOutput:
-    """Stderr for rich: what is drawn is told like all else, and a terminal that is gone ends nothing."""
+    """Stderr for rich: drawings go through `notify`, and a closed terminal ends nothing."""
 
     def write(self, text: str) -> int:
-        tell(text)
+        notify(text)
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -214,7 +210,7 @@ class LiveTree:
 
     def __init__(self, *, no_color: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(
-            file=cast(IO[str], _LiveOutput()), no_color=no_color or None, highlight=False
+            file=cast("IO[str]", _LiveOutput()), no_color=no_color or None, highlight=False
         )
         self._live: Live | None = None
         self._tree: RunTree | None = None
@@ -254,8 +250,8 @@ class LiveTree:
         """One frame; without a height everything there is, within reason."""
         lines = self._frames.draw(tree, self.console.width, height)
         for wait in tree.state.waits.values():
-            told = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
-            lines.append(Text(one_line(f"waits: {told}", self.console.width - 1), "yellow"))
+            reason = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
+            lines.append(Text(one_line(f"waits: {reason}", self.console.width - 1), "yellow"))
         if len(lines) > MAX_FINAL_LINES:
             more = Text(f"… {len(lines) - MAX_FINAL_LINES} more lines", "dim")
             lines = [*lines[:MAX_FINAL_LINES], more]
@@ -293,7 +289,7 @@ class LiveDoing:
     """The last word of every running session, by the tree path of its step."""
 
     def __init__(self) -> None:
-        self._said: dict[str, str] = {}
+        self._replies: dict[str, str] = {}
         self._does: dict[str, str] = {}
         self._spent: dict[str, int] = {}
 
@@ -303,7 +299,7 @@ class LiveDoing:
             case TextDelta(delta=""):
                 pass  # a sign of life, and nothing to show
             case TextDelta(delta=delta):
-                self._said[path] = (self._said.get(path, "") + delta)[-KEPT_CHARS:]
+                self._replies[path] = (self._replies.get(path, "") + delta)[-KEPT_CHARS:]
                 self._does.pop(path, None)
             case UsageUpdate(tokens=tokens):
                 self._spent[path] = tokens
@@ -311,11 +307,11 @@ class LiveDoing:
                 self._does.pop(path, None)
             case _:
                 self._does[path] = words_for(news)
-                self._said.pop(path, None)
+                self._replies.pop(path, None)
 
     def forget(self, path: str) -> None:
         """The session is over."""
-        self._said.pop(path, None)
+        self._replies.pop(path, None)
         self._does.pop(path, None)
         self._spent.pop(path, None)
 
@@ -328,12 +324,12 @@ class LiveDoing:
         if path in self._does:
             words = one_line(self._does[path], left)
         else:
-            words = cut_start(one_line(self._said.get(path, "")), left)
+            words = cut_start(one_line(self._replies.get(path, "")), left)
         return f"{words} · {spent}" if words and spent else words or spent
 
 
 def words_for(news: News) -> str:
-    """What a session does, said by a third."""
+    """Return what a session does, in the third person."""
     match news:
         case AskingFor(tool=tool):
             return f"→ {tool}"
@@ -341,15 +337,14 @@ def words_for(news: News) -> str:
             return f"→ {tool} {about}" if about else f"→ {tool}"
         case Preparing(what=what):
             return what
-        case Retrying(kind=kind, wait_s=wait_s, count=count):
-            failed = f" ({count} failed)" if count else ""
-            return f"{kind}, tries again in {wait_s:.0f} s{failed}"
-        case Queued():
+        case FailedRequest():
             return news.words
+        case QueuedRequest():
+            return news.message
         case Fallback(model=model):
             return f"{model} does not answer, asks another"
         case Compacting():
-            return "sums up what was said so far"
+            return "sums up the conversation so far"
         case StageNews(stage=stage, of=of, name=name):
             return f"stage {stage} of {of}" + (f": {name}" if name else "")
         case UsageUpdate(tokens=tokens):

@@ -13,69 +13,48 @@ import atexit
 import gc
 import sys
 
-GROUPS = {
-    "Run recipes": {
+COMMANDS = {
+    name: f"fanfold.cli.{module}"
+    for module, names in {
         "run": "run",
-        "resume": "fork",
-        "pause": "control",
-        "cancel": "control",
-        "approve": "control",
-        "reject": "control",
-        "answer": "control",
-        "retry": "fork",
-        "fork": "fork",
-        "diff": "control",
-        "apply": "control",
-        "undo": "control",
-    },
-    "Look at runs": {
-        "runs": "run_list",
-        "inspect": "history",
-        "watch": "history",
-        "logs": "history",
-        "transcript": "transcript",
-        "explain": "history",
-        "whatif": "transcript",
-        "query": "history",
-        "costs": "transcript",
-        "export": "control",
-        "import": "control",
-        "replay": "transcript",
-        "verify": "transcript",
-    },
-    "Write recipes": {
-        "init": "system",
-        "list": "recipes",
-        "show": "recipes",
+        "fork": "resume retry fork",
+        "control": "pause cancel approve reject answer diff apply undo export import",
+        "run_list": "runs",
+        "history": "inspect watch logs explain query",
+        "transcript": "transcript whatif costs replay verify",
+        "system": "init serve doctor smoke gc state",
         "check": "check",
-        "convert": "recipes",
-        "plan": "recipes",
-        "capture": "recipes",
-        "schema": "recipes",
-    },
-    "Agents and models": {
+        "cassettes": "record test compare",
+        "recipes": "list show convert plan capture schema",
         "chat": "chat",
-        "agents": "agents",
-        "models": "agents",
-        "spawn": "agents",
-        "wait": "agents",
-        "send": "agents",
-        "close": "agents",
-        "ps": "agents",
-        "mcp": "agents",
-    },
-    "This installation": {
-        "serve": "system",
-        "doctor": "system",
-        "smoke": "system",
-        "gc": "system",
-        "state": "system",
+        "agents": "agents models spawn wait send close ps mcp",
         "completion": "completion",
-    },
+        "schedule": "schedule",
+        "cluster": "worker cluster",
+    }.items()
+    for name in names.split()
 }
-"""What people do → command → the module in this package that holds it. The order is that of the help text."""
+"""Command → the module that holds it. Each of these names can be typed directly."""
 
-COMMANDS = {name: f"fanfold.cli.{module}" for group in GROUPS.values() for name, module in group.items()}
+EVERYDAY = {
+    "Run recipes": "init check run resume retry pause cancel approve reject answer",
+    "Follow runs": "runs inspect watch logs diff undo",
+    "Work with agents and models": "chat models mcp serve doctor",
+}
+"""What `fanfold --help` lists, in its order."""
+
+NOUNS = {
+    "recipe": {name: name for name in "list show check record test plan convert capture schema".split()},
+    "history": {
+        name: name
+        for name in (
+            "transcript explain query costs compare whatif fork apply export import replay verify".split()
+        )
+    },
+    "agent": {"roles": "agents", "list": "ps"} | {name: name for name in "spawn wait send close".split()},
+    "system": {name: name for name in "schedule doctor smoke gc state worker cluster completion".split()},
+}
+"""Noun → word after it → command: `fanfold agent list` is `fanfold ps`."""
 
 ALONE = ""
 """The command without a name: what to do next here."""
@@ -107,7 +86,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _leave(status: int) -> None:
-    """End the process here, where nothing is left to be waited for: stores are closed, what was said is out.
+    """End the process here, where nothing is left to be waited for: stores are closed, output is written.
 
     Python would first take apart every module and object there is, for a twentieth of a short command.
     """
@@ -126,8 +105,8 @@ def _leave(status: int) -> None:
 
 
 def _open_closed_streams() -> None:
-    """`fanfold list >&-`: nobody reads it. No file that is opened later may get the place of a stream:
-    what is said would end up in it.
+    """Replace closed streams (`fanfold list >&-`): a file that is opened later must not get the number of a
+    stream, or output would end up in it.
     """
     import os
 
@@ -143,48 +122,49 @@ def _open_closed_streams() -> None:
         setattr(sys, name, stream)
 
 
-def _dispatch(arguments: list[str]) -> int:
-    common: list[str] = []
+def _dispatch(arguments: list[str], common: tuple[str, ...] = (), noun: str = "") -> int:
     rest = list(arguments)
     # `fanfold --project DIR list` and `fanfold list --project DIR` are the same.
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word in ("-h", "--help"):
-            return _say_help()
+            return _print_help(noun)
         if word in ("-V", "--version"):
             from fanfold import __version__
 
             sys.stdout.write(f"fanfold {__version__}\n")
             return 0
         if word == "--project" and rest:
-            common += [word, rest.pop(0)]
+            common += (word, rest.pop(0))
         elif word in _GLOBAL_FLAGS or word.startswith("--project="):
-            common.append(word)
+            common += (word,)
         else:
             from fanfold.cli.command import unknown_option
 
             raise unknown_option(word)
     if not rest:
-        return _call(ALONE, common)
+        return _print_help(noun) if noun else _call(ALONE, "", [*common])
     if rest[0] == "help":
-        return _dispatch([rest[1], "--help"]) if len(rest) > 1 else _say_help()
-    return _call(rest[0], [*common, *rest[1:]])
-
-
-def _call(name: str, arguments: list[str]) -> int:
-    module = COMMANDS.get(name) if name else "fanfold.cli.system"
-    if module is None:
+        return _dispatch([*rest[1:], "--help"], common, noun)
+    if not noun and rest[0] in NOUNS:
+        return _dispatch(rest[1:], common, rest[0])
+    known = NOUNS[noun] if noun else dict.fromkeys([*COMMANDS, *NOUNS])
+    if rest[0] not in known:
         from fanfold.cli.command import unknown_command
 
-        raise unknown_command(name, COMMANDS)
+        raise unknown_command(rest[0], known, noun)
+    return _call(NOUNS[noun][rest[0]] if noun else rest[0], f"{noun} {rest[0]}", [*common, *rest[1:]])
+
+
+def _call(name: str, typed: str, arguments: list[str]) -> int:
     from importlib import import_module
 
     from click.exceptions import Exit
 
-    command = getattr(import_module(module), f"{name or 'next'}_command")
+    command = getattr(import_module(COMMANDS.get(name, "fanfold.cli.system")), f"{name or 'next'}_command")
     # Not `command.main`: click would answer interrupts and closed pipes itself, in its own way.
     try:
-        with command.make_context(f"fanfold {name}".rstrip(), arguments) as context:
+        with command.make_context(" ".join(["fanfold", *typed.split()]), arguments) as context:
             status = command.invoke(context)
     except Exit as done:  # --help
         status = done.exit_code
@@ -192,10 +172,10 @@ def _call(name: str, arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _say_help() -> int:
+def _print_help(noun: str) -> int:
     from fanfold.cli.help_text import HELP
 
-    sys.stdout.write(HELP)
+    sys.stdout.write(HELP[noun])
     sys.stdout.flush()
     return 0
 

@@ -1,22 +1,32 @@
-"""The one way in which commands speak: text or JSON on stdout, colour only where it helps.
+"""Output of commands: text or JSON on stdout, with colour only on a terminal.
 
-Text that came from outside (file names, recipe words, what agents and programs say) goes through `plain`
-or `text.terminal.one_line`: nothing in it can drive the reader's terminal.
+Rules
+* Text from outside (file names, recipe texts, output of agents and programs) goes through `plain` or
+  `language.terminal.one_line`, so that it cannot control the reader's terminal.
+* While an event loop runs, no write blocks: a pipe without a reader and a stopped terminal (Ctrl-S) delay no
+  run. Pending output is kept up to `LIMIT`. Beyond that the oldest is dropped, and the loss is reported.
+* Without an event loop, a write waits for a reader, but not for long once the reader has stopped.
+* Streams of other programs do not change: `O_NONBLOCK` belongs to the open file, which a shell shares with
+  its programs. So the file is opened again, or polled for room before each small piece.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import stat
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from fanfold.language.terminal import visible, visible_json
 
 if TYPE_CHECKING:
-    from fanfold.cli.outbox import Outbox
+    import asyncio
 
 _COLOURS = {
     "red": "31;1",
@@ -34,7 +44,7 @@ _outboxes: dict[int, Outbox | None] = {}
 """By the number of their file, for streams that a run must not wait for."""
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     """Write text to stdout, whatever its encoding can show."""
     try:
         sys.stdout.write(text)
@@ -42,11 +52,10 @@ def say(text: str) -> None:
         sys.stdout.write(_shown_in(_encoding_of(sys.stdout), text))
 
 
-def tell(text: str, stream: TextIO | None = None) -> None:
+def notify(text: str, stream: TextIO | None = None) -> None:
     """Write what a person should know to stderr.
 
-    Nobody waits for it: a reader that left and a disk that is full are no reason to stop anything. Then it is
-    not written, here and later.
+    No write waits: a reader that left and a full disk stop nothing. Then nothing is written, here and later.
     """
     out: TextIO = sys.stderr if stream is None else stream
     if stream is None:
@@ -66,9 +75,7 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 
 
 def wait_for_no_reader(stream: TextIO) -> None:
-    """From now on, have no run wait for whoever reads this stream."""
-    from fanfold.cli.outbox import open_outbox
-
+    """From now on, have no run wait for the reader of this stream."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):
@@ -78,13 +85,13 @@ def wait_for_no_reader(stream: TextIO) -> None:
 
 
 def is_behind(stream: TextIO) -> bool:
-    """Whether what was told is not all written, since nobody reads as fast."""
+    """Whether some output is not written yet, because its reader is slow."""
     outbox = _outbox_of(stream)
     return outbox is not None and outbox.behind
 
 
-def finish_telling(stream: TextIO) -> None:
-    """A run is over: wait for whoever reads what was told of it, as long as somebody does."""
+def flush_notices(stream: TextIO) -> None:
+    """Wait at the end of a run for the reader of its notices, as long as it reads."""
     outbox = _outbox_of(stream)
     try:
         if outbox is not None:
@@ -121,13 +128,13 @@ def write_nowhere(stream: TextIO) -> None:
 
 
 def hand_over(text: str) -> None:
-    """Write what somebody may want to keep: exact in a file or a pipe, made visible on a terminal."""
-    say(plain(text) if sys.stdout.isatty() else text)
+    """Write a result: exactly in a file or a pipe, with control characters made visible on a terminal."""
+    print_text(plain(text) if sys.stdout.isatty() else text)
 
 
-def say_json(document: object) -> None:
+def print_json(document: object) -> None:
     """Write one JSON document and a line break."""
-    say(f"{to_json(document)}\n")
+    print_text(f"{to_json(document)}\n")
 
 
 def to_json(document: object) -> str:
@@ -169,7 +176,7 @@ def wants_colour(stream: TextIO, refused: bool) -> bool:
 
 
 def on_terminal() -> bool:
-    """Whether somebody sits here who can be asked."""
+    """Whether a user at a terminal can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -192,7 +199,7 @@ COLOURS = {
 
 def clock(at: int | str) -> str:
     """The local time of milliseconds, or of a time as documents have it; with its date where it is not of the
-    day on which this process first said one.
+    day on which this process first printed one.
     """
     return _clock(at if isinstance(at, str) else at // 1_000)
 
@@ -212,3 +219,123 @@ def _today() -> str:
     from datetime import UTC, datetime
 
     return datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Output while a run is driven: written as far as there is a reader, without waiting
+
+LIMIT = 65_536
+PATIENCE_S = 2.0
+"""How long a reader may stand still before it counts as gone."""
+PIECE = 512
+"""What a file surely takes when it says that it has room (POSIX promises as much for a pipe)."""
+
+
+def open_outbox(stream: TextIO) -> Outbox | None:
+    """An outbox for a stream that may make its writer wait; None for one that never does."""
+    try:
+        number = stream.fileno()
+        mode = os.fstat(number).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)):
+            return None
+    except (OSError, ValueError):  # closed, or no file at all
+        return None
+    try:
+        own = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        return Outbox(own, waits=False)
+    except OSError:  # a socket, a terminal of another user, no /proc
+        return Outbox(number, waits=True)
+
+
+class Outbox:
+    """What is on its way to one file; `waits` if the file does not return at once from a write."""
+
+    def __init__(self, file: int, *, waits: bool) -> None:
+        self._file = file
+        self._piece = PIECE if waits else LIMIT
+        self._waits = waits
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._left_out = 0
+        self._begun = False
+        """Whether a part of the first piece was written."""
+        self._patient = True
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that says when there is room."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._pieces)
+
+    def put(self, content: bytes) -> None:
+        """Write this when there is room; raises the error of the file once it has no reader."""
+        self._pieces.append(content)
+        self._size += len(content)
+        while self._size > LIMIT and len(self._pieces) > 1 + self._begun:
+            self._leave_out()
+        import asyncio  # most commands drive no run
+
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.finish()
+        else:
+            self._write()
+            if self._pieces:
+                self._loop.add_writer(self._file, self._room)
+
+    def finish(self) -> None:
+        """Wait for the reader, as long as it reads."""
+        moved = monotonic()
+        while self._pieces:
+            size = self._size
+            self._write()
+            if self._size < size:
+                moved = monotonic()
+                continue
+            left_s = moved + PATIENCE_S - monotonic()
+            if left_s <= 0 or not self._patient:
+                self._patient = False
+                return
+            self._has_room(left_s)
+
+    def _room(self) -> None:
+        try:
+            self._write()
+        except OSError:
+            self._pieces.clear()  # the reader left; the next write reports it
+            self._size, self._begun = 0, False
+        if not self._pieces and self._loop is not None:
+            self._loop.remove_writer(self._file)
+
+    def _leave_out(self) -> None:
+        first = self._pieces.popleft() if self._begun else None
+        gone = self._pieces.popleft()
+        self._size -= len(gone)
+        self._left_out += gone.count(b"\n")
+        if first is not None:
+            self._pieces.appendleft(first)
+
+    def _write(self) -> None:
+        while self._pieces and (not self._waits or self._has_room(0)):
+            first = self._pieces[0]
+            if self._left_out and not self._begun:
+                first = f"… {self._left_out} lines left out, which were not read in time\n".encode() + first
+            try:
+                done = os.write(self._file, first[: self._piece])
+            except BlockingIOError:
+                return
+            if not self._begun:
+                self._left_out = 0
+            self._size += len(first) - len(self._pieces[0]) - done
+            self._begun = done < len(first)
+            if self._begun:
+                self._pieces[0] = first[done:]
+            else:
+                self._pieces.popleft()
+
+    def _has_room(self, wait_s: float) -> bool:
+        asked = select.poll()
+        asked.register(self._file, select.POLLOUT)
+        return bool(asked.poll(wait_s * 1_000))

@@ -1,7 +1,7 @@
 """Progress of a run on stderr: one plain line per transition, or a live tree on a terminal.
 
 Progress is for people and never the result: whatever goes wrong with it must not stop the run, a reader that
-closed the pipe is simply not told any more, and one that does not read is not waited for.
+closed the pipe gets no more lines, and one that does not read is not waited for.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from time import time
 from typing import Protocol, TextIO
 
 from fanfold.agents.entries import News, Preparing
-from fanfold.api.approvals import item_around_at
-from fanfold.api.transitions import Transition, Transitions, step_at
-from fanfold.cli.output import COLOURS, clock, paint, tell, wants_colour
+from fanfold.api.report import Transition, Transitions
+from fanfold.cli.output import COLOURS, clock, notify, paint, wants_colour
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.events import Envelope
-from fanfold.kernel.plan import Step
 from fanfold.kernel.state import DEFERRED
 
 _ITEM = r"\[\d+\]"
 PATIENCE_S = 1.0
-"""What takes longer than this is told."""
+"""Work that takes longer than this gets a line."""
 
 
 class Progress(Protocol):
-    """Something that shows how a run goes on."""
+    """Shows the progress of a run."""
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         """These events were just recorded; the tree is as they left it."""
@@ -38,7 +36,7 @@ class Progress(Protocol):
         """A session says what it does right now; nothing of it is recorded."""
 
     def suspend(self) -> None:
-        """Get out of the way: somebody is asked something."""
+        """Make room for a question."""
 
     def resume(self) -> None: ...
 
@@ -52,16 +50,13 @@ class Lines:
     def __init__(self, stream: TextIO, colour: bool) -> None:
         self._stream = stream
         self._colour = colour
-        self._tree: RunTree | None = None
         self._waiting: dict[tuple[str, str], asyncio.TimerHandle] = {}
         self._live: set[str] = set()
         """Items in which something happened."""
-        self._transitions = Transitions(
-            self._find_step, lambda run, path: item_around_at(self._tree, run, path)
-        )
+        self._transitions = Transitions(name_items=True)
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
-        self._tree = tree
+        self._transitions.tree = tree
         found = (self._transitions.read(envelope) for envelope in written)
         lines = [
             line(one, tree.root.id, self._colour)
@@ -69,7 +64,7 @@ class Lines:
             if one is not None and self._is_telling(one)
         ]
         if lines:
-            self._write("".join(lines))
+            notify("".join(lines), self._stream)
 
     def _is_telling(self, one: Transition) -> bool:
         """Whether something happened: not where an item only stands in line, nor in what is only reused."""
@@ -86,7 +81,7 @@ class Lines:
         return True
 
     def hear(self, run: str, step: str, news: News) -> None:
-        """Lines are for what happened, and stay; but whoever waits is told what takes long."""
+        """Print a line for work that takes long, besides the lines for what happened."""
         if not isinstance(news, Preparing):
             return
         waiting = self._waiting.pop((run, step), None)
@@ -98,10 +93,10 @@ class Lines:
 
     def _tell_wait(self, run: str, step: str, what: str) -> None:
         self._waiting.pop((run, step), None)
-        found = self._tree.state.runs.get(run) if self._tree is not None else None
-        if found is not None and self._tree is not None:
-            told = Transition(int(time() * 1_000), found.tree_path(step), "started", f"{what} …")
-            self._write(line(told, self._tree.root.id, self._colour))
+        tree = self._transitions.tree
+        if tree is not None and (found := tree.state.runs.get(run)) is not None:
+            transition = Transition(int(time() * 1_000), found.tree_path(step), "started", f"{what} …")
+            notify(line(transition, tree.root.id, self._colour), self._stream)
 
     def suspend(self) -> None:
         pass
@@ -114,12 +109,6 @@ class Lines:
             waiting.cancel()
         self._waiting.clear()
 
-    def _write(self, text: str) -> None:
-        tell(text, self._stream)
-
-    def _find_step(self, run: str, path: str) -> Step | None:
-        return None if self._tree is None else step_at(self._tree, run, path)
-
 
 def line(one: Transition, root: str, colour: bool) -> str:
     """A transition as one line of text."""
@@ -130,7 +119,7 @@ def line(one: Transition, root: str, colour: bool) -> str:
 
 
 def open_progress(no_color: bool) -> Progress:
-    """A live tree where somebody looks on, plain lines elsewhere."""
+    """Return a live tree on a terminal, plain lines elsewhere."""
     stream = sys.stderr
     if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         from fanfold.cli.live import LiveTree

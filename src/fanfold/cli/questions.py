@@ -1,6 +1,6 @@
 """Questions at the terminal: may this run, may an agent do that, and the approvals of a run that is watched.
 
-While a question stands here, anybody may answer it from elsewhere; then it is withdrawn.
+While a question is open here, it may be answered elsewhere; then it is withdrawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from fanfold.agents.permissions import Action, Answer
 from fanfold.api.approvals import OpenApproval, open_approvals
 from fanfold.api.run_handle import RunHandle
-from fanfold.cli.output import plain, tell
+from fanfold.cli.output import notify, plain
 from fanfold.cli.progress import Progress
 from fanfold.engine.requests import AnswerRequest, this_person
 from fanfold.errors import AuthorError
@@ -35,7 +35,7 @@ _LATER = frozenset({"l", "later", "q", "quit"})
 
 def confirm(question: str) -> bool:
     """A yes-or-no question; anything but yes is no."""
-    tell(f"{question} [y/N] ")
+    notify(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -68,11 +68,11 @@ class PagedQuestion:
 
     def _show(self) -> None:
         number, count = self._at + 1, len(self._pages)
-        tell("".join(f"{row}\n" for row in self._pages[self._at]))
+        notify("".join(f"{row}\n" for row in self._pages[self._at]))
         if number < count:
-            tell(f"(page {number} of {count}: Enter shows the next one, n refuses) ")
+            notify(f"(page {number} of {count}: Enter shows the next one, n refuses) ")
         else:
-            tell(f"{self._prompt}{'' if count == 1 else ' (m shows it again)'} [y/N] ")
+            notify(f"{self._prompt}{'' if count == 1 else ' (m shows it again)'} [y/N] ")
 
 
 def ask_permission(request: ConsentRequest) -> bool:
@@ -84,10 +84,10 @@ def ask_permission(request: ConsentRequest) -> bool:
 
 
 async def ask_about(action: Action) -> Answer:
-    """Ask about what an agent chose to do, while the run goes on; anything but yes is no."""
+    """Ask about an action of an agent while the run continues; anything but yes is no."""
     with suppress(termios.error):  # the terminal is gone, and answers nothing
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
-    tell("\n")
+    notify("\n")
     always: dict[str, Answer] = {}
     prompt = "  allow it?"
     if action.request is None:  # one effect, of a kind that people know
@@ -140,43 +140,43 @@ class Questions:
             lines += broken(approval.show, columns, "  │ ", "  │ ")
         room = max(1, rows - 2)
         self._pages = [lines[at : at + room] for at in range(0, len(lines), room)]
-        tell("\n")
+        notify("\n")
         self._show_page(approval)
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed, handle)
 
     def _show_page(self, approval: OpenApproval) -> None:
-        tell("".join(f"{row}\n" for row in self._pages.pop(0)))
+        notify("".join(f"{row}\n" for row in self._pages.pop(0)))
         more = f"(Enter shows the next of {len(self._pages)} more pages, later leaves it) "
-        tell(more if self._pages else _prompt(approval))
+        notify(more if self._pages else _prompt(approval))
 
     def _typed(self, handle: RunHandle) -> None:
         typed = _typed_line()
         approval = self._asked
         assert approval is not None
-        said = typed.strip()
-        if self._pages and typed and said.lower() not in _LATER:
+        reply = typed.strip()
+        if self._pages and typed and reply.lower() not in _LATER:
             self._show_page(approval)  # an answer counts when all of it was shown
             return
         later = (
-            said.lower() == "later"
+            reply.lower() == "later"
             if approval.kind == "question"
-            else said.partition(" ")[0].lower() in _LATER
+            else reply.partition(" ")[0].lower() in _LATER
         )
         if not typed or later:
             self._withdraw()
             handle.leave_when_waiting()
             return
-        given = _answer(approval, said)
-        if given is None and said:
-            tell(f"  {one_line(said, MAX_TYPED_CHARS)} is none of the answers\n")
+        given = _answer(approval, reply)
+        if given is None and reply:
+            notify(f"  {one_line(reply, MAX_TYPED_CHARS)} is none of the answers\n")
         if given is not None:
             try:
                 handle.check(given)
             except AuthorError as error:
-                tell(f"  {plain(error.message)}{'; ' if error.hint else ''}{plain(error.hint)}\n")
+                notify(f"  {plain(error.message)}{'; ' if error.hint else ''}{plain(error.hint)}\n")
                 given = None
         if given is None:
-            tell(_prompt(approval))
+            notify(_prompt(approval))
             return
         self._withdraw()
         handle.post(given)
@@ -196,7 +196,7 @@ class Questions:
 
 
 def hand_over_typed(typed: asyncio.Future[str]) -> None:
-    """For a reader of the terminal: what was typed, to whoever waits for it."""
+    """For a reader of the terminal: pass the typed text to its waiter."""
     if not typed.done():
         typed.set_result(_typed_line())
 
@@ -210,12 +210,12 @@ def _typed_line() -> str:
         return ""
 
 
-def _answer(approval: OpenApproval, said: str) -> AnswerRequest | None:
+def _answer(approval: OpenApproval, reply: str) -> AnswerRequest | None:
     """What was typed, as an answer; None when it is none."""
-    first, _, comment = said.partition(" ")
+    first, _, comment = reply.partition(" ")
     if approval.kind == "question":
         numbered = _decision(approval, first) if approval.choices and not comment else None
-        text = numbered or said
+        text = numbered or reply
         return AnswerRequest(approval.path, "", this_person(), text=text) if text else None
     decision = _decision(approval, first)
     if decision is None:

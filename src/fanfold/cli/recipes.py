@@ -1,4 +1,4 @@
-"""`fanfold list` and `fanfold show`: which recipes there are, and what one of them does."""
+"""Commands about recipes: `list`, `show`, `plan`, `convert`, `capture`, `schema`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct, structs
 
-from fanfold.api.capture import CaptureResult, capture
+from fanfold.api.authoring import (
+    MODELINE,
+    CaptureResult,
+    capture,
+    convert_file,
+    recipe_of_run,
+    recipe_schema,
+    set_up_editors,
+)
 from fanfold.api.project import Project
-from fanfold.api.recipe_documents import (
+from fanfold.api.recipes import (
     SCHEMA_FILE,
     SETTINGS_FILE,
     DraftedSpec,
+    Picture,
     RecipeDocument,
     RecipeInput,
     RecipeStep,
+    show_recipe,
 )
-from fanfold.api.recipe_files import MODELINE, convert_file, recipe_schema, set_up_editors
-from fanfold.api.recipes import Picture, show_recipe
 from fanfold.cli.command import Invocation, command, option, read_options
-from fanfold.cli.output import hand_over, paint, plain, say, say_json, tell, to_json
+from fanfold.cli.output import hand_over, notify, paint, plain, print_json, print_text, to_json
 from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError, NotFoundError
 from fanfold.language.convert.formats import SYSTEMS
 from fanfold.language.library import ListedRecipe
@@ -33,7 +41,8 @@ from fanfold.language.terminal import one_line, visible
 from fanfold.project_files import write_named
 
 if TYPE_CHECKING:
-    from fanfold.api.permission import Options
+    from fanfold.api.run_options import Options
+
 
 # -----------------------------------------------------------------------------------------------------------
 # A recipe for people: what it takes, and its steps with who does them and what they wait for.
@@ -42,12 +51,8 @@ MAX_VALUE_CHARS = 60
 MAX_LABEL_CHARS = 28
 
 
-def recipe_text(recipe: RecipeDocument, *, colour: bool) -> str:
-    """Name, inputs and steps."""
-    return "".join(_lines(recipe, colour))
-
-
-def _lines(recipe: RecipeDocument, colour: bool) -> Iterator[str]:
+def recipe_lines(recipe: RecipeDocument, *, colour: bool) -> Iterator[str]:
+    """Yield the name, the inputs and the steps of a recipe."""
     yield paint(f"{recipe.name}@{recipe.version}", "bold", colour) + "\n"
     if recipe.description:
         yield f"{plain(recipe.description)}\n"
@@ -99,7 +104,7 @@ MIN_WORDS = 16
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 
 
-@command("list", summary="List the recipes known here")
+@command("list", summary="List the recipes of this project")
 def list_command(call: Invocation) -> None:
     """List recipes by name: the project's, yours, and those built in."""
     with call.open_project() as project:
@@ -107,7 +112,7 @@ def list_command(call: Invocation) -> None:
     call.give(entries, lambda: _table(entries, call.colour))
     for entry in entries if not call.as_json else ():
         for warning in entry.warnings:
-            tell(f"warning: {plain(warning)}\n")
+            notify(f"warning: {plain(warning)}\n")
 
 
 def _table(entries: list[ListedRecipe], colour: bool) -> Iterator[str]:
@@ -125,18 +130,15 @@ def _table(entries: list[ListedRecipe], colour: bool) -> Iterator[str]:
             yield f"  {paint(name, 'cyan', colour)}  {about}\n"
 
 
-def _of_run(project: Project, run: str) -> str | None:
-    """The recipe of a run; None where no run has this id."""
-    from fanfold.api.capture import recipe_of_run
-
+def _is_run(project: Project, name: str) -> bool:
     try:
-        project.resolve(run)
+        project.resolve(name)
     except NotFoundError:
-        return None
-    return recipe_of_run(project, run)
+        return False
+    return True
 
 
-@command("show", summary="Show a recipe's inputs and graph, as text, Mermaid or SVG")
+@command("show", summary="Show inputs and graph of a recipe (text, Mermaid, SVG)")
 @click.argument("recipe", metavar="NAME[@V]|RUN")
 @option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
 @option("--svg", is_flag=True, help="The graph as an SVG picture.")
@@ -149,15 +151,15 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> Non
         try:
             found = show_recipe(project, recipe, picture)
         except NotFoundError:
-            text = _of_run(project, recipe) if picture is None else None
-            if text is None:
+            if picture is not None or not _is_run(project, recipe):
                 raise
+            text = recipe_of_run(project, recipe)
             call.give({"run": recipe, "recipe": text}, lambda: hand_over(text))
             return
     if picture is not None:
         call.give(found, lambda: hand_over(found.graph or ""))
     else:
-        call.give(found, lambda: recipe_text(found, colour=call.colour))
+        call.give(found, lambda: recipe_lines(found, colour=call.colour))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def capture_command(
     wrong = any(one.severity == "error" for one in found.diagnostics)
     call.give(found, lambda: hand_over(found.recipe))
     if not call.as_json:
-        tell(notes_text(found, call.colour))
+        notify(notes_text(found, call.colour))
     return EXIT_USAGE if wrong else EXIT_OK
 
 
@@ -223,9 +225,14 @@ def notes_text(found: CaptureResult, colour: bool) -> str:
 # `fanfold convert`: a recipe from another system's workflow.
 
 
-@command("convert", summary="Make a recipe of another system's workflow, and say what it lacks")
+@command("convert", summary="Convert a workflow of another system; list the losses")
 @click.argument("file")
-@option("--from", "system", type=click.Choice(SYSTEMS), help="Whose workflow it is; else told by the file.")
+@option(
+    "--from",
+    "system",
+    type=click.Choice(SYSTEMS),
+    help="Whose workflow it is; default: detected from the file.",
+)
 @option("-o", "--output", metavar="FILE", help="Write the recipe there instead of to standard output.")
 def convert_command(call: Invocation, file: str, system: str | None, output: str | None) -> int:
     """Convert FILE: a workflow of protoAgent, Conductor, Archon or CrewAI, or a script of Claude Code.
@@ -241,7 +248,7 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
             raise AuthorError("convert.unreadable", message, hint=hint) from None
         top = project.folder
     if call.as_json:
-        say_json(made)
+        print_json(made)
         return EXIT_OK if made.ok else EXIT_USAGE
     if output is not None:
         try:
@@ -251,18 +258,18 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
             hint = "name a file in it" if isinstance(error, IsADirectoryError) else hint
             message = f"{output} cannot be written: {error.strerror}"
             raise AuthorError("usage.bad_file", message, hint=hint) from None
-        tell(f"wrote {plain(output)}\n")
+        notify(f"wrote {plain(output)}\n")
     else:
         hand_over(made.text)
     for one in made.lost:
         why = f": {plain(one.why)}" if one.why else ""
         where = plain(str(Path(file).parent / one.file) if one.file else file)
-        tell(f"{where}:{one.line}: not carried over: {plain(one.what)}{why}\n")
+        notify(f"{where}:{one.line}: not carried over: {plain(one.what)}{why}\n")
     for problem in made.diagnostics:
         place = f"{plain(output or 'recipe')}:{problem.range.start.line}"
-        tell(f"{place}: {plain(problem.message)} [{problem.code}]\n")
+        notify(f"{place}: {plain(problem.message)} [{problem.code}]\n")
         if problem.help:
-            tell(f"  hint: {plain(problem.help)}\n")
+            notify(f"  hint: {plain(problem.help)}\n")
     return EXIT_OK if made.ok else EXIT_USAGE
 
 
@@ -271,18 +278,18 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
 
 
 class PlanFlags(Struct, frozen=True, kw_only=True):
-    """What the command line says besides the task."""
+    """The options of a plan."""
 
     save: str | None
     replace: bool
-    refine: str | None
-    model: str | None
     no_model: bool
     anyway: bool
-    script: str | None
+    refine: str | None = None
+    model: str | None = None
+    script: str | None = None
 
 
-@command("plan", summary="Draft a recipe in phases from a task, or refine one")
+@command("plan", summary="Draft a recipe from a task, or refine one")
 @click.argument("task")
 @option("--save", metavar="NAME", help="Save it as a recipe of this project.")
 @option("--replace", is_flag=True, help="With --save: also over a recipe of that name.")
@@ -294,15 +301,15 @@ class PlanFlags(Struct, frozen=True, kw_only=True):
 def plan_command(call: Invocation, task: str, **given: object) -> None:
     """Draft a recipe for TASK: phases, agents, gates. It is checked and priced, and nothing of it runs.
 
-    The recipe goes to stdout, what is to be said about it to stderr. A planner drafts it where there is a
-    model, and is told what the compiler says until the draft is valid; otherwise a template is filled in.
-    What one agent does better is said to be so.
+    The recipe goes to stdout, notes about it to stderr. A planner drafts it if there is a model, and gets the
+    errors of the compiler until the draft is valid; otherwise a template is filled in. For work that one
+    agent does better, the command names that agent instead.
     """
     flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if flags.no_model and (flags.model or flags.script):
         raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
     with call.open_project() as project:
-        options = read_options(project.folder, model=flags.model, script=flags.script)
+        options = read_options(project, model=flags.model, script=flags.script)
         asyncio.run(plan_and_show(call, project, task, flags, options))
 
 
@@ -326,7 +333,7 @@ async def plan_and_show(
 
     def narrate(line: str) -> None:
         if not call.as_json:
-            tell(paint(f"  · {one_line(line, 160)}", "dim", call.colour) + "\n")
+            notify(paint(f"  · {one_line(line, 160)}", "dim", call.colour) + "\n")
 
     drafted = await draft_spec(project, wanted, options, narrate=narrate)
     if flags.save is not None and drafted.fit:
@@ -338,51 +345,38 @@ async def plan_and_show(
 
 def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
     if not drafted.fit:
-        tell(f"Not for a workflow: {one_line(drafted.reason, 500)}\n")
-        tell(f"One agent does it: {plain(drafted.suggestion)}\n")
+        notify(f"Not for a workflow: {one_line(drafted.reason, 500)}\n")
+        notify(f"One agent does it: {plain(drafted.suggestion)}\n")
         if flags.save is not None:
-            tell("Nothing was saved.\n")
+            notify("Nothing was saved.\n")
         return
     assert drafted.document is not None, "a draft that is fit was compiled"
     hand_over(drafted.difference or drafted.recipe)
-    tell("\n" + recipe_text(drafted.document, colour=False))
-    tell(f"\n{_origin(drafted)}\n{_size(drafted)}\n")
-    for warning in drafted.warnings:
-        tell(f"warning: {one_line(warning)}\n")
-    if drafted.saved:
-        tell(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\n")
-        tell(f"Run it: {_how_to_run(drafted, str(flags.save))}\n")
-    else:
-        tell("Nothing was saved; --save NAME keeps it.\n")
-
-
-def _how_to_run(drafted: DraftedSpec, name: str) -> str:
-    assert drafted.document is not None, "it was saved"
-    needed = [one.name for one in drafted.document.inputs if one.required]
-    return " ".join([f"fanfold run {name}", *(f"-i {one}=…" for one in needed)])
-
-
-def _origin(drafted: DraftedSpec) -> str:
-    if drafted.source == "template":
-        return f"From a template: {one_line(drafted.reason, 500)}"
-    rounds = "in one round" if drafted.rounds == 1 else f"in {drafted.rounds} rounds"
-    return f"Drafted by the planner {rounds}: {one_line(drafted.reason, 500)}"
-
-
-def _size(drafted: DraftedSpec) -> str:
-    agents, cost = drafted.agents, drafted.cost
-    assert agents is not None
-    bound = cost.usd_max if cost is not None else None
+    notify("".join(["\n", *recipe_lines(drafted.document, colour=False)]))
+    assert drafted.agents is not None, "and priced"
+    origin = "From a template"
+    if drafted.source != "template":
+        rounds = "in one round" if drafted.rounds == 1 else f"in {drafted.rounds} rounds"
+        origin = f"Drafted by the planner {rounds}"
+    bound = drafted.cost.usd_max if drafted.cost is not None else None
     price = "price unknown" if bound is None else f"at most ${bound:.2f}"
-    return f"{agents.told()}, {price}"
+    notify(f"\n{origin}: {one_line(drafted.reason, 500)}\n{drafted.agents.told()}, {price}\n")
+    for warning in drafted.warnings:
+        notify(f"warning: {one_line(warning)}\n")
+    if drafted.saved:
+        notify(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\n")
+        needed = [f" -i {one.name}=…" for one in drafted.document.inputs if one.required]
+        notify(f"Run it: fanfold run {flags.save}{''.join(needed)}\n")
+    else:
+        notify("Nothing was saved; --save NAME keeps it.\n")
 
 
 # -----------------------------------------------------------------------------------------------------------
 # `fanfold schema`: the recipe format as JSON Schema, and the set-up of editors that use it.
 
 
-@command("schema", summary="Print the recipe format as JSON Schema, or set up editors")
-@option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
+@command("schema", summary="Print the JSON Schema of recipes, or set up editors")
+@option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and register it in VS Code.")
 def schema_command(call: Invocation, install: bool) -> None:
     """Print the JSON Schema of recipes, with the roles known here.
 
@@ -391,13 +385,9 @@ def schema_command(call: Invocation, install: bool) -> None:
     """
     with call.open_project() as project:
         if not install:
-            say(recipe_schema(project))
+            print_text(recipe_schema(project))
             return
         done = set_up_editors(project)
     lines = [f"{done.schema}  {SCHEMA_FILE}", f"{done.settings}  {SETTINGS_FILE}", *filter(None, [done.note])]
     lines += ["In other editors, put this first in a recipe of .fanfold/workflows:", f"  {MODELINE}"]
     call.give(done, lambda: (f"{line}\n" for line in lines))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Commands about recipes: list, show, check, and the set-up of editors.

@@ -8,34 +8,53 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct, structs
+from msgspec import structs
 
-from fanfold.api.approvals import default_due, how_to_answer, named_path, open_approvals
-from fanfold.api.display import duration
+from fanfold.api.approvals import (
+    GIST_CHARS,
+    due_at,
+    gist,
+    how_to_answer,
+    last_words,
+    named_path,
+    open_approvals,
+)
+from fanfold.api.display import counted, duration
 from fanfold.api.graph import label, shown
-from fanfold.api.limits import check_agents, check_budget, check_concurrency, how_to_raise, micro_usd
 from fanfold.api.ownership import OwnedRun
-from fanfold.api.project import Project
-from fanfold.api.recipes import CheckedRecipe, check_recipe, role_warnings
+from fanfold.api.ownership import hand_over as hand_over_run
+from fanfold.api.recipes import check_recipe, role_warnings
+from fanfold.api.report import reported_document
 from fanfold.api.run_documents import exit_status, how_to_retry, indented, run_error, waiting_proposals
 from fanfold.api.run_handle import RunHandle
+from fanfold.api.run_options import RunOptions, capped_limits, how_to_raise
+from fanfold.api.start import foresee_run, start
 from fanfold.api.step_documents import last_objections
-from fanfold.cli.command import PERMISSION, UNSAFE, Invocation, command, given_inputs, option, read_options
+from fanfold.cli.ci import OutcomeOptions, Silence, ci_options
+from fanfold.cli.command import (
+    SCRIPT,
+    UNSAFE,
+    Invocation,
+    command,
+    given_inputs,
+    option,
+    options_from,
+    read_options,
+)
 from fanfold.cli.output import (
     COLOURS,
     clock,
-    finish_telling,
+    flush_notices,
     hand_over,
+    notify,
     on_terminal,
     paint,
     plain,
-    say,
-    say_json,
-    tell,
+    print_json,
+    print_text,
     wait_for_no_reader,
     wants_colour,
 )
@@ -46,49 +65,28 @@ from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_INTERRUPTED, EXIT_OK, AuthorError
 from fanfold.kernel.events import LimitsRaised
 from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import JSON, Plan
+from fanfold.kernel.plan import Plan
 from fanfold.kernel.state import CANCELLED, RUN_TERMINAL, WAITING, Node, is_shared_writer
-from fanfold.language.inputs import bind_inputs, bind_known
+from fanfold.language.inputs import bind_known
 from fanfold.language.terminal import one_line
 from fanfold.steps.run_config import how_to_resume
 
 if TYPE_CHECKING:
-    from fanfold.api.permission import Options
     from fanfold.cli.questions import Questions
 
 
-class RunFlags(Struct, frozen=True, kw_only=True):
-    """What the command line fixes for one run."""
-
-    model: str | None
-    agent_backend: str | None
-    max_concurrency: int | None
-    max_agents: int | None
-    budget_usd: float | None
-    budget_tokens: int | None
-    permission: str | None
-    yes: bool
-    unsafe_no_sandbox: bool
-    script: str | None
-
-
-@command("run", summary="Run a recipe, or predict the run with --dry-run")
+@command("run", summary="Run a recipe, or forecast the run with --dry-run")
 @click.argument("recipe")
 @option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="One input; may be repeated.")
 @option("--inputs", "file", metavar="FILE", help="Inputs as a JSON or YAML map; -i wins over it.")
-@option("--model", metavar="M", help="Model for steps that name none.")
-@option("--agent-backend", metavar="B", help="Back end for roles that name none.")
-@option("--max-concurrency", type=int, metavar="N", help="How many steps may run at once.")
-@option("--max-agents", type=int, metavar="N", help="How many agents the whole run may start.")
-@option("--budget-usd", type=float, metavar="X", help="Pause before spending more than this.")
-@option("--budget-tokens", type=int, metavar="N", help="Pause before using more tokens than this.")
-@PERMISSION
+@options_from(RunOptions)
 @option("--dry-run", is_flag=True, help="Show waves, conflicts, critical path and bounds; write nothing.")
 @option("--show-prompts", is_flag=True, help="With --dry-run: print the prompts that agents will get.")
-@option("--detach", is_flag=True, help="Return at once and go on in the background.")
+@option("--detach", is_flag=True, help="Return at once; the run continues in the background.")
 @option("--yes", is_flag=True, help="Answer permission questions with yes; never an approval step.")
+@ci_options
 @UNSAFE
-@option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+@SCRIPT
 def run_command(
     call: Invocation,
     recipe: str,
@@ -97,86 +95,52 @@ def run_command(
     dry_run: bool,
     show_prompts: bool,
     detach: bool,
-    **given: object,
+    **given: Any,
 ) -> int:
     """Run RECIPE, a file or the name of a recipe (fanfold list).
 
     The result goes to stdout, progress to stderr. Ctrl-C pauses the run so that it can be resumed; a
     second one stops at once. SIGTERM and a terminal that is closed pause it too.
     """
+    outcome = OutcomeOptions.taken_from(given, call.project)
+    if detach and (outcome.report is not None or outcome.summary is not None):
+        message = "--detach returns before there is a report or a summary"
+        raise AuthorError("usage.conflicting_options", message, hint="leave one of them out")
     if show_prompts and not dry_run:
         raise AuthorError("usage.missing_option", "--show-prompts predicts prompts", hint="add --dry-run")
-    flags = RunFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    yes, script = bool(given.pop("yes")), given["script"]
     with call.open_project() as project:
-        checked = check_recipe(project, recipe, scripted=flags.script is not None)
+        checked = check_recipe(project, recipe, scripted=script is not None)
         plan = checked.runnable()
-        check_concurrency(project.config, flags.max_concurrency, "--max-concurrency")
-        check_agents(project.config, flags.max_agents, "--max-agents")
-        check_budget(flags.budget_usd, flags.budget_tokens, ("--budget-usd", "--budget-tokens"))
-        typed = given_inputs(project.folder, plan, pairs, file)
+        options = read_options(project, reads_script=not dry_run, **given)
+        if trace := os.environ.get("TRACEPARENT"):
+            options = structs.replace(options, traceparent=trace)
+        inputs = given_inputs(project.folder, plan, pairs, file)
         if dry_run:
-            _predict(call, project, checked, *bind_known(plan, typed), flags, show_prompts)
+            bound, missing = bind_known(plan, inputs)
+            result, steps = foresee_run(project, checked, bound, options, missing, show_prompts=show_prompts)
+            call.give(result, lambda: render(plan, result, steps, call.colour))
             return EXIT_OK
-        inputs = bind_inputs(plan, typed)
         for one in role_warnings(project, [plan]).used:
             place = f"{one.file}:{one.range.start.line}"
-            tell(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
-        return _run(call, project, plan, inputs, flags, detach)
-
-
-def _run(
-    call: Invocation, project: Project, plan: Plan, inputs: dict[str, JSON], flags: RunFlags, detach: bool
-) -> int:
-    # A prediction needs none of what carries out a run.
-    from fanfold.api.permission import capped_limits
-    from fanfold.api.start import start
-
-    options = _options(project.folder, flags, flags.script)
-    terminal = Foreground(call)
-    owned = start(project, plan, inputs, options, yes=flags.yes, attendant=terminal.attendant)
-    for line in capped_limits(project.config, plan, options):
-        tell(f"warning[limits.capped]: {one_line(line)}\n")
-    for name in owned.tree.frozen().instructions.cut:
-        tell(f"warning[instructions.cut]: {one_line(name)} is too long: agents are told its first sections\n")
-    if detach:
-        from fanfold.api.ownership import hand_over
-
-        hand_over(owned)
-        return say_detached(call, owned.tree)
-    return terminal.drive(owned)
-
-
-def _options(project: Path, flags: RunFlags, script: str | None) -> Options:
-    given = structs.asdict(structs.replace(flags, script=script))
-    given["budget_micro_usd"] = micro_usd(given.pop("budget_usd"))
-    del given["yes"]
-    return read_options(project, **given)
-
-
-def _predict(
-    call: Invocation,
-    project: Project,
-    checked: CheckedRecipe,
-    inputs: dict[str, JSON],
-    missing: list[str],
-    flags: RunFlags,
-    show_prompts: bool,
-) -> None:
-    from fanfold.api.start import foresee_run
-
-    # Whether there is a script matters, not what it says.
-    options = structs.replace(_options(project.folder, flags, None), script=flags.script)
-    result, steps = foresee_run(project, checked, inputs, options, missing, show_prompts=show_prompts)
-
-    def text() -> str:
-
-        return render(checked.runnable(), result, steps, call.colour)
-
-    call.give(result, text)
+            notify(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
+        terminal = Foreground(call, quiet=outcome.quiet)
+        owned = start(project, plan, inputs, options, yes=yes, attendant=terminal.attendant)
+        for line in capped_limits(project.config, plan, options):
+            notify(f"warning[limits.capped]: {one_line(line)}\n")
+        for name in owned.tree.frozen().instructions.cut:
+            message = f"{one_line(name)} is too long: agents get its first sections"
+            notify(f"warning[instructions.cut]: {message}\n")
+        if detach:
+            hand_over_run(owned)
+            return print_detached(call, owned.tree)
+        status = terminal.drive(owned)
+        outcome.write(project, owned.tree)
+        return status
 
 
 # -----------------------------------------------------------------------------------------------------------
-# How a run is reported to whoever started, resumed or forked it: result on stdout, summary on stderr.
+# The report about a run that was started, resumed or forked: result on stdout, summary on stderr.
 #
 # `run`, `resume` and `fork` print the same things and end with the same status, also for a run that ended
 # long ago, so that a script need not know which of them it was that finished the work.
@@ -184,58 +148,61 @@ def _predict(
 MAX_FAILURES = 5
 MAX_REASON_CHARS = 400
 MAX_WORDS = 8
-"""Lines of what a program said last."""
+"""Lines of the last output of a program."""
 NO_FLAG = "no flag raises it: the limit is one of a phase or child recipe, or the highest there is"
 
 
-def say_detached(call: Invocation, tree: RunTree) -> int:
-    """Say at once which run goes on in the background."""
+def print_detached(call: Invocation, tree: RunTree) -> int:
+    """Print which run continues in the background."""
     if call.as_json:
-        from fanfold.api.report import reported_document
-
-        say_json(reported_document(tree))
+        print_json(reported_document(tree))
     else:
-        say(f"{tree.root.id}\n")
-        tell(f"goes on in the background; follow it: fanfold watch {tree.root.id}\n")
+        print_text(f"{tree.root.id}\n")
+        notify(f"continues in the background; follow it: fanfold watch {tree.root.id}\n")
     return EXIT_OK
 
 
-def say_outcome(call: Invocation, tree: RunTree) -> int:
-    """Print the result and what a person should know beside it; returns the exit status."""
+def print_outcome(call: Invocation, tree: RunTree, *, quiet: bool = False) -> int:
+    """Print the result and what a person should know beside it; returns the exit status.
+
+    `quiet`: a run that completed gets its result and nothing else.
+    """
     try:
-        _say_result(call, tree)
+        if call.as_json:
+            print_json(reported_document(tree))
+        elif tree.root.output is not None:
+            text = indented(tree.blobs.get(tree.root.output))
+            hand_over(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.flush()
     except BrokenPipeError:
         from fanfold.cli.command import reader_left
 
-        reader_left()  # who ran it may not care for the answer; the status still tells how it went
-    colour = wants_colour(sys.stderr, call.no_color)
-    tell("".join(_summary(call, tree, colour)))
-    return exit_status(tree)
-
-
-def _say_result(call: Invocation, tree: RunTree) -> None:
-    if call.as_json:
-        from fanfold.api.report import reported_document
-
-        say_json(reported_document(tree))
-    elif tree.root.output is not None:
-        text = indented(tree.blobs.get(tree.root.output))
-        hand_over(text if text.endswith("\n") else f"{text}\n")
-    sys.stdout.flush()
+        reader_left()  # the exit status still reports the outcome
+    status = exit_status(tree)
+    if not quiet or status != EXIT_OK:
+        notify("".join(_summary(call, tree, wants_colour(sys.stderr, call.no_color))))
+    return status
 
 
 def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
     lines += change_lines(tree, tree.root)
-    lines += _proposals(tree)
-    lines += _left_behind(tree)
+    lines += _unmerged(tree)
     if status in RUN_TERMINAL:
-        return lines + _failures(call, tree, colour) + _warnings(tree, colour) + _again(tree)
+        lines += _failures(call, tree, colour) + _warnings(tree, colour)
+        if again := how_to_retry(tree):
+            what = "what is left" if tree.root.status == CANCELLED else "what failed"
+            lines.append(f"  run again {what}: {again}\n")
+        return lines
     held = run_error(tree, tree.root)
     if status == WAITING:
         lines += _how_to_answer(tree, colour)
-        lines += _how_to_say_more(tree)
+        if tree.root.growing:  # an open run, which waits only for requests
+            from fanfold.api.history import how_to_go_on
+
+            on = how_to_go_on(tree, driven=False)
+            lines += [f"  continue it: {on}\n"] if on else []
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
         raising = how_to_raise(tree)
@@ -255,7 +222,7 @@ def _facts(tree: RunTree) -> str:
     if started and ended:
         parts.append(duration(ended - started))
     if agents:
-        parts.append(f"{agents} agent{'' if agents == 1 else 's'}")
+        parts.append(counted(agents, "agent"))
     if usage.tokens:
         parts.append(f"{usage.tokens:,} tokens")
     if usage.micro_usd:
@@ -272,42 +239,25 @@ def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
         whole = f"fanfold inspect {tree.root.id} {shlex.quote(approval.path)}"
         lines += shown_lines(approval.show, approval, "    ", colour, rest=whole)
         lines.append(f"    answer it: {how_to_answer(tree.root.id, approval.path, approval)}\n")
-        if (due := default_due(tree, approval.path)) is not None:
+        if approval.default is not None and (due := due_at(tree, approval.path)) is not None:
             lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")
     return lines
 
 
-def _how_to_say_more(tree: RunTree) -> list[str]:
-    """An open run waits for nothing but somebody who asks for something."""
-    if not tree.root.growing:
-        return []
-    from fanfold.api.history import how_to_go_on
-
-    on = how_to_go_on(tree, driven=False)
-    return [f"  go on: {on}\n"] if on else []
-
-
-def _proposals(tree: RunTree) -> list[str]:
-    """What waits to be applied, and the command that shows it."""
+def _unmerged(tree: RunTree) -> list[str]:
+    """List open proposals, and steps of which no file was merged, with the commands that show the changes."""
     waiting = waiting_proposals(tree)
     lines = [
-        f"  {one_line(path)} proposes to change {files} file{'' if files == 1 else 's'}:"
+        f"  {one_line(path)} proposes to change {counted(files, 'file')}:"
         f" fanfold diff {tree.root.id} {one_line(shlex.quote(path))}\n"
         for path, files in list(waiting.items())[:MAX_FAILURES]
     ]
     if len(waiting) > MAX_FAILURES:
         lines.append(f"  and {len(waiting) - MAX_FAILURES} more: fanfold diff {tree.root.id}\n")
-    return lines
-
-
-def _left_behind(tree: RunTree) -> list[str]:
-    """Steps that wrote files of which none came home: what looks like work that was lost."""
-    home = {(run, row.step) for run, rows in tree.memory.changes.items() for row in rows}
-    bare = [(at, left.count) for at, left in tree.memory.left_out.items() if at not in home]
-    lines: list[str] = []
+    merged = {(run, row.step) for run, rows in tree.memory.changes.items() for row in rows}
+    bare = [(at, left.count) for at, left in tree.memory.left_out.items() if at not in merged]
     for (run, step), count in bare[:MAX_FAILURES]:
-        path = one_line(tree.state.runs[run].tree_path(step))
-        files = f"{count} file{'' if count == 1 else 's'}"
+        path, files = one_line(tree.state.runs[run].tree_path(step)), counted(count, "file")
         lines.append(
             f"  {path} wrote only {files} that git ignores: fanfold diff {tree.root.id} {shlex.quote(path)}\n"
         )
@@ -315,63 +265,38 @@ def _left_behind(tree: RunTree) -> list[str]:
 
 
 def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
-    """What failed first hand; a group or map fails only because of what it holds."""
-    failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
+    """List the steps that failed. A group or map that failed because of a step inside it does not count."""
+    unsuccessful = (node for node in tree.nodes() if node.error and node.status in ("failed", "timed_out"))
+    failed = [node for node in unsuccessful if getattr(node, "failed_child", None) is None]
     lines: list[str] = []
     for node in failed[:MAX_FAILURES]:
-        lines += _failure_lines(tree, node, colour) + _kept_work(call, tree, node)
+        from fanfold.api.changes import has_left_work  # only failed runs need it
+
+        lines += _failure_lines(tree, node, colour)
+        if has_left_work(call.project, node):
+            path = shlex.quote(one_line(node.run.tree_path(node.path)))
+            lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {path}\n")
     if len(failed) > MAX_FAILURES:
         lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
     error = tree.root.error
     if not failed and error is not None:
-        from fanfold.api.approvals import gist
-
         lines.append(f"  {gist(error, MAX_REASON_CHARS)} [{error.code}]\n")
         lines += [f"    {one_line(error.hint)}\n"] if error.hint else []
     return lines
 
 
-def _kept_work(call: Invocation, tree: RunTree, node: Node) -> list[str]:
-    from fanfold.api.changes import has_left_work
-
-    if not has_left_work(call.project, node):
-        return []
-    path = one_line(node.run.tree_path(node.path))
-    return [f"    what it changed is kept: fanfold diff {tree.root.id} {shlex.quote(path)}\n"]
-
-
-def _again(tree: RunTree) -> list[str]:
-    again = how_to_retry(tree)
-    what = "what is left" if tree.root.status == CANCELLED else "what failed"
-    return [f"  run again {what}: {again}\n"] if again else []
-
-
 def _warnings(tree: RunTree, colour: bool) -> list[str]:
-    """What went wrong in steps that completed all the same."""
-    told = [node for run in tree.state.runs.values() for node in run.nodes.values() if _is_warned(node)]
-    return [
-        f"  {paint(node.run.tree_path(node.path), 'cyan', colour)} {paint('warning', 'yellow', colour)}:"
-        f" {one_line(node.error.message)}\n"
-        for node in told[:MAX_FAILURES]
-        if node.error is not None
+    """List the warnings of completed steps."""
+    word = paint("warning", "yellow", colour)
+    lines = [
+        f"  {paint(node.run.tree_path(node.path), 'cyan', colour)} {word}: {one_line(node.error.message)}\n"
+        for node in tree.nodes()
+        if node.error is not None and node.status == "completed" and node.step.traits.ends is None
     ]
-
-
-def _is_warned(node: Node) -> bool:
-    return node.error is not None and node.status == "completed" and node.step.traits.ends is None
-
-
-def _failed(node: Node) -> bool:
-    return (
-        node.error is not None
-        and node.status in ("failed", "timed_out")
-        and getattr(node, "failed_child", None) is None
-    )
+    return lines[:MAX_FAILURES]
 
 
 def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
-    from fanfold.api.approvals import GIST_CHARS, gist, last_words
-
     error = node.error
     assert error is not None
     path = named_path(tree, node)
@@ -379,13 +304,15 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     tolerated = " and was tolerated" if node.run.status == "completed" else ""
     how = f"{node.status.replace('_', ' ')}{attempts}{tolerated}"
     most = GIST_CHARS if tolerated else MAX_REASON_CHARS
-    said = gist(error, most)
+    reason = gist(error, most)
     if error.code == "step.timeout" and node.step.timeout_ms is not None:  # it says no more than its status
-        said = f"its timeout is {duration(node.step.timeout_ms)}"
-    lines = [f"  {paint(path, 'cyan', colour)} {how}: {said} [{error.code}]\n"]
+        reason = f"its timeout is {duration(node.step.timeout_ms)}"
+    lines = [f"  {paint(path, 'cyan', colour)} {how}: {reason} [{error.code}]\n"]
     if not tolerated:
         words = last_words(error, MAX_WORDS) or last_objections(tree, node)
-        lines += (f"    {paint('│', 'dim', colour)} {one_line(said, MAX_REASON_CHARS)}\n" for said in words)
+        lines += (
+            f"    {paint('│', 'dim', colour)} {one_line(reason, MAX_REASON_CHARS)}\n" for reason in words
+        )
     return [*lines, f"    {one_line(error.hint)}\n"] if error.hint else lines
 
 
@@ -394,25 +321,26 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
 #
 # Rules
 # * The first Ctrl-C (or SIGTERM, or the SIGHUP of a terminal that was closed) asks for a pause: what runs is
-#   stopped, everything is recorded, and the command that goes on is printed. The second gives up at once;
-# the
-#   log is safe either way. A terminal and the shell in it each say that it was closed: that is asked for
-# once.
-# * Whoever reads what is told, or does not, holds up no run (`outbox`).
+#   stopped, everything is recorded, and the command that continues is printed. The second gives up at once;
+#   the log is safe either way. A terminal and its shell both report that it was closed: that counts once.
+# * A slow or missing reader of the notices delays no run (`cli.output`).
 # * On a terminal an open approval is asked there, while other processes may still answer it. Elsewhere the
-#   run ends its process when only people can go on.
+#   run ends its process when it waits only for people.
 
+REMIND_S = 5.0
+"""When to report that no worker has taken a run."""
 PERIOD_S = 0.05
-"""Nobody reads faster; and a line at a time costs a short step as much as being recorded."""
+"""People do not read faster, and printing each line costs a short step as much as recording it."""
 
 
 class Foreground:
-    """One run at this terminal: who is asked before it starts and while it runs, and who is told."""
+    """One run at this terminal, with its questions and its progress."""
 
-    def __init__(self, call: Invocation) -> None:
+    def __init__(self, call: Invocation, *, quiet: bool = False) -> None:
         self._call = call
+        self._quiet = quiet
         wait_for_no_reader(sys.stderr)
-        self._progress = open_progress(call.no_color)
+        self._progress = Silence() if quiet else open_progress(call.no_color)
         self.attendant: Questions | None = None
         if on_terminal():
             from fanfold.cli.questions import Questions
@@ -429,7 +357,9 @@ class Foreground:
         raised: LimitsRaised | None = None,
         keep_waits: bool = False,
     ) -> int:
-        """Drive a run until it ends or rests, and say how it stands; returns the exit status."""
+        """Drive a run until it ends or rests, and print the outcome; returns the exit status."""
+        if owned.project.continuation.by_workers:
+            return self._follow(owned, raised, keep_waits)
         try:
             with asyncio.Runner() as runner:
                 # Before the runner listens to Ctrl-C in a way of its own, which would have to be replaced:
@@ -437,11 +367,45 @@ class Foreground:
                 self.listen(runner.get_loop())
                 runner.run(self.see_to(owned, resumed, raised, keep_waits))
         except asyncio.CancelledError:
-            tell(f"interrupted; resume it: {how_to_resume(owned.tree.root.id)}\n")
+            notify(f"interrupted; resume it: {how_to_resume(owned.tree.root.id)}\n")
             return EXIT_INTERRUPTED
         finally:
-            finish_telling(sys.stderr)
-        return say_outcome(self._call, owned.tree)
+            flush_notices(sys.stderr)
+        return print_outcome(self._call, owned.tree, quiet=self._quiet)
+
+    def _follow(self, owned: OwnedRun, raised: LimitsRaised | None, keep_waits: bool) -> int:
+        """Leave a run to the workers of the cluster, and show its progress until it ends or rests."""
+        from fanfold.api.history import follow, until
+
+        project, root = owned.project, owned.tree.root.id
+        owned.let_go()
+        starting = project.continuation.continue_run(project, root, raised, keep_waits=keep_waits)
+        tree = project.view(root)
+
+        def is_taken() -> bool | None:
+            return None if any(row.kind == "continue" for row in project.store.requests(root)) else True
+
+        def remind() -> None:
+            if not project.has_owner(root) and project.resolve(root).status not in RUN_TERMINAL:
+                notify("no worker drives the run yet\n")
+
+        async def show() -> None:
+            asyncio.get_running_loop().call_later(REMIND_S, remind)
+            while not await until(project, root, is_taken, REMIND_S):
+                pass  # a paused run still rests until then
+            async for written in follow(project, root, tree.tree_seq, starting=starting):
+                tree.catch_up(written)
+                self._progress.update(written, tree)
+
+        try:
+            asyncio.run(show())
+        except KeyboardInterrupt:
+            notify("interrupted; the workers continue the run\n")
+            return EXIT_INTERRUPTED
+        finally:
+            self._progress.close()
+            flush_notices(sys.stderr)
+        return print_outcome(self._call, tree, quiet=self._quiet)
 
     async def see_to(
         self,
@@ -476,7 +440,7 @@ class Foreground:
             try:
                 loop.add_signal_handler(number, self._signalled, number)
             except (ValueError, RuntimeError):
-                return  # not the main thread: whoever runs us decides about signals
+                return  # not the main thread: the embedding program decides about signals
 
     def _signalled(self, number: signal.Signals) -> None:
         handle = self._handle
@@ -486,7 +450,7 @@ class Foreground:
         self._signals += 1
         if self._signals == 1:
             self._progress.suspend()
-            tell("pausing; once more to stop at once\n")
+            notify("pausing; once more to stop at once\n")
             self._progress.resume()
             handle.interrupt()
         elif self._signals == 2:
@@ -531,18 +495,14 @@ def _waves(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[
             who = _who(steps[path]).ljust(roles)
             does, hue = _does(steps[path])
             yield f"  {paint(plain(path).ljust(names), 'cyan', colour)}  {who}  {paint(does, hue, colour)}\n"
-            yield from _whole_command(steps[path], colour)
+            node = steps[path]
+            if node.step.type == "command" and node.step.description:
+                text = f"{one_line(node.step.description)}: {one_line(label(node.step).subtitle)}"
+                yield f"    {paint(text, 'dim', colour)}\n"
         if len(wave) > MAX_STEPS_PER_WAVE:
             yield f"  … and {len(wave) - MAX_STEPS_PER_WAVE} more\n"
     if len(result.waves) > MAX_WAVES:
         yield f"\n… and {len(result.waves) - MAX_WAVES} more waves (--json has them all)\n"
-
-
-def _whole_command(node: Node, colour: bool) -> Iterator[str]:
-    """Of a command that says what it is for, as one that the project's files decide does."""
-    if node.step.type == "command" and node.step.description:
-        said = f"{one_line(node.step.description)}: {one_line(label(node.step).subtitle)}"
-        yield f"    {paint(said, 'dim', colour)}\n"
 
 
 def _who(node: Node) -> str:
@@ -589,21 +549,16 @@ def _bounds(result: DryRun, colour: bool) -> Iterator[str]:
     path = [plain(step) for step in result.critical_path]
     if len(path) > MAX_PATH_STEPS:
         path = [*path[: MAX_PATH_STEPS - 1], "…", path[-1]]
-    length = len(result.critical_path)
+    usd = result.cost.usd_max
+    cost = "no bound; --budget-usd sets one" if usd is None else f"at most ${usd:,.2f}" if usd else "nothing"
     facts = [
-        ("Critical path", f"{' → '.join(path)}  ({length} step{'s' * (length != 1)})"),
+        ("Critical path", f"{' → '.join(path)}  ({counted(len(result.critical_path), 'step')})"),
         ("Agents", result.agents.told()),
-        ("Cost", _cost(result.cost.usd_max)),
+        ("Cost", cost),
     ]
     yield "\n"
     for name, value in facts:
         yield f"{paint(name.ljust(14), 'bold', colour)} {value}\n"
-
-
-def _cost(usd: float | None) -> str:
-    if usd is None:
-        return "no bound; --budget-usd sets one"
-    return "nothing" if usd == 0 else f"at most ${usd:,.2f}"
 
 
 def _warnings_dry_run_text(result: DryRun, colour: bool) -> Iterator[str]:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from fanfold.api.display import RunRow, RunUsage, duration, elapsed_ms
-from fanfold.api.run_list import list_runs
+from fanfold.api.display import (
+    ListedRun,
+    RunFilter,
+    RunRow,
+    RunUsage,
+    counted,
+    duration,
+    elapsed_ms,
+    list_runs,
+    select_runs,
+)
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import COLOURS, paint
+from fanfold.errors import AuthorError
 from fanfold.kernel.state import RUN_STATUSES, RUNNING
+from fanfold.language.terminal import shorten_line
 
 if TYPE_CHECKING:
     from fanfold.api.run_documents import InspectDocument
@@ -19,25 +32,45 @@ if TYPE_CHECKING:
 
 @command("runs", summary="List runs, newest first")
 @option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
+@option("--recipe", metavar="NAME", help="Only runs of this recipe.")
+@option("--since", default="", metavar="T", help="Only runs created since: 12h, 7d, 2026-11-18.")
+@option(
+    "--grep", default="", metavar="WORDS", help="Only runs with these words in id, recipe, inputs or error."
+)
 @option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
 @option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
-def runs_command(call: Invocation, status: str | None, limit: int, everything: bool) -> None:
+def runs_command(
+    call: Invocation,
+    status: str | None,
+    recipe: str | None,
+    since: str,
+    grep: str,
+    limit: int,
+    everything: bool,
+) -> None:
     """List the runs of this project, newest first.
 
     A run whose process died is shown as `running` with the mark `no process`: resume it.
     """
     with call.open_project(to_read=True) as project:
-        most = None if everything else limit
-        found = list_runs(project, status=status, limit=most, children=everything)
-        nothing = (
-            "no run is in this status\n" if status and project.has_runs else "nothing has run here yet\n"
-        )
+        wanted = RunFilter(status=status, recipe=recipe, since=since, words=grep)
+        filtered = wanted != RunFilter()
+        if everything and (recipe or since or grep):
+            raise AuthorError("usage.incompatible", "--all lists without --recipe, --since and --grep")
+        found: Sequence[RunRow]
+        if everything:
+            found = list_runs(project, status=status, children=True)
+        else:
+            found, _ = select_runs(project, wanted, limit)
+        nothing = "no run matches\n" if filtered and project.has_runs else "nothing has run here yet\n"
     call.give(found, lambda: _table(found, call.colour) if found else nothing)
 
 
-def _table(runs: list[RunRow], colour: bool) -> Iterator[str]:
+def _table(runs: Sequence[RunRow], colour: bool) -> Iterator[str]:
     cells = [_cells(run) for run in runs]
     widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    room = max(0, wide - sum(widths) - 2 * len(widths))
     for run, row in zip(runs, cells, strict=True):
         name, recipe, status, age, took, facts = row
         painted = [
@@ -46,7 +79,7 @@ def _table(runs: list[RunRow], colour: bool) -> Iterator[str]:
             paint(status.ljust(widths[2]), COLOURS.get(run.status, "blue"), colour),
             paint(age.rjust(widths[3]), "dim", colour),
             took.rjust(widths[4]),
-            paint(facts, "dim", colour),
+            paint(shorten_line(facts, room) if room else "", "dim", colour),
         ]
         yield "  ".join(painted).rstrip() + "\n"
 
@@ -55,7 +88,11 @@ def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:
     status = run.status
     if status == RUNNING and not (run.owner and run.owner.alive):
         status += " (no process)"
-    facts = usage_text(run.usage)
+    facts = ", ".join(
+        part
+        for part in ("scripted" if isinstance(run, ListedRun) and run.scripted else "", usage_text(run.usage))
+        if part
+    )
     if run.parent_run_id is not None:
         facts = f"{facts}  {run.execution_path} of {run.root_run_id}"
     if run.forked_from is not None:
@@ -77,7 +114,7 @@ def _age(ms: int) -> str:
 
 
 def usage_text(usage: RunUsage) -> str:
-    parts = [f"{usage.agents} agent{'' if usage.agents == 1 else 's'}"] if usage.agents else []
+    parts = [counted(usage.agents, "agent")] if usage.agents else []
     if tokens := usage.input_tokens + usage.output_tokens:
         parts.append(f"{tokens:,} tokens")
     if usage.cost_usd:

@@ -62,7 +62,7 @@ def _line(row: Row, widths: list[int], colour: bool) -> str:
 
 
 def _asked(asked: ApprovalDocument, indent: str, colour: bool, rest: str | None) -> Iterator[str]:
-    """What somebody must read before answering an approval; the row holds its question, if that is short."""
+    """What a person must read before answering an approval; the row holds its question, if that is short."""
     long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
     text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
     most = MAX_ASKED_CHARS if rest is None else MAX_STEP_LINES

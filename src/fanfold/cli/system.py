@@ -11,8 +11,12 @@ import click
 from msgspec import Struct
 
 from fanfold.api.addresses import find_run
-from fanfold.api.display import RunRow
-from fanfold.api.doctor import (
+from fanfold.api.display import RunRow, counted, list_runs
+from fanfold.api.history import how_to_go_on
+from fanfold.api.project import Project
+from fanfold.api.recipes import recipe_files
+from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scenarios, run_scripted, would_run
+from fanfold.api.system import (
     RECIPE_NAME,
     SCRIPT_FILE,
     Examination,
@@ -20,19 +24,15 @@ from fanfold.api.doctor import (
     SmokeReport,
     StateView,
     adopt_state,
+    collect,
     examine,
     initialise,
+    make_token,
     remove_state,
     show_state,
 )
-from fanfold.api.gc import collect
-from fanfold.api.history import how_to_go_on
-from fanfold.api.project import Project
-from fanfold.api.recipes import recipe_files
-from fanfold.api.run_list import list_heads, list_runs
-from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scripted, would_run
 from fanfold.cli.command import Invocation, command, option, read_age
-from fanfold.cli.output import paint, plain, say, tell, to_json
+from fanfold.cli.output import notify, paint, plain, print_text, to_json
 from fanfold.engine.config import fanfold_home
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, AuthorError, WorldError
 from fanfold.kernel.state import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
@@ -43,7 +43,7 @@ from fanfold.wiring import wire
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
-@command("doctor", summary="Show configuration with origins, and check store, tools and roles")
+@command("doctor", summary="Check configuration, store, programs and roles")
 def doctor_command(call: Invocation) -> int:
     """Check this installation and this project; exit status 1 when something is broken."""
     from fanfold import __version__
@@ -65,24 +65,23 @@ def _text(found: Examination, colour: bool) -> Iterator[str]:
     if not found.config:
         return
     yield f"\n{paint('Configuration', 'bold', colour)}\n"
-    shown = [(one.key, _shown(one.value), one.origin) for one in found.config]
+    words = {True: "on", False: "off", None: "not set"}
+    values = [
+        words[one.value] if isinstance(one.value, bool | None) else plain(str(one.value))
+        for one in found.config
+    ]
+    shown = [(one.key, value, one.origin) for one, value in zip(found.config, values, strict=True)]
     widths = [max(len(row[column]) for row in shown) for column in (0, 1)]
     for key, value, origin in shown:
         line = f"  {key.ljust(widths[0])}  {value.ljust(widths[1])}"
         yield f"{line}  {paint(plain(origin), 'dim', colour)}\n"
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "not set" if value is None else plain(str(value))
-
-
 # -----------------------------------------------------------------------------------------------------------
 # `fanfold gc`: forget runs that ended long ago, with their files and workspaces.
 
 
-@command("gc", summary="Forget runs that ended long ago, with their files")
+@command("gc", summary="Delete old runs and their files")
 @option("--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all.")
 @option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
@@ -99,20 +98,16 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     verb = "would remove" if dry_run else "removed"
     named = [("", removed.runs), ("workspace ", removed.workspaces), ("proposal ", removed.proposals)]
     lines = [f"{verb} {word}{plain(name)}\n" for word, names in named for name in names]
-    counts = [_count(len(names), word.strip()) for word, names in named[1:] if names]
-    lines.append(f"{verb} {', '.join([_count(len(removed.runs), 'run'), *counts])}\n")
+    counts = [counted(len(names), word.strip()) for word, names in named[1:] if names]
+    lines.append(f"{verb} {', '.join([counted(len(removed.runs), 'run'), *counts])}\n")
     call.give(removed, lambda: lines)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 # -----------------------------------------------------------------------------------------------------------
 # `fanfold init`: a project's first files, none of which replaces one that is there.
 
 
-@command("init", summary="Set up a project: configuration, an example recipe and its script")
+@command("init", summary="Set up a project with an example recipe and script")
 def init_command(call: Invocation) -> None:
     """Make `.fanfold/` with a commented configuration and an example; existing files are kept."""
     made = initialise(call.project)
@@ -123,11 +118,11 @@ def init_command(call: Invocation) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# `fanfold` alone: what to do next here. What waits for a person comes first, then what can go on.
+# `fanfold` alone: what to do next here. Runs that wait for a person come first, then those that can continue.
 
 MAX_RUNS = 5
 LOOKED_AT = 50
-"""Latest runs among which those that wait or can go on are told first."""
+"""Latest runs, of which those that wait or can continue are listed first."""
 FIRST_RECIPE = "research-and-brief"
 
 
@@ -147,29 +142,29 @@ def next_command(call: Invocation) -> None:
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
     found += _about_recipes([*own, *files], bool(runs))
-    told = [*found, Suggestion("All commands", "fanfold --help")]
-    lines = (f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n" for one in told)
+    suggestions = [*found, Suggestion("All commands", "fanfold --help")]
+    lines = (
+        f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n" for one in suggestions
+    )
     call.give(found, lambda: lines)
 
 
 def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:
     """What is open first; then what failed and did not succeed since, and of what completed the latest."""
     completed: set[str] = set()
-    told: list[RunRow] = []
+    listed: list[RunRow] = []
     for run in runs:  # newest first
         if run.status == COMPLETED:
-            told += [] if completed else [run]
+            listed += [] if completed else [run]
             completed.add(run.recipe)
         elif run.status not in RUN_TERMINAL or run.recipe not in completed:
-            told.append(run)
-    return sorted(told, key=lambda run: run.status in RUN_TERMINAL or _is_idle(run))
+            listed.append(run)
+    return sorted(listed, key=lambda run: run.status in RUN_TERMINAL or _is_idle(run))
 
 
 def _is_idle(run: RunRow) -> bool:
-    """Whether it is a run that nobody has to end, and in which nothing runs."""
-    if run.status not in (WAITING, PAUSED):
-        return False
-    return is_kept_open(run.run_id)
+    """Whether it is an open run in which nothing runs."""
+    return run.status in (WAITING, PAUSED) and is_kept_open(run.run_id)
 
 
 def _about(project: Project, run: RunRow) -> Suggestion:
@@ -190,7 +185,7 @@ def _about(project: Project, run: RunRow) -> Suggestion:
 
 
 def _about_open(project: Project, run: RunRow) -> Suggestion:
-    """A chat that was left, or the run of subagents started by hand: what it is, and how to go on in it."""
+    """A chat that was left, or the run of subagents started by hand: what it is, and how to continue it."""
     tree = find_run(project, run.run_id).tree
     if tree.state.approvals:
         return Suggestion(f"{run.recipe}, run {run.run_id}, is {run.status}", f"fanfold explain {run.run_id}")
@@ -205,10 +200,12 @@ def _about_open(project: Project, run: RunRow) -> Suggestion:
 
 def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
     if own:
-        told = [Suggestion(f"What {own[0]} does and takes", f"fanfold show {shlex.quote(own[0])}")]
+        suggestions = [Suggestion(f"What {own[0]} does and takes", f"fanfold show {shlex.quote(own[0])}")]
         if len(own) > 1:
-            told.append(Suggestion(f"Are all {len(own)} recipes of this project sound", "fanfold check"))
-        return told
+            suggestions.append(
+                Suggestion(f"Are all {len(own)} recipes of this project sound", "fanfold check")
+            )
+        return suggestions
     found = [Suggestion("Begin a project: a recipe to look at, and its script", "fanfold init")]
     if not has_runs:
         tried = f'fanfold run {FIRST_RECIPE} -i topic="solid-state batteries" --dry-run'
@@ -236,7 +233,7 @@ def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
     show_default=True,
     help="One of this machine.",
 )
-@option("--take-over", is_flag=True, help="Go on with runs whose process has died.")
+@option("--take-over", is_flag=True, help="Continue runs whose process has died.")
 @option(
     "--new-token",
     type=click.Choice(["operator", "viewer"]),
@@ -245,52 +242,37 @@ def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
 def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_token: str | None) -> None:
     """Serve the console, the API under /api, and MCP at /mcp, until Ctrl-C.
 
-    The link that is printed lets a browser in; it is shown this once. Runs that are started here have
-    processes of their own, as with `fanfold run --detach`: they go on when the server stops.
+    The printed link opens the console in a browser; it is printed only once. Runs that are started here have
+    processes of their own, as with `fanfold run --detach`: they continue when the server stops.
 
-    On any other address than this machine's own, only tokens count whose digests stand in your own
-    configuration (server.operators, server.viewers); --new-token makes one.
+    On an address that other machines reach, only tokens of your own configuration are accepted
+    (server.operators, server.viewers list their digests); --new-token makes one.
     """
     if new_token is not None:
-        _make_token(call, new_token)
+        made = make_token(new_token, fanfold_home(os.environ))
+        call.give(made, lambda: f"{made.token}\n")
+        if not call.as_json:
+            notify(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
         return
     from fanfold import __version__
     from fanfold.wiring import serve
 
-    def said(served: ServeAddress) -> None:
-        _say(call, served)
+    def report_address(served: ServeAddress) -> None:
+        call.give(served, lambda: f"{served.link or served.url}\n")
+        if not call.as_json:
+            for run in served.taken_over:
+                notify(f"run {plain(run)} continues\n")
+            notify("Ctrl-C stops the server; runs continue\n")
+        sys.stdout.flush()  # the process that started this one may read it from a pipe
 
-    serve(call.project, host, port, version=__version__, take_over=take_over, tell=said)
-
-
-def _say(call: Invocation, served: ServeAddress) -> None:
-    import sys
-
-    call.give(served, lambda: f"{served.link or served.url}\n")
-    if not call.as_json:
-        for run in served.taken_over:
-            tell(f"run {plain(run)} goes on\n")
-        tell("Ctrl-C stops the server; runs go on\n")
-    sys.stdout.flush()  # whoever started us may read it from a pipe
-
-
-def _make_token(call: Invocation, role: str) -> None:
-    import os
-
-    from fanfold.api.doctor import make_token
-    from fanfold.engine.config import fanfold_home
-
-    made = make_token(role, fanfold_home(os.environ))
-    call.give(made, lambda: f"{made.token}\n")
-    if not call.as_json:
-        tell(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
+    serve(call.project, host, port, version=__version__, take_over=take_over, on_ready=report_address)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # `fanfold smoke`: prove the promises here and now, without a network or on the configured provider.
 
 
-@command("smoke", summary="Prove that the promises hold here")
+@command("smoke", summary="Run a self-test")
 @option("--real", is_flag=True, help="Run a scenario on the configured provider.")
 @option("--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them.")
 @option("--dry-run", is_flag=True, help="Say what would run; start nothing, write nothing.")
@@ -314,8 +296,6 @@ def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: b
     elif not real:
         report = run_scripted(wire)
     else:
-        from fanfold.api.smoke import run_scenarios
-
         report, status = run_scenarios(lambda: wire(call.project), call.project, names)
     call.give(report, lambda: _say_smoke(report, call.colour))
     return EXIT_OK if report.ok else status
@@ -325,10 +305,10 @@ def _say_smoke(report: SmokeReport, colour: bool) -> None:
     for check in report.checks:
         word = paint("ok", "green", colour) if check.ok else paint("failed", "red", colour)
         shown = check.evidence if isinstance(check.evidence, str) else to_json(check.evidence)
-        say(f"{word:8} {check.name}  {one_line(shown, 160)}\n")
+        print_text(f"{word:8} {check.name}  {one_line(shown, 160)}\n")
     if report.error is not None:
-        tell(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
-        tell(f"hint: {one_line(report.error.hint)}\n")
+        notify(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
+        notify(f"hint: {one_line(report.error.hint)}\n")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -337,7 +317,7 @@ def _say_smoke(report: SmokeReport, colour: bool) -> None:
 _KIB = 1024
 
 
-@command("state", summary="Show, adopt or remove the state of a cloned or copied project")
+@command("state", summary="Show, adopt or remove state that was copied here")
 @click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
 @option("--yes", is_flag=True, help="adopt, remove: do not ask.")
 def state_command(call: Invocation, action: str, yes: bool) -> None:
@@ -346,14 +326,20 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
     State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
     any other is refused by every command. show says what there is and why it is refused; nothing in it is
     opened. adopt takes it over as it is: for a project of your own that was moved, copied or restored. A
-    run in it that is not over goes on only after you permitted it again (fanfold resume). remove deletes it;
-    recipes, roles and configuration stay.
+    run in it that has not ended continues only after you permitted it again (fanfold resume). remove deletes
+    it; recipes, roles and configuration stay.
     """
     home = fanfold_home(os.environ)
     seen = show_state(call.project, home)
     wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
     if action != "show" and wanted and not yes:
-        _ask(call, seen, action)
+        if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            message = f"no user is here to confirm: {action} {seen.folder}"
+            raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
+        notify(_text_state(seen))
+        question = "Take it over as it is?" if action == "adopt" else "Delete it?"
+        if not click.confirm(question, err=True):
+            raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
     if action == "remove":
         seen = remove_state(call.project, home)
     elif action == "adopt":
@@ -363,32 +349,16 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
 
 def _roots(call: Invocation) -> list[str]:
     with call.open_project(to_read=True) as project:
-        return [head.run_id for head in list_heads(project) if head.parent_run_id is None]
-
-
-def _ask(call: Invocation, seen: StateView, action: str) -> None:
-    if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"nobody is here to confirm: {action} {seen.folder}"
-        raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
-    tell(_text_state(seen))
-    question = "Take it over as it is?" if action == "adopt" else "Delete it?"
-    if not click.confirm(question, err=True):
-        raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
+        return [head.run_id for head in project.heads()]
 
 
 def _text_state(seen: StateView) -> str:
     words = {"none": "no state", "ours": "yours", "foreign": f"not yours: {seen.why}"}
     lines = [f"{one_line(seen.folder)}: {one_line(words[seen.standing])}"]
     lines += [f"  removed {one_line(name)}" for name in seen.removed]
-    lines += [f"  {one_line(part.name)}  {_kind(part.kind, part.bytes)}" for part in seen.parts]
+    for part in seen.parts:
+        size = f", {max(1, part.bytes // _KIB) if part.bytes else 0:,} KiB" if part.kind != "link" else ""
+        lines.append(f"  {one_line(part.name)}  {part.kind}{size}")
     if seen.standing == "foreign":
         lines.append("fanfold state adopt takes it over, fanfold state remove deletes it")
     return "\n".join(lines) + "\n"
-
-
-def _kind(kind: str, size: int) -> str:
-    return kind if kind == "link" else f"{kind}, {max(1, size // _KIB) if size else 0:,} KiB"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Commands about this installation and this project.

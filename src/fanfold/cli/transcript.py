@@ -1,4 +1,4 @@
-"""`fanfold transcript`: what an agent was told, said and did."""
+"""Commands that study finished work: `transcript`, `whatif`, `costs`, `replay`, `verify`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import get_args
 
 import click
 
-from fanfold.api.addresses import find_run, find_speaker, only_speaker
-from fanfold.api.costs import By, CostLine, Costs, costs
+from fanfold.api.addresses import find_run, only_speaker
+from fanfold.api.archives import Audit, replay_run, verify_all, verify_run
 from fanfold.api.display import duration
-from fanfold.api.history import follow_transcript, transcript, transcript_found
+from fanfold.api.explain import what_if
+from fanfold.api.history import By, CostLine, Costs, costs, follow_transcript, transcript
 from fanfold.api.project import Project
 from fanfold.api.transcripts import TranscriptEntry, TranscriptWriter, closing, heading
-from fanfold.api.verify import Audit, AuditedRun, replay_run, verify_all, verify_run, what_if
 from fanfold.cli.command import Invocation, command, option, read_moment
-from fanfold.cli.output import paint, plain, say, say_json
+from fanfold.cli.output import paint, plain, print_json, print_text
 from fanfold.engine.forecast_documents import WhatIf
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.kernel.invariants import InvariantViolation
 
 
-@command("transcript", summary="What an agent was told, said and did, with tokens and prices")
+@command("transcript", summary="Show prompts, replies and tool calls of an agent")
 @click.argument("run")
 @click.argument("name", metavar="[STEP|SESSION]", required=False)
 @option("--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest.")
-@option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
+@option("-f", "--follow", "following", is_flag=True, help="Follow until the step has ended.")
 def transcript_command(
     call: Invocation, run: str, name: str | None, attempt: int | None, following: bool
 ) -> None:
@@ -43,45 +43,45 @@ def transcript_command(
 
             asyncio.run(_follow(call, project, run, name, attempt))
         elif call.as_json:
-            say_json(transcript(project, run, name, attempt))
+            print_json(transcript(project, run, name, attempt))
         else:
-            told = transcript(project, run, name, attempt)
-            _say(call, heading(told))
-            _say_entries(call, TranscriptWriter(), told.entries)
-            _say(call, closing(told))
+            document = transcript(project, run, name, attempt)
+            _print(call, heading(document))
+            _print_entries(call, TranscriptWriter(), document.entries)
+            _print(call, closing(document))
 
 
 async def _follow(call: Invocation, project: Project, run: str, name: str, attempt: int | None) -> None:
     found = find_run(project, run)
     if not call.as_json:
-        _say(call, heading(transcript_found(project, found, find_speaker(found, name, attempt))))
+        _print(call, heading(transcript(project, run, name, attempt)))
     writer = TranscriptWriter()
     async for entries in follow_transcript(project, found, name, attempt):
-        _say_entries(call, writer, entries)
+        _print_entries(call, writer, entries)
         sys.stdout.flush()
     if not call.as_json:
-        _say(call, closing(transcript(project, run, name, attempt)))
+        _print(call, closing(transcript(project, run, name, attempt)))
 
 
-def _say_entries(call: Invocation, writer: TranscriptWriter, entries: Iterable[TranscriptEntry]) -> None:
+def _print_entries(call: Invocation, writer: TranscriptWriter, entries: Iterable[TranscriptEntry]) -> None:
     for entry in entries:
         if call.as_json:
-            say_json(entry)
+            print_json(entry)
         else:
-            _say(call, writer.text(entry))
+            _print(call, writer.text(entry))
 
 
-def _say(call: Invocation, text: str) -> None:
-    """Text of ours and of others: what others said never begins a line as our headings do."""
+def _print(call: Invocation, text: str) -> None:
+    """Print text of ours and of others. No line of others looks like one of our headings."""
     for line in plain(text).splitlines():
-        say(paint(line, "bold", call.colour and line.startswith("#")) + "\n")
+        print_text(paint(line, "bold", call.colour and line.startswith("#")) + "\n")
 
 
 # -----------------------------------------------------------------------------------------------------------
 # `fanfold replay` and `fanfold verify`: read logs again, and check that they keep every promise.
 
 
-@command("replay", summary="Fold a run's log again without running anything")
+@command("replay", summary="Fold the log of a run again without running anything")
 @click.argument("run")
 @option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
 def replay_command(call: Invocation, run: str, checked: bool) -> int:
@@ -96,7 +96,7 @@ def replay_command(call: Invocation, run: str, checked: bool) -> int:
     return EXIT_OK if audited.ok else EXIT_FAILED
 
 
-@command("verify", summary="Check that what is stored is what was written, and holds")
+@command("verify", summary="Verify the hash chain and invariants of stored runs")
 @click.argument("run", required=False)
 @option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
 def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
@@ -117,20 +117,20 @@ def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
 def _text(audit: Audit, colour: bool) -> Iterator[str]:
     for one in audit.runs:
         word = paint("ok", "green", colour) if one.ok else paint("broken", "red", colour)
-        yield f"{one.run_id}  {word}  {one.events} events, {one.status or 'unreadable'}{_unkeyed(one)}\n"
+        facts = f"{one.events} events, {one.status or 'unreadable'}"
+        if one.unkeyed:  # the user's secret does not vouch for these events
+            facts += (
+                f", not keyed: events 1 to {one.unkeyed}"
+                if one.unkeyed < one.events
+                else ", none of them keyed"
+            )
+        yield f"{one.run_id}  {word}  {facts}\n"
         yield from _violations(one.violations, colour)
     if audit.violations:
         yield f"store  {paint('broken', 'red', colour)}\n"
         yield from _violations(audit.violations, colour)
     if not audit.runs and not audit.violations:
         yield "nothing has run here yet\n"
-
-
-def _unkeyed(run: AuditedRun) -> str:
-    """Which of its events your secret does not vouch for."""
-    if not run.unkeyed:
-        return ""
-    return f", not keyed: events 1 to {run.unkeyed}" if run.unkeyed < run.events else ", none of them keyed"
 
 
 def _violations(found: Iterable[InvariantViolation], colour: bool) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _violations(found: Iterable[InvariantViolation], colour: bool) -> Iterator[s
 MAX_PATH_STEPS = 12
 
 
-@command("whatif", summary="What a run would have taken with another number of slots")
+@command("whatif", summary="Forecast a recorded run with other concurrency")
 @click.argument("run")
 @option("--max-concurrency", type=int, required=True, metavar="N", help="How many steps at once.")
 def whatif_command(call: Invocation, run: str, max_concurrency: int) -> None:
@@ -196,7 +196,7 @@ def _change(before: int, after: int) -> str:
 COLUMNS = ("runs", "requests", "input_tokens", "cached_tokens", "output_tokens", "cache_hits")
 
 
-@command("costs", summary="Show what runs cost, by recipe, model, day or run")
+@command("costs", summary="Show spending by recipe, model, day or run")
 @option("--since", metavar="WHEN", help="Only what was spent since: an age (12h, 7d) or a date.")
 @option("--by", type=click.Choice(get_args(By)), default="recipe", help="What to sum up by.")
 @option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")

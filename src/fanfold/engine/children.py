@@ -24,8 +24,7 @@ from fanfold.kernel.open_runs import comes_after, why_not_added
 from fanfold.kernel.plan import Step
 from fanfold.kernel.state import COMPLETED, INTERRUPTED, READY, RUNNING, TERMINAL, WAITING, Node
 from fanfold.language.diagnostics import nearest
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.language.template import literal
 from fanfold.language.terminal import shorten
 from fanfold.steps.records import child_name, subagent_event

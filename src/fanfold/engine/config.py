@@ -5,6 +5,7 @@ environment. Command-line flags are applied by the command that has them. A valu
 error that names its origin and the allowed range. Silent clamping would hide what a run will do.
 
 The key and the address of each model provider are settings too, made from its row in `agents.providers`.
+`[providers.NAME]` in the user's file adds a row: `PROVIDER_SETTINGS` are the keys of its table.
 
 A user's value for `max_concurrent`, `max_agents` or `timeout_ms` is a cap for every recipe (`cap`). The
 user's own file may exceed the range of the first two, since a large machine may need more. `[ceilings]` is
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.agents.local.weights import (
     INSTALL_HINT,
@@ -33,7 +35,7 @@ from fanfold.agents.local.weights import (
     LocalState,
     is_weights_file,
 )
-from fanfold.agents.providers import PROVIDERS, Access, Provider
+from fanfold.agents.providers import PRESETS, PROVIDERS, Access, Provider, Rate, configured
 from fanfold.errors import AuthorError, WorldError
 from fanfold.project_files import read_beneath
 from fanfold.workspace.seal import is_users_own
@@ -54,12 +56,16 @@ Kind: TypeAlias = Literal[
     "digests",
     "prices",
     "dollars",
+    "texts",
+    "paths",
 ]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000
+MAX_TEXT_CHARS = 1_000
+"""The length of one text in a list of texts."""
 MAX_PRICE = 1_000_000
 """The largest amount in dollars, per million tokens or per day."""
 _LARGEST = 2**53
@@ -67,16 +73,8 @@ _URL = r"https?://[^/\s]"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = r"[^\W\d]\w*([.:][^\W\d]\w*)*"
 """The name of a variable or of a function (`package.module:callable`)."""
-_WORDS = {
-    "on": True,
-    "true": True,
-    "yes": True,
-    "1": True,
-    "off": False,
-    "false": False,
-    "no": False,
-    "0": False,
-}
+_ON, _OFF = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
+_WORDS: Mapping[str, bool] = dict.fromkeys(_ON, True) | dict.fromkeys(_OFF, False)
 
 
 class Setting(Struct, frozen=True):
@@ -149,16 +147,57 @@ SETTINGS = (
     Setting("server.streams", ("FANFOLD_SERVER_STREAMS",), "integer", 256, 1, 10_000, not_in=("project",)),
     Setting("server.operators", (), "digests", "", not_in=("project",)),
     Setting("server.viewers", (), "digests", "", not_in=("project",)),
+    Setting(
+        "notify.on",
+        ("FANFOLD_NOTIFY_ON",),
+        "names",
+        "waiting paused failed finished limit",
+        choices=("waiting", "paused", "failed", "finished", "limit"),
+        not_in=("project",),
+    ),
+    Setting("notify.command", (), "texts", not_in=("project",)),
+    Setting("notify.webhook", ("FANFOLD_NOTIFY_WEBHOOK",), "url", not_in=("project",)),
+    Setting("notify.secret", ("FANFOLD_NOTIFY_SECRET",), "secret", not_in=("project", "user")),
+    Setting("notify.desktop", (), "switch", False, not_in=("project",)),
+    Setting("notify.console", ("FANFOLD_NOTIFY_CONSOLE",), "url", not_in=("project",)),
+    Setting("workspace.include", (), "paths", not_in=("project",)),
     Setting("store.url", ("FANFOLD_STORE",), "address", not_in=("project",)),
+    Setting("store.patience_s", ("FANFOLD_PATIENCE_S",), "integer", 60, 1, 3_600, not_in=("project",)),
+    Setting("cluster.project", ("FANFOLD_PROJECT",), not_in=("project",)),
     Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), "address", not_in=("project",)),
+    Setting("cluster.heartbeat_s", ("FANFOLD_HEARTBEAT_S",), "integer", 15, 2, 300, not_in=("project",)),
 )
 """All settings except those of providers, which `settings_of` adds."""
+
+
+PROVIDER_SETTINGS = (
+    Setting("base_url", (), "url", not_in=("project",)),
+    Setting("api_key_env", (), "names", not_in=("project",)),
+    Setting(
+        "format",
+        (),
+        "choice",
+        choices=("openai-chat", "openai-responses", "anthropic"),
+        not_in=("project",),
+    ),
+    Setting("models", (), "texts", not_in=("project",)),
+    Setting("prices", (), "prices", not_in=("project",)),
+)
+"""The keys of a table `[providers.NAME]`."""
+_TABLES = "providers"
+_PROVIDER_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
 
 def settings_of(providers: Iterable[Provider]) -> tuple[Setting, ...]:
     """All settings, including the address and the key of each provider."""
     own: list[Setting] = []
     for row in providers:
+        if row.by_table:
+            if row.needs_key:
+                own.append(
+                    Setting(row.key_setting, (row.key_variable,), "secret", not_in=("project", "user"))
+                )
+            continue
         own.append(Setting(row.address_setting, (row.address_variable,), "url", not_in=("project",)))
         own.append(Setting(row.key_setting, (row.key_variable,), "secret", not_in=("project", "user")))
     return (*SETTINGS, *own)
@@ -196,6 +235,10 @@ class Config(Struct, frozen=True):
                 found.update(read)
                 own.update(read if whose == "user" else ())
         in_file = frozenset(own)
+        tables = sorted({key.split(".")[1] for key in filter(_is_in_table, found)})
+        presets = [row for row in PRESETS if row.name not in tables]
+        rows = (*providers, *presets, *(_provider(name, providers, found) for name in tables))
+        settings = (*settings_of(rows), *map(_table_setting, filter(_is_in_table, found)))
         for setting in settings:
             # The first name is Fanfold's own and wins over the alias.
             name = next((name for name in setting.env if environment.get(name, "").strip()), None)
@@ -211,7 +254,14 @@ class Config(Struct, frozen=True):
             else:
                 values[setting.key] = setting.default
         origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in settings}
-        return Config(home, values, origins, tuple(providers), frozenset(own))
+        return Config(home, values, origins, rows, frozenset(own))
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """The settings that have a value here, those of configured providers included."""
+        known = settings_of(self.providers)
+        keys = {setting.key for setting in known}
+        return (*known, *(_table_setting(key) for key in self.values if key not in keys))
 
     @property
     def access(self) -> Access:
@@ -240,9 +290,18 @@ class Config(Struct, frozen=True):
         """The names in a setting that is a list of names."""
         return frozenset((self.text(key) or "").split())
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The texts in a setting that is a list of texts or paths."""
+        return tuple(json.loads(self.text(key) or "[]"))
+
     def switch(self, key: str) -> bool:
         """The value of an on/off setting."""
         return self.values[key] is True
+
+    def switched_off(self) -> tuple[str, str]:
+        """The origin of a disabled `workflows.enabled`, and the assignment that enables workflows again."""
+        origin = self.origins["workflows.enabled"]
+        return origin, f"{origin if origin.isidentifier() else 'FANFOLD_WORKFLOWS'}=on"
 
 
 def recipe_ceilings(config: Config) -> tuple[int, int]:
@@ -312,13 +371,18 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
 
     found: Found = {}
     for section, table in top.entries:
+        if section.text == _TABLES:
+            found |= _tables(table, section, notes, whose)
+            continue
         inside = isinstance(table, tree.Mapping)
         for word, value in table.entries if isinstance(table, tree.Mapping) else [(section, table)]:
             key = f"{section.text}.{word.text}" if inside else word.text
             setting = known.get(key)
             if setting is None:
-                near = notes.did_you_mean(key, known) or f"settings: {', '.join(known)}"
-                notes.error(".unknown_key", f"{quoted(key)} is no setting", word, near)
+                names = {one.rpartition(".")[2]: one for one in known}  # the section may be missing or wrong
+                near = notes.nearest(key, known) or names.get(notes.nearest(word.text, names) or "")
+                hint = f"did you mean {quoted(near)}?" if near else f"settings: {', '.join(known)}"
+                notes.error(".unknown_key", f"{quoted(key)} is no setting", word, hint)
             elif whose in setting.not_in:
                 instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
                 notes.error(".not_here", f'"{key}" may not be set in this file', word, f"{instead} instead")
@@ -328,6 +392,64 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
             else:
                 found[key] = (tree.plain(value), f"{notes.source.file} ({key})")
     return found
+
+
+def _tables(table: tree.Node, section: tree.Scalar, notes: Notes, whose: str) -> Found:
+    """The values of every table `[providers.NAME]`, by their whole keys."""
+    from fanfold.language import tree
+    from fanfold.language.tables import quoted
+
+    found: Found = {}
+    if whose == "project":
+        hint = "providers are configured in config.toml in your own folder (~/.fanfold)"
+        notes.error(".not_here", '"providers" may not be set in this file', section, hint)
+        return found
+    keys = [setting.key for setting in PROVIDER_SETTINGS]
+    for name, inner in table.entries if isinstance(table, tree.Mapping) else ():
+        if not re.fullmatch(_PROVIDER_NAME, name.text) or not isinstance(inner, tree.Mapping):
+            hint = "write a table [providers.NAME]; NAME has small letters, digits, _ and -"
+            notes.error(".bad_value", f"{quoted(name.text)} is no provider", name, hint)
+            continue
+        found[f"{_TABLES}.{name.text}"] = (True, f"{notes.source.file} ({_TABLES}.{name.text})")
+        for word, value in inner.entries:
+            key = f"{_TABLES}.{name.text}.{word.text}"
+            if word.text in keys:
+                found[key] = (tree.plain(value), f"{notes.source.file} ({key})")
+                continue
+            near = notes.nearest(word.text, keys)
+            hint = f"did you mean {quoted(near)}?" if near else f"keys: {', '.join(keys)}"
+            notes.error(".unknown_key", f"{quoted(key)} is no setting", word, hint)
+    return found
+
+
+def _is_in_table(key: str) -> bool:
+    return key.startswith(f"{_TABLES}.")
+
+
+def _table_setting(key: str) -> Setting:
+    """The setting of a value in a table `[providers.NAME]`, with its whole key."""
+    _, _, name = key.split(".", 2) if key.count(".") > 1 else ("", "", "")
+    row = next((setting for setting in PROVIDER_SETTINGS if setting.key == name), None)
+    return Setting(key, (), "switch") if row is None else replace(row, key=key)
+
+
+def _provider(name: str, known: Sequence[Provider], found: Found) -> Provider:
+    """The provider of a table `[providers.NAME]`."""
+    place = f"{_TABLES}.{name}"
+    table: dict[str, Any] = {}
+    for setting in PROVIDER_SETTINGS:
+        if (key := f"{place}.{setting.key}") in found:
+            table[setting.key] = _checked(setting, *found[key], {}, by_file=True)
+    if "api_key_env" in table and " " in table["api_key_env"]:
+        raise _bad(found[f"{place}.api_key_env"][1], table["api_key_env"], "the name of one variable")
+    for listed in ("models", "prices"):
+        if listed in table:
+            table[listed] = json.loads(table[listed])
+    table["prices"] = {model: Rate(**rate) for model, rate in table.get("prices", {}).items()}
+    try:
+        return configured(name, known, table)
+    except ValueError as error:
+        raise AuthorError("config.bad_value", f"{found[place][1]}: {error}") from None
 
 
 def _is_more(value: object, default: object) -> bool:
@@ -348,13 +470,16 @@ def _checked(
         high = max(high, setting.own_high) if by_file else high
         return _integer(raw, origin, setting.low, high)
     if setting.kind == "names":
-        return _names(raw, origin)
-    if setting.kind == "digests":
-        return _digests(raw, origin)
-    if setting.kind == "prices":
-        return _prices(raw, origin)
-    if setting.kind == "dollars":
-        return _dollars(raw, origin)
+        return _names(raw, origin, setting.choices)
+    readers: dict[str, Callable[[object, str], int | str]] = {
+        "digests": _digests,
+        "prices": _prices,
+        "texts": _texts,
+        "paths": _paths,
+        "dollars": _dollars,
+    }
+    if (read := readers.get(setting.kind)) is not None:
+        return read(raw, origin)
     if not isinstance(raw, str):
         raise _bad(origin, raw, "text")
     if setting.kind == "choice" and raw.lower() not in setting.choices:
@@ -366,14 +491,35 @@ def _checked(
     return raw.lower() if setting.kind == "choice" else raw
 
 
-def _names(raw: object, origin: str) -> str:
+def _names(raw: object, origin: str, choices: Sequence[str]) -> str:
     """Names from a list or from one text, as one text separated by spaces."""
     listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
     if not isinstance(listed, list) or not all(
         isinstance(one, str) and re.fullmatch(_NAME, one) for one in listed
     ):
         raise _bad(origin, raw, "a list of names")
+    if choices and not set(listed) <= set(choices):
+        raise _bad(origin, raw, f"a list of {', '.join(choices)}")
     return " ".join(listed)
+
+
+def _paths(raw: object, origin: str) -> str:
+    """A list of files of a project, relative to it, as JSON. Files of git and Fanfold cannot be listed."""
+    for path in json.loads(_texts(raw, origin)):
+        names = path.split("/")
+        if not names[0] or {"", ".", ".."} & {*names} or {".git", ".fanfold"} & {*map(str.lower, names)}:
+            raise _bad(origin, path, "a list of files of the project, such as .env.test")
+    return _texts(raw, origin)
+
+
+def _texts(raw: object, origin: str) -> str:
+    """A list of texts, as JSON."""
+    listed = raw if isinstance(raw, list) else [None]
+    if not all(
+        isinstance(one, str) and 0 < len(one) <= MAX_TEXT_CHARS and one.isprintable() for one in listed
+    ):
+        raise _bad(origin, raw, f"a list of texts of at most {MAX_TEXT_CHARS} characters")
+    return json.dumps(listed)
 
 
 def _digests(raw: object, origin: str) -> str:
@@ -501,15 +647,23 @@ def choose_model(
             raise _not_here(origin, configured)
         return _named(configured, f"{origin} says so", config, local)
     access = config.access
-    usable = [row for row in access.providers if access.is_usable(row)]
+    reachable = [row for row in access.providers if access.is_usable(row)]
+    usable = [row for row in reachable if row.default_model]
     if usable:
         # A provider with a key comes before a server that may need none.
         row = next((row for row in usable if row.name in access.keys), usable[0])
         if row.imitated is not None and row.name in access.addresses:
             raise _which_model(config, row)
-        return Choice(row.default, row.default_model, row, f"{row.key_variable} is set", row.fast)
+        why = f"{row.key_variable} is set" if row.name in access.keys else "it is the configured provider"
+        return Choice(row.default, row.default_model, row, why, row.fast)
     if local.ready:
         return Choice(LOCAL_MODEL, SMOLLM2, None, "no provider is configured, and the local model is here")
+    if reachable:
+        raise AuthorError(
+            "model.unnamed",
+            f"{reachable[0].name} is configured, but not which of its models to use",
+            hint=f"set FANFOLD_MODEL={reachable[0].name}:NAME",
+        )
     if local.installed:
         raise AuthorError(
             "provider.none",
@@ -535,14 +689,13 @@ def _named(model: str, why: str, config: Config, local: LocalState) -> Choice:
         raise AuthorError(
             "model.unknown_provider",
             f'"{model}" names no provider known here',
-            hint=f"write provider:name; providers are {', '.join([*access.words(), PROVIDER])}",
+            hint=f"write provider:name; providers are {', '.join([*access.words(), PROVIDER])}; "
+            "a table [providers.NAME] in your own config.toml adds one",
         )
     if not access.is_usable(meant.provider):
-        variable = meant.provider.key_variable
+        message, hint = access.why_unusable(meant.provider, model)
         raise AuthorError(
-            "model.no_key",
-            f'"{model}" needs {variable}, which is not set',
-            hint=f"set {variable}, or choose a model that needs no key: {LOCAL_MODEL}",
+            "model.no_key", message, hint=f"{hint}, or choose a model that needs no key: {LOCAL_MODEL}"
         )
     return Choice(model, meant.name, meant.provider, why)
 
@@ -578,7 +731,7 @@ def _which_model(config: Config, provider: Provider) -> AuthorError:
 
 
 def _remote_ways(access: Access) -> str:
-    keys = " or ".join(row.key_variable for row in access.providers)
+    keys = " or ".join(row.key_variable for row in access.providers if not row.by_table)
     servers = " or ".join(row.address_variable for row in access.providers if row.imitated is not None)
     return (
         f"set {keys}; or name a model with FANFOLD_MODEL (for a compatible server also {servers}); "

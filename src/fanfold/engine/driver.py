@@ -18,22 +18,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fanfold.agents.backend import is_cancelled
-from fanfold.agents.entries import AskingFor, Calling, News, UsageUpdate
+from fanfold.agents.entries import AskingFor, Calling, FailedRequest, News, QueuedRequest, UsageUpdate
 from fanfold.agents.spending import Account, RequestsInFlight
 from fanfold.engine.command_handler import asked_event
 from fanfold.engine.run_tree import RunTree
 from fanfold.engine.waits import DailyCaps, defer, opening
 from fanfold.kernel.admission import ledgers_of
-from fanfold.kernel.commands import Start, Stop
+from fanfold.kernel.commands import Stop
 from fanfold.kernel.decide import needs_people, next_timer
 from fanfold.kernel.events import (
     CancelRequested,
     Data,
     Envelope,
     Evidence,
+    ExecutionRef,
     Failure,
     LimitsRaised,
     PauseRequested,
@@ -57,12 +59,14 @@ from fanfold.kernel.state import (
     RUNNING,
     TIMED_OUT,
     Node,
+    State,
 )
 from fanfold.kernel.step_transitions import tries_again
-from fanfold.steps.executor import StepExecutor, StepExecutors
-from fanfold.steps.ids import is_out_of_budget, is_provider_refusal, session_id
+from fanfold.steps.executor import StepExecutors
+from fanfold.steps.ids import WORKER_LOST, is_out_of_budget, is_provider_refusal, session_id, settling_ids
+from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import home_of, is_agent, subagent_event
-from fanfold.steps.step_type import Job, Outcome
+from fanfold.steps.table import type_of
 from fanfold.store.protocol import Signal
 
 PAUSE_GRACE_S = 10.0
@@ -111,9 +115,13 @@ class Host:
         """Whether an open run had no work for `LINGER_S` seconds."""
         self._due: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_remote = tree.journal is not None and tree.store.is_remote
         self._on_commit = on_commit
         self._on_progress = on_progress
-        tree.answers.defer = self._defer
+        tree.world.deferral = self._defer
+        tree.world.dispatches = performers.remote.takes if performers.remote is not None else None
+        self._continuing: list[Order[Job]] = []
+        """Orders that other processes execute since an earlier owner dispatched them."""
 
     # Calls from other code in the same process
 
@@ -147,17 +155,31 @@ class Host:
     async def resume(self, raised: LimitsRaised | None = None, *, keep_waits: bool = False) -> None:
         """Resume a tree of an earlier owner, and drive it.
 
-        Steps that were running lost their process and run again. Open waits are tried at once, unless
-        `keep_waits` is set.
+        Steps that were running here lost their process and run again. Executions in other processes
+        continue, if this host dispatches too. Open waits are tried at once, unless `keep_waits` is set.
         """
-        await self._performers.sweep(self.tree.state)
+        nodes = self.tree.root.nodes.values()
+        closed = [home_of(node, max(1, node.attempt)) for node in nodes if node.closed]
+        await self._performers.sweep(partial(_over, self.tree.state), closed)
         if self.tree.root.status in RUN_TERMINAL:
             return
         if self.tree.root.status == "pending":
             self._begin_with(RunStarted())
         else:
             assert self.tree.journal is not None
-            self._begin_with(RunResumed(self.tree.journal.epoch, raised, self.tree.alive_at(), keep_waits))
+            remote = self._performers.remote
+            kept = [] if remote is None else self.tree.continuing()
+            self._continuing = [order for _, order in kept]
+            self._begin_with(
+                RunResumed(
+                    self.tree.journal.epoch,
+                    raised,
+                    self.tree.alive_at(),
+                    keep_waits,
+                    tuple(ExecutionRef(one.run, one.path, one.attempt, one.execution) for _, one in kept),
+                    "" if remote is None else remote.driver,
+                )
+            )
         await self.drive()
 
     def _begin_with(self, first: Data) -> None:
@@ -170,6 +192,8 @@ class Host:
             listening = asyncio.create_task(self._listen(asked))
             if self.tree.journal is not None:
                 self.tree.journal.commit_tree = self._commit_for_sessions
+                if self._is_remote:
+                    self.tree.journal.commit_remotely = self._commit_remotely
             try:
                 while not self._is_done():
                     await self._turn()
@@ -180,6 +204,7 @@ class Host:
                 await self._end_all()
                 if self.tree.journal is not None:
                     self.tree.journal.commit_tree = None
+                    self.tree.journal.commit_remotely = None
                 await self._performers.aclose()
 
     async def _listen(self, asked: Signal) -> None:
@@ -200,7 +225,10 @@ class Host:
             self._take_requests()
         if self.tree.state.held:
             self.tree.free_held(self.tree.now_ms())
-        self._commit_and_act()
+        if self._is_remote:
+            await self._commit_remotely()
+        else:
+            self._commit_and_act()
         if self._inbox or self._woken.is_set() or self._is_done():
             await asyncio.sleep(0)
             return
@@ -227,6 +255,23 @@ class Host:
             self._performers.settle(session)
         self._act_on(*committed)
 
+    async def _commit_remotely(self) -> None:
+        """Commit and act, with a store that is written without blocking the event loop."""
+        journal = self.tree.journal
+        assert journal is not None
+        try:
+            async with journal.turn:
+                ended, self._unsettled = self._unsettled, []
+                committed = self.tree.commit()
+                await journal.arrive()
+                for session in ended:
+                    self._performers.settle(session)
+                self._act_on(*committed)
+        except BaseException as error:
+            self._fault = self._fault or error
+            self._woken.set()
+            raise
+
     def _commit_for_sessions(self) -> None:
         """Commit the events that sessions reported (`Payment`) with the entries that they wait for."""
         try:
@@ -236,15 +281,21 @@ class Host:
             self._woken.set()
             raise
 
-    def _act_on(self, written: list[Envelope], jobs: list[tuple[Start, Job]], stops: list[Stop]) -> None:
+    def _act_on(self, written: list[Envelope], orders: list[Order[Job]], stops: list[Stop]) -> None:
         if written and self._on_commit is not None:
             self._on_commit(written)
         if self.tree.state.plan.open:
             self._forget_closed(written)
-        for start, job in jobs:
-            self._act(start, job)
+        continuing, self._continuing = self._continuing, []
+        for order in continuing:
+            self._act(order, continues=True)
+        for order in orders:
+            self._act(order)
         for stop in stops:
-            self._stop(stop)
+            if continuing:  # a task that is cancelled before its first turn would report nothing
+                asyncio.get_running_loop().call_soon(self._stop, stop)
+            else:
+                self._stop(stop)
 
     def _forget_closed(self, written: list[Envelope]) -> None:
         """Discard the workspaces of children that were closed permanently."""
@@ -303,14 +354,14 @@ class Host:
 
     # Effects
 
-    def _act(self, start: Start, job: Job) -> None:
-        node = self.tree.state.runs[start.run].nodes[start.step]
-        if node.status != RUNNING or (node.attempt, node.execution) != (start.attempt, start.execution):
+    def _act(self, order: Order[Job], *, continues: bool = False) -> None:
+        node = self.tree.state.runs[order.run].nodes[order.path]
+        if node.status != RUNNING or (node.attempt, node.execution) != (order.attempt, order.execution):
             return  # the step ended within the same decision
-        if node.stopping:
+        if node.stopping and not continues:
             return  # the step was stopped before it started; there is nothing to undo
-        key = (start.run, start.step)
-        task = asyncio.create_task(self._execute(start, node, job), name=f"{start.run}:{start.step}")
+        key = (order.run, order.path)
+        task = asyncio.create_task(self._execute(order, node), name=f"{order.run}:{order.path}")
         if not task.done():  # with eager tasks in the event loop, the task may have finished already
             self._tasks[key] = task
 
@@ -336,21 +387,25 @@ class Host:
         told = self._performers.pause(session_id(stop.run, stop.step, stop.attempt))
         return told or self.tree.state.runs[stop.run].nodes[stop.step].step.traits.role is None
 
-    async def _execute(self, start: Start, node: Node, job: Job) -> None:
-        key = (start.run, start.step)
-        progress = partial(self._hear, start.run, start.step)
+    async def _execute(self, order: Order[Job], node: Node) -> None:
+        key = (order.run, order.path)
+        progress = partial(self._hear, order.run, order.path)
         try:
-            account = self._account(start, node)
-            outcome = await self._performer(node).perform(start, node, job, progress, account)
+            account = self._account(order, node)
+            outcome = await self._performers.perform(
+                order, progress, account, lambda: self.tree.memory.texts.get(key, ())
+            )
             self._tasks.pop(key, None)
-            self._report_outcome(start, node, outcome)
+            if outcome.error is not None and not tries_again(node, FAILED, outcome.error):
+                outcome = type_of(order.step).rescue(order.job, outcome)
+            self._report_outcome(order, node, outcome)
         except asyncio.CancelledError:
             self._tasks.pop(key, None)
             if key not in self._stop_reasons and not is_cancelled():
-                why = Failure("transport", "step.broken_off", f"{start.step}: a connection was given up")
-                self._report_outcome(start, node, Outcome(error=why))
+                why = Failure("transport", "step.broken_off", f"{order.path}: a connection was given up")
+                self._report_outcome(order, node, Outcome(error=why))
                 return
-            self._report_stopped(start.run, start.step, start.attempt, start.execution)
+            self._report_stopped(order.run, order.path, order.attempt, order.execution)
         except GeneratorExit:
             raise  # the event loop has dropped this task
         except BaseException as error:  # noqa: BLE001  # the store failed, or we did: the loop must hear of it
@@ -358,18 +413,22 @@ class Host:
             self._fault = self._fault or error
             self._woken.set()
 
-    def _account(self, start: Start, node: Node) -> Account:
+    def _account(self, order: Order[Job], node: Node) -> Account:
         """The budget of an attempt. Each payment of the attempt is reported to the tree at once."""
 
         def pay(usage: Usage, model: str) -> None:
             if node.run.status == RUNNING and (usage.tokens or usage.micro_usd):
-                paid = Payment(start.step, start.attempt, usage, model)
-                self.tree.report(start.run, self.tree.now_ms(), paid)
+                paid = Payment(order.path, order.attempt, usage, model)
+                self.tree.report(order.run, self.tree.now_ms(), paid)
 
         caps = None if self.tree.frozen(node).script is not None else self._caps
         return Account(ledgers_of(self.tree.state, node), self._requests, pay, caps)
 
     def _hear(self, run: str, step: str, news: News) -> None:
+        if isinstance(news, FailedRequest | QueuedRequest):
+            about = to_builtins(news)
+            about.pop("usage", None)  # a payment of its own
+            self.post(run, Evidence("session_event", {"step": step, **about}))
         if self.tree.state.waits and isinstance(news, AskingFor | Calling | UsageUpdate):
             node = self.tree.state.runs[run].nodes[step]
             for wait in self.tree.state.waits.values():
@@ -386,44 +445,31 @@ class Host:
         spent = None if word == "interrupted" else _spent(node)
         self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
 
-    def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
+    def _report_outcome(self, order: Order[Job], node: Node, outcome: Outcome) -> None:
+        attempt, execution = order.attempt, order.execution
         for fact in outcome.evidence:
-            told = replace(fact, step=start.step, attempt=start.attempt, execution=start.execution)
-            self.post(start.run, Evidence("workspace_event", told))
+            named = replace(fact, step=order.path, attempt=attempt, execution=execution)
+            self.post(order.run, Evidence("workspace_event", named))
         if outcome.unsettled:
             self._unsettled.append(outcome.unsettled)
-        reason = self._stop_reasons.pop((start.run, start.step), "")
-        if outcome.error is not None and self._holds_the_run(node, outcome, reason):
-            stopped = is_out_of_budget(outcome.error)
-            data = _report(
-                self._task(node),
-                node,
-                "interrupted",
-                start.attempt,
-                start.execution,
-                error=outcome.error,
-                reason=BUDGET if stopped else "",
-            )
+        reason, task = self._stop_reasons.pop((order.run, order.path), ""), self._task(node)
+        error = outcome.error
+        if error is not None and self._holds_the_run(node, outcome, reason):
+            why = BUDGET if is_out_of_budget(error) else ""
+            data = _report(task, node, "interrupted", attempt, execution, error=error, reason=why)
         elif outcome.asks is not None:
-            data = asked_event(self.tree.blobs, start, outcome.asks)
-        elif outcome.error is not None:
-            data = _report(
-                self._task(node),
-                node,
-                FAILED,
-                start.attempt,
-                start.execution,
-                error=outcome.error,
-                usage=_spent(node, outcome.usage),
-            )
+            data = asked_event(self.tree.blobs, order, outcome.asks)
+        elif error is not None:
+            usage = _spent(node, outcome.usage)
+            data = _report(task, node, FAILED, attempt, execution, error=error, usage=usage)
         else:
             output = self.tree.blobs.put(outcome.output)
-            key = self._performer(node).cache_key(node) if node.step.cache else None
+            key = self._performers.of(order).cache_key(order.run, order.path) if order.step.cache else None
             # Published artifacts belong to this run. A cached output would not publish them again.
             if key is not None and not outcome.has_published:
                 self.tree.remember_cached(key, output)
             data = _report(
-                self._task(node), node, COMPLETED, start.attempt, start.execution,
+                task, node, COMPLETED, attempt, execution,
                 output=output, summary=outcome.summary, usage=_spent(node, outcome.usage),
                 error=outcome.warning,
             )  # fmt: skip
@@ -434,7 +480,7 @@ class Host:
             who = "provider" if is_agent(node) else node.step.type
             self.pause(f"{who}: {self._held_by.message}", self._held_by)
             self._held_by = None
-        self.post(start.run, data)
+        self.post(order.run, data)
 
     def _holds_the_run(self, node: Node, outcome: Outcome, stopping: str) -> bool:
         """Whether an execution is interrupted rather than failed.
@@ -443,7 +489,7 @@ class Host:
         """
         error = outcome.error
         assert error is not None
-        if error.code == "session.paused":
+        if error.code in ("session.paused", WORKER_LOST):
             return stopping in ("", "pause")
         if is_out_of_budget(error):  # in an open run the next input continues the conversation
             return stopping in ("", "pause") and not self.tree.state.plan.open
@@ -480,22 +526,36 @@ class Host:
             self._held_by = opens
         return True
 
-    def _defer(self, node: Node, job: Job) -> tuple[str, Job]:
-        return defer(self.tree.state, self.tree.memory, node, job, self._performer)
-
-    def _performer(self, node: Node) -> StepExecutor:
-        return self._performers.of(node, self.tree.memory)
+    def _defer(self, node: Node, order: Order[Job]) -> tuple[str, Order[Job]]:
+        return defer(self.tree.state, self.tree.memory, node, order, self._performers.of(order))
 
     def _task(self, node: Node) -> str:
         return self.tree.memory.tasks.get((node.run.id, node.path), "")
 
     async def _end_all(self) -> None:
         """Cancel all tasks of this host and wait until they have ended."""
+        if self._performers.remote is not None:
+            self._performers.remote.detach()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _over(state: State, found: list[str]) -> list[str]:
+    """The sessions among `found` whose step completed."""
+    if not found:
+        return []
+    left = set(found)
+    over: list[str] = []
+    for run in state.runs.values():
+        for node in run.nodes.values():
+            if node.status == COMPLETED and node.step.workspace_mode == "isolated":
+                session = session_id(run.id, node.path, node.attempt)
+                homes = (home_of(node, node.attempt), session, *settling_ids(session))
+                over += [one for one in dict.fromkeys(homes) if one in left]
+    return over
 
 
 def _spent(node: Node, reported: Usage | None = None) -> Usage | None:

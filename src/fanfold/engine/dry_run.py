@@ -175,7 +175,7 @@ class _Chain(NamedTuple):
 _NOTHING = _Chain(0, -1, None)
 
 
-class Order:
+class StepOrder:
     """The order of `steps` by edges below `top`. The steps are given in plan order."""
 
     def __init__(self, top: Composite, steps: Sequence[Node]) -> None:
@@ -299,7 +299,7 @@ class Conflicts(Struct, frozen=True):
     """False if there are too many different path sets to count all conflicts."""
 
 
-def find_conflicts(steps: Sequence[Node], order: Order) -> Conflicts:
+def find_conflicts(steps: Sequence[Node], order: StepOrder) -> Conflicts:
     """The conflicts among these steps, which are in plan order. Steps that are never queued claim nothing."""
     claims = _Claims(steps)
     listed: list[Pair] = []
@@ -435,7 +435,7 @@ def dry_run(
     begun = {begun.node for begun in host.begun}
     shown = {node: path for node, path in _paths(host.state.root.scope, "", world) if node in begun}
     steps = list(shown)
-    order = Order(host.state.root.scope, steps)
+    order = StepOrder(host.state.root.scope, steps)
     conflicts = find_conflicts(steps, order)
     names = list(shown.values())
     bounds = AgentBounds(host.state.plan, world.assumed).of(host.state.root.scope)

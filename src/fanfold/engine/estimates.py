@@ -27,8 +27,7 @@ from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
 from fanfold.engine.config import Choice, Config
 from fanfold.kernel.events import NOTHING_SPENT, Estimate, SubagentEvent, Usage
 from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.sessions.log import read_entries
 from fanfold.steps.ids import session_id
 from fanfold.steps.run_config import RunConfig
@@ -158,7 +157,7 @@ class Prices:
     def of(self, model: str | None, input_tokens: int, output_tokens: int) -> int | None:
         """The price in micro-dollars, or None if unknown (local models, third-party servers)."""
         choice, usage = self._chosen[model], Usage(input_tokens, output_tokens)
-        own = self._access.own_rate(choice.model, choice.name)
+        own = self._access.own_rate(choice.provider, choice.model, choice.name)
         if own is not None:
             return replace_price(usage, own).micro_usd
         prices = None if choice.provider is None else self._access.prices(choice.provider)

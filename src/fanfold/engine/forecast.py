@@ -1,8 +1,8 @@
 """The forecast host: runs the kernel with simulated steps.
 
-Like every host it applies events to a state and handles the commands of the kernel. Unlike other hosts it
-keeps no log and executes nothing. A `World` supplies the values of expressions, and the duration and result
-of each step. A forecast shows the work of the scheduler: plan order, slots, caps of scopes, agents, budgets,
+The `CommandHandler` of every host answers the commands of the kernel. Unlike other hosts this one keeps no
+log and executes nothing. A `ForecastWorld` supplies the values of expressions, and the duration and result of
+each step. A forecast shows the work of the scheduler: plan order, slots, caps of scopes, agents, budgets,
 conflicts.
 
 Rules
@@ -17,27 +17,17 @@ Rules
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from fanfold.engine.command_handler import CommandHandler, World, evaluate_expression, not_started
 from fanfold.errors import AuthorError
-from fanfold.kernel.commands import (
-    Command,
-    Conclude,
-    Create,
-    Evaluate,
-    Finish,
-    Pause,
-    Queue,
-    Retry,
-    Skip,
-    Start,
-    Stop,
-)
+from fanfold.kernel.commands import Command, Retry, Start
 from fanfold.kernel.decide import next_timer
 from fanfold.kernel.events import (
     Data,
@@ -45,8 +35,6 @@ from fanfold.kernel.events import (
     Failure,
     LimitsRaised,
     RunCreated,
-    RunFinished,
-    RunPaused,
     RunResumed,
     RunStarted,
     Settings,
@@ -60,7 +48,6 @@ from fanfold.kernel.plan import JSON, Constant, GroupAction, Plan, Ref, Step, Va
 from fanfold.kernel.state import (
     ASKED,
     COMPLETED,
-    FAILED,
     LEAF,
     MAP,
     PAUSED,
@@ -81,8 +68,7 @@ from fanfold.kernel.transitions import create_state, evolve, mark_late
 from fanfold.language.expression_work import Use, free_uses, read
 from fanfold.language.expressions import evaluate
 from fanfold.language.inputs import bind_inputs
-from fanfold.language.leaf_steps import SetBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import find_body
 from fanfold.language.template import (
     ExpressionError,
     Hole,
@@ -91,8 +77,9 @@ from fanfold.language.template import (
     parse_template,
     render,
 )
-from fanfold.steps.decisions import UNDECIDABLE, Names, condition_holds, items_of, sets_of, undecided
-from fanfold.steps.step_type import value_of
+from fanfold.steps.order import CallJob, GroupJob, Job, Question, SettledJob, Timer
+from fanfold.steps.set_and_end import SetBody
+from fanfold.steps.step_type import Names, condition_holds, items_of, sets_of, undecided, value_of
 from fanfold.steps.table import type_of
 
 ROOT = "forecast"
@@ -101,24 +88,16 @@ MAX_INSTANCES = 20_000
 PLENTY = 1 << 60
 
 
-class World(Protocol):
-    """The source of values, durations and results for a forecast."""
+class ForecastWorld(World):
+    """The source of values, durations and results for a forecast. It stores no outputs."""
 
-    def decide(self, node: Node, what: str) -> ValueDecided:
-        """The value of an expression of a step."""
-        ...
-
-    def start(self, state: State, node: Node, start: Start, /) -> StepEvent:
-        """The event for a `Start` command."""
-        ...
-
+    @abstractmethod
     def asks(self, node: Node) -> bool:
         """Whether an attempt that was just started asks a person before it continues."""
-        ...
 
+    @abstractmethod
     def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
         """The duration and the final event of an attempt that was just started."""
-        ...
 
 
 class ForecastStart(NamedTuple):
@@ -145,7 +124,7 @@ class ForecastHost:
         self,
         plan: Plan,
         settings: Settings,
-        world: World,
+        world: ForecastWorld,
         *,
         run_id: str = ROOT,
         largest: int = MAX_INSTANCES,
@@ -162,6 +141,7 @@ class ForecastHost:
         self.complete = True
         """False if the forecast does not cover the whole run."""
         self._world = world
+        self._handler = CommandHandler(self.state, world)
         self._under_way: list[tuple[int, int, str, Data]] = []
         self._asking: list[Node] = []
         self._places: dict[Node, int] = {}
@@ -183,36 +163,15 @@ class ForecastHost:
     def _fold(self, run: str, data: Data) -> None:
         state = self.state
         evolve(state, mark_late(state, Event(run, self.now, data)))
-        while state.agenda:
-            command = state.agenda[0]
-            evolve(state, Event(command.run, self.now, self._answer(command)))
-            if isinstance(command, Start):
-                self._begin(command)
+        self._handler.answer_all(self._record)
 
-    def _answer(self, command: Command) -> Data:
-        match command:
-            case Evaluate(run=run, step=step, what=what):
-                return self._world.decide(self._node(run, step), what)
-            case Queue(step=step):
-                return StepEvent(step, "queued")
-            case Start(run=run, step=step):
-                return self._world.start(self.state, self._node(run, step), command)
-            case Create(workflow=workflow, parent_run=parent):
-                return RunCreated(workflow=workflow, parent_run_id=parent)
-            case Skip(step=step, reason=reason):
-                return StepEvent(step, SKIPPED, reason=reason)
-            case Retry(run=run, step=step, attempt=attempt, retry_at=due):
-                node = self._node(run, step)
-                self.backed_off[node] = self.backed_off.get(node, 0) + due - self.now
-                return StepEvent(step, "retrying", attempt, retry_at=due)
-            case Stop(step=step, attempt=attempt, execution=execution, reason=reason):
-                return StepEvent(step, "stopping", attempt, execution, reason=reason)
-            case Conclude(step=step, status=status, attempt=attempt, execution=execution, error=error):
-                return StepEvent(step, status, attempt, execution, error=error, reason=command.reason)
-            case Finish(status=status, error=error):
-                return RunFinished(status=status, error=error)
-            case Pause(reason=reason):
-                return RunPaused(reason)
+    def _record(self, command: Command, answer: Data) -> None:
+        if isinstance(command, Retry):
+            node = self._node(command.run, command.step)
+            self.backed_off[node] = self.backed_off.get(node, 0) + command.retry_at - self.now
+        evolve(self.state, Event(command.run, self.now, answer))
+        if isinstance(command, Start):
+            self._begin(command)
 
     def _node(self, run: str, step: str) -> Node:
         return self.state.runs[run].nodes[step]
@@ -321,7 +280,7 @@ _SENTENCES = {
     "lists": "lists that are known only during the run are shown with one item: {}",
     "loops": "loops whose end is known only during the run are shown with one iteration: {}",
     "ends": "steps that end the run under a condition are taken not to be reached: {}",
-    "people": "people are taken to agree: {}",
+    "people": "assumes approval of: {}",
 }
 
 
@@ -466,11 +425,12 @@ def _visible(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
 
 def is_certain(expression: str, names: Mapping[str, JSON]) -> bool:
     """Whether all references of an expression have a value, so that the run gets the same result."""
-    return all(_has(use.name, use.parts, names) for use in _uses(expression))
+    return all(_has(use.name, use.parts, names) for use in uses_of(expression))
 
 
 @lru_cache(maxsize=1_024)
-def _uses(expression: str) -> tuple[Use, ...]:
+def uses_of(expression: str) -> tuple[Use, ...]:
+    """The names that an expression reads, with the paths after them."""
     return tuple(free_uses(read(expression)))
 
 
@@ -540,8 +500,8 @@ def _certainly(expression: str, names: Names, judge: Callable[[], T]) -> T:
         raise Unknown from None
 
 
-class Foresight:
-    """A `World` that evaluates expressions like the embedded host, and assumes unknown values."""
+class Foresight(ForecastWorld):
+    """Evaluates expressions like a real run, and assumes the values that are unknown before the run."""
 
     def __init__(self, inputs: Mapping[str, JSON]) -> None:
         self.assumed = Assumptions()
@@ -554,28 +514,20 @@ class Foresight:
     # Expressions
 
     def decide(self, node: Node, what: str) -> ValueDecided:
-        decided = ValueDecided(step=node.path, what=what)
-        try:
-            if isinstance(node, Map):
-                return replace(decided, value=self._items(node))
-            if isinstance(node, Loop) and what == "until":
-                return replace(decided, value=self._converges(node))
-            return self._admission(node, decided)
-        except UNDECIDABLE as error:
-            return replace(decided, error=undecided(node, error))
+        return evaluate_expression(self, node, what)
 
-    def _items(self, node: Map) -> int:
+    def items(self, node: Map) -> tuple[int, str | None]:
         names, expression = self._known.at(node), node.step.for_each
         assert expression is not None
         try:
             items = _certainly(expression, names, lambda: items_of(node.step, names))
         except Unknown:
             self.assumed.list(node)
-            return 1
+            return 1, None
         self._known.items[node.run.id, node.path] = items
-        return len(items)
+        return len(items), None
 
-    def _converges(self, loop: Loop) -> bool:
+    def converged(self, loop: Loop) -> bool:
         assert loop.step.repeat is not None
         until, names = loop.step.repeat.until, self._known.gate(loop)
         try:
@@ -586,16 +538,8 @@ class Foresight:
         except ExpressionError:
             return False  # a gate that cannot be evaluated never passes
 
-    def _admission(self, node: Node, decided: ValueDecided) -> ValueDecided:
+    def admits(self, node: Node, when: str) -> bool:
         names = self._known.at(node)
-        if node.step.when is not None and not self._holds(node, node.step.when, names):
-            return replace(decided, value=False)
-        if not node.step.templated_sets:
-            return replace(decided, value=True)
-        read_set, write_set = self._sets(node, names)
-        return replace(decided, value=True, read_set=read_set, write_set=write_set)
-
-    def _holds(self, node: Node, when: str, names: Names) -> bool:
         try:
             return _certainly(when, names, lambda: condition_holds(when, names))
         except Unknown:
@@ -605,7 +549,8 @@ class Foresight:
             self.assumed.condition(node)
             return True
 
-    def _sets(self, node: Node, names: Names) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def sets(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        names = self._known.at(node)
         try:
             return sets_of(node, names)
         except UnresolvedPath:
@@ -619,44 +564,50 @@ class Foresight:
 
     # Starts and ends
 
-    def start(self, state: State, node: Node, start: Start) -> StepEvent:
-        step, attempt, execution = node.path, start.attempt, start.execution
+    def prepare(self, state: State, node: Node, start: Start) -> Job | StepEvent:
         action = node.step.action
         if action.traits.waits is not None:
             if action.traits.waits == "person":
                 self.assumed.answer(node)
-            return StepEvent(step, "waiting", attempt, execution)
-        if not isinstance(action, WorkflowAction):
-            if self.asks(node) and not node.agreed:
-                self.assumed.answer(node)
-            problem = self._work_out(node)
-            if problem is not None:
-                return StepEvent(step, FAILED, attempt, execution, error=problem)
-            word = COMPLETED if type_of(node.step).settled else "started"
-            return StepEvent(step, word, attempt, execution)
+                return Question("")
+            return Timer(0)
+        if isinstance(action, WorkflowAction):
+            return self._call(state, node, start, action)
+        if self.asks(node) and not node.agreed:
+            self.assumed.answer(node)
+        problem = self._work_out(node)
+        if problem is not None:
+            return not_started(node, start, problem)
+        if isinstance(action, GroupAction):
+            return GroupJob()
+        return SettledJob(None) if type_of(node.step).settled else Job()
+
+    def _call(self, state: State, node: Node, start: Start, action: WorkflowAction) -> CallJob | StepEvent:
         child = f"{state.root.id}.{len(state.runs)}"
         try:
             self._known.inputs[child] = self._inputs_of_child(state, node, action)
         except UnresolvedPath as error:
             message = f"{node.path} cannot start: {error}"
             failure = Failure("agent", "template.unresolved", message, retryable=False, step=node.path)
-            return StepEvent(step, FAILED, attempt, execution, error=failure)
         except AuthorError as error:
             failure = Failure("agent", error.code, error.message, error.hint, retryable=False, step=node.path)
-            return StepEvent(step, FAILED, attempt, execution, error=failure)
-        return StepEvent(step, "started", attempt, execution, child_run_id=child)
+        else:
+            return CallJob({}, child)
+        return not_started(node, start, failure)
 
     def asks(self, node: Node) -> bool:
         return node.step.traits.workspace == "claims"
 
     def _work_out(self, node: Node) -> Failure | None:
         """Store the output of a `set` step if it is known. Returns the failure if it cannot be evaluated."""
-        said = find_body(SetBody, node.step)
+        body = find_body(SetBody, node.step)
+        if body is None:
+            return None
         names = self._known.at(node)
-        if said is None or not all(is_certain(text, names) for text in said.set.values()):
+        if not all(is_certain(text, names) for text in body.set.values()):
             return None
         try:
-            values = {name: evaluate(text, names) for name, text in said.set.items()}
+            values = {name: evaluate(text, names) for name, text in body.set.items()}
         except ExpressionError as error:
             return undecided(node, error)
         self._known.outputs[node.run.id, node.path] = values

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from fanfold.engine.forecast import ForecastWorld
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Event, Failure, RunCreated, Settings, StepEvent, SubagentEvent, ValueDecided
 from fanfold.kernel.plan import Plan
@@ -30,6 +31,7 @@ from fanfold.kernel.state import (
     Node,
     State,
 )
+from fanfold.steps.order import CallJob, Job, Question
 
 Address = tuple[str, str]
 """Run id and path."""
@@ -114,8 +116,8 @@ class Recording:
         return self._children.get((node.run.id, node.path), "")
 
 
-class RecordedResults:
-    """The recorded results, in the interface that a forecast host uses."""
+class RecordedResults(ForecastWorld):
+    """The recorded results, as the world of a forecast."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -135,16 +137,17 @@ class RecordedResults:
         nothing = 0 if isinstance(node, Map) else what == "until"
         return ValueDecided(step=node.path, what=what, value=nothing)
 
-    def start(self, state: State, node: Node, start: Start) -> StepEvent:  # noqa: ARG002 - the host's signature
+    def prepare(self, state: State, node: Node, start: Start) -> Job | StepEvent:  # noqa: ARG002 - the host's signature
         attempt = self._recording.attempt(node, start.attempt)
         if attempt is None or (node.kind == LEAF and not attempt.status):
             self.unknown += attempt is not None
             return StepEvent(node.path, COMPLETED, start.attempt, start.execution, cached=True)
         if not attempt.begun:  # it was cached, or could not be rendered
             return StepEvent(node.path, attempt.status, start.attempt, start.execution, error=attempt.error)
-        word = "waiting" if node.step.traits.waits is not None else "started"
+        if node.step.traits.waits is not None:
+            return Question("")
         child = self._recording.child_of(node)
-        return StepEvent(node.path, word, start.attempt, start.execution, child_run_id=child)
+        return CallJob({}, child) if child else Job()
 
     def asks(self, node: Node) -> bool:  # noqa: ARG002 - as above
         return False  # questions take no time

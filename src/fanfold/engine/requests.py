@@ -22,7 +22,7 @@ from fanfold.agents.redaction import MARK
 from fanfold.engine.children import AddRequest, CloseRequest, InputRequest, ResumeRequest, act_on_child
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.events import CancelRequested, Evidence, PauseRequested, StepEvent
+from fanfold.kernel.events import CancelRequested, Evidence, LimitsRaised, PauseRequested, StepEvent
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import (
     ASKED,
@@ -41,13 +41,18 @@ from fanfold.kernel.state import (
 from fanfold.kernel.transitions import find_node
 from fanfold.language.diagnostics import nearest
 from fanfold.language.json_text import as_text, strict
+from fanfold.language.leaf_steps import AgentBody, read_body
 from fanfold.language.terminal import shorten
-from fanfold.steps.records import Apply, ChangedPath, Merge, SandboxUse, Undo
+from fanfold.steps.records import SENT, Apply, ChangedPath, Merge, SandboxUse, Undo, is_agent
 from fanfold.steps.step_type import StepReply
 from fanfold.steps.table import answer
 from fanfold.store.protocol import Request
 
 MAX_TOLD_CHARS = 200
+MAX_TEXT_CHARS = 32_000
+"""The length of a message to an agent."""
+LISTENING = ("model", "local")
+"""Back ends whose agents read messages while they work."""
 
 
 class PauseRequest(Struct, frozen=True, tag_field="kind", tag="pause"):
@@ -71,6 +76,14 @@ class AnswerRequest(Struct, frozen=True, tag_field="kind", tag="answer"):
     comment: str | None = None
     edited: JSON = None
     text: str | None = None
+
+
+class MessageRequest(Struct, frozen=True, tag_field="kind", tag="message"):
+    """A message for the agent of a running step, which reads it before its next turn."""
+
+    path: str
+    text: str
+    by: str
 
 
 class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
@@ -98,10 +111,19 @@ class FactRequest(Struct, frozen=True, tag_field="kind", tag="fact"):
     fact: Merge | SandboxUse
 
 
+class ContinueRequest(Struct, frozen=True, tag_field="kind", tag="continue"):
+    """Continue a run that has no owner. A worker reads it when it becomes the owner."""
+
+    raised: LimitsRaised | None = None
+    keep_waits: bool = True
+
+
 RunRequest: TypeAlias = (
-    PauseRequest
+    ContinueRequest
+    | PauseRequest
     | CancelRequest
     | AnswerRequest
+    | MessageRequest
     | AppliedRequest
     | UndoneRequest
     | FactRequest
@@ -152,6 +174,28 @@ def check_answer(tree: RunTree, request: AnswerRequest) -> None:
     answer(tree.values, _find_asking(tree.state, request.path), _reply(request))
 
 
+def check_message(tree: RunTree, request: MessageRequest) -> Node:
+    """Return the step that a message is for; raise if it has no running agent that is a model."""
+    node = find_node(tree.state, request.path)
+    if node is None:
+        raise _not_there(tree.state, request.path)
+    if not is_agent(node) or node.kind != LEAF:
+        raise AuthorError("message.not_agent", f"{request.path} has no agent: its type is {node.step.type}")
+    if node.status != RUNNING and node.reason != ASKED:
+        hint = "a message reaches an agent that is running"
+        raise AuthorError("message.not_running", f"{request.path} is {node.status}", hint=hint)
+    frozen = tree.frozen(node)
+    role = frozen.role_of(read_body(AgentBody, node.step))
+    backend = "a pipeline" if role.pipeline else frozen.backend_of(role)
+    if backend not in LISTENING:
+        message = f"the agent of {request.path} is {backend}, which reads no messages while it works"
+        raise AuthorError("message.not_model", message, hint="cancel it, or wait until it has finished")
+    if not request.text.strip() or len(request.text) > MAX_TEXT_CHARS:
+        message = f"a message has 1 to {MAX_TEXT_CHARS:,} characters"
+        raise AuthorError("usage.bad_value", message)
+    return node
+
+
 def _find_asking(state: State, path: str) -> Node:
     """The step at a tree path that waits for a person. Raises if there is none."""
     node = find_node(state, path)
@@ -189,6 +233,10 @@ def _reply(request: AnswerRequest) -> StepReply:
 def check_recorded(tree: RunTree, request: AnswerRequest) -> None:
     """Raise if the log does not have this answer after the request was handled."""
     node = find_node(tree.state, request.path)
+    if node is not None and is_agent(node) and request.text is not None:
+        answers = [sent.text for sent in tree.memory.texts.get((node.run.id, node.path), ()) if sent.call]
+        if any(_is_kept(request.text, text) for text in answers[-1:]):
+            return
     if node is None or node.status == WAITING:
         raise AuthorError("approval.not_open", f"{request.path} did not take the answer")
     if node.step.traits.waits is None and node.agreed == (request.decision == "approve"):
@@ -232,14 +280,10 @@ def _act_on(tree: RunTree, row: Request, at: int) -> None:
     if run is None:
         return
     request = from_row(row)
-    if isinstance(request, AppliedRequest):  # already applied, so it is recorded in any state of the run
-        note_applied(tree, run.id, request, at)
-    elif isinstance(request, UndoneRequest):
-        note_undone(tree, run.id, request, at)
-    elif isinstance(request, FactRequest):
-        _note_fact(tree, run.id, request.fact, at)
-    elif state.root.status in RUN_TERMINAL:
-        return
+    if isinstance(request, AppliedRequest | UndoneRequest | FactRequest):
+        _note_done(tree, run.id, request, at)
+    elif state.root.status in RUN_TERMINAL or isinstance(request, ContinueRequest):
+        return  # the run has an owner, or needs none
     elif isinstance(request, CancelRequest):
         if run.status not in RUN_TERMINAL:
             tree.report(run.id, at, CancelRequested(request.by))
@@ -249,8 +293,36 @@ def _act_on(tree: RunTree, row: Request, at: int) -> None:
     elif isinstance(request, AnswerRequest):
         if state.root.status in (RUNNING, PAUSED):
             _answer(tree, request, at)
+    elif isinstance(request, MessageRequest):
+        _pass_on(tree, request, at)
     else:
         act_on_child(tree, row.id, request, at)
+
+
+def _note_done(
+    tree: RunTree, run: str, request: AppliedRequest | UndoneRequest | FactRequest, at: int
+) -> None:
+    """Record what has happened already, in any state of the run."""
+    if isinstance(request, AppliedRequest):
+        note_applied(tree, run, request, at)
+    elif isinstance(request, UndoneRequest):
+        note_undone(tree, run, request, at)
+    else:
+        _note_fact(tree, run, request.fact, at)
+
+
+def _pass_on(tree: RunTree, request: MessageRequest, at: int) -> None:
+    try:
+        node = check_message(tree, request)
+    except (AuthorError, NotFoundError):
+        return
+    _note_text(tree, node, request.text, request.by, at)
+
+
+def _note_text(tree: RunTree, node: Node, text: str, by: str, at: int, call: str = "") -> None:
+    """Record a text for the agent of a step. The agent reads it from there, also after a crash."""
+    about = {"step": node.path, "kind": SENT, "text": text, "by": by}
+    tree.report(node.run.id, at, Evidence("session_event", {**about, "call": call} if call else about))
 
 
 def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> None:
@@ -293,6 +365,9 @@ def _answer(tree: RunTree, request: AnswerRequest, at: int) -> None:
     except (AuthorError, NotFoundError):
         return
     if node.reason == ASKED and outcome.error is None:
+        if request.text is not None:
+            call = tree.blobs.get(tree.memory.shown[node.run.id, node.path]).get("call", "")
+            _note_text(tree, node, request.text, request.by, at, call)
         agreed = StepEvent(node.path, "agreed", node.attempt, node.execution, summary=request.by)
         tree.report(node.run.id, at, agreed)
         return

@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import wraps
 from itertools import takewhile
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from fanfold.engine.command_handler import CommandHandler
+from fanfold.engine.command_handler import CommandHandler, RunWorld
 from fanfold.errors import BugError
 from fanfold.kernel.admission import budget_news
-from fanfold.kernel.commands import Start, Stop
-from fanfold.kernel.decide import decide, is_waiting
+from fanfold.kernel.commands import Command, Stop
+from fanfold.kernel.decide import is_waiting
 from fanfold.kernel.events import (
     EVIDENCE_TYPES,
     NOTHING_SPENT,
@@ -57,16 +57,28 @@ from fanfold.kernel.state import (
     Node,
     Run,
     State,
+    is_shared_writer,
     trace,
 )
-from fanfold.kernel.transitions import create_state, evolve, mark_late
+from fanfold.kernel.transitions import create_state, evolve, is_executing, mark_late
 from fanfold.language.json_text import with_text_only
+from fanfold.steps.ids import session_id
+from fanfold.steps.order import Job, Order
 from fanfold.steps.records import Memory, child_name, child_of
 from fanfold.steps.run_config import RunConfig, from_json, is_kept_open
-from fanfold.steps.step_type import Job
+from fanfold.steps.table import decode_order
 from fanfold.steps.values import Values, is_below
-from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store, StoreFault, as_stored, no_run
-from fanfold.store.sealing import Blobs
+from fanfold.store.protocol import (
+    Batch,
+    Blobs,
+    Claim,
+    OutputRow,
+    RunHead,
+    Store,
+    StoreFault,
+    as_stored,
+    no_run,
+)
 
 if TYPE_CHECKING:
     from fanfold.store.journal import Journal
@@ -95,8 +107,8 @@ def only_asks(state: State, top: Run) -> bool:
 # The clock of a run for one owner
 #
 # Timers, time-outs and limits compare moments of one run. A wall clock that is set back would stop them; one
-# that is set forward would fire them all. So the wall clock is read once, when an owner starts. After that
-# only elapsed time counts, including sleep of the machine. The clock of an owner never starts before the
+# that is set forward would fire them all. So the clock of the store is read once, when an owner starts. After
+# that only elapsed time counts, including sleep of the machine. The clock of an owner never starts before the
 # last event in the log, nor before the last moment at which the previous owner was known to be alive.
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -107,11 +119,17 @@ def wall_clock_ms() -> int:
     return int(time.time() * 1_000)
 
 
-class OwnerClock:
-    """The clock of one owner; `not_before` is the earliest time at which it may start."""
+class Clock(Protocol):
+    """Returns the time of a run in milliseconds since the epoch."""
 
-    def __init__(self, not_before: int = 0) -> None:
-        self._began_at = max(wall_clock_ms(), not_before)
+    def now_ms(self) -> int: ...
+
+
+class OwnerClock:
+    """The clock of one owner, which starts at the time `began_at`."""
+
+    def __init__(self, began_at: int) -> None:
+        self._began_at = began_at
         self._began = time.clock_gettime_ns(_ELAPSED)
 
     def now_ms(self) -> int:
@@ -284,14 +302,21 @@ def text_only(data: Any) -> Any:
     return msgspec.convert(with_text_only(msgspec.to_builtins(data)), type(data))
 
 
-Reuse: TypeAlias = Callable[[Node, Job], tuple[str | None, Failure | None]]
+Reuse: TypeAlias = Callable[[Order[Job]], tuple[str | None, Failure | None]]
 _Place: TypeAlias = tuple[str, str, str | None, int, str, int]
 """The fields that all envelopes of a run share."""
 _encode = msgspec.json.Encoder().encode
 
 
-def nothing_to_reuse(_node: Node, _job: Job) -> tuple[str | None, Failure | None]:
+def nothing_to_reuse(_order: Order[Job]) -> tuple[str | None, Failure | None]:
     return None, None
+
+
+class StartRef(msgspec.Struct, frozen=True):
+    """The place of a `started` event in the log of its run, and the blob of its order."""
+
+    seq: int
+    order: str
 
 
 class RunTree:
@@ -317,11 +342,12 @@ class RunTree:
         self.state: State = create_state(first)
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
-        self.answers = CommandHandler(self.state, self.memory, self.values, self.blobs, reuse, self._claim)
+        self.world = RunWorld(self.memory, self.values, self.blobs, reuse, self._claim)
+        self._handler = CommandHandler(self.state, self.world)
         self._claimed: dict[tuple[str, str], Node] = {}
         """Steps that claim files of the project tree, or wait for such files."""
         self._forked_from = forked_from
-        self._clock: OwnerClock | None = None
+        self._clock: Clock | None = None
         self._owner = PastOwner()
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
@@ -335,6 +361,8 @@ class RunTree:
         self._frozen: dict[str, RunConfig] = {}
         self._outputs: list[OutputRow] = []
         self._cache: list[tuple[str, str, str]] = []
+        self.starts: dict[tuple[str, str], StartRef] = {}
+        """The last start of each step that another process executes, by run and path."""
         self._turns: dict[str, list[Node]] = {}
         """The steps of an open run, grouped by the child whose turns they are, as far as `turns` has read."""
         self._turns_read = 0
@@ -343,10 +371,14 @@ class RunTree:
     def root(self) -> Run:
         return self.state.root
 
+    def use_clock(self, clock: Clock) -> None:
+        """Take the time from another clock than the owner's, for a replay."""
+        self._clock = clock
+
     def now_ms(self) -> int:
         """The current time of the run, from the clock of its owner."""
         if self._clock is None:
-            self._clock = OwnerClock(max(self.state.now, self.alive_at()))
+            self._clock = OwnerClock(max(self.store.now_ms(), self.state.now, self.alive_at()))
         return self._clock.now_ms()
 
     def alive_at(self) -> int:
@@ -363,6 +395,20 @@ class RunTree:
             self._turns.setdefault(child_name(node.path), []).append(node)
         self._turns_read = len(children)
         return list(self._turns.get(child, ()))
+
+    def nodes(self) -> Iterator[Node]:
+        """Every step instance of the run and the runs below it, in the order in which they were created."""
+        for run in self.state.runs.values():
+            yield from run.nodes.values()
+
+    def node(self, run: str, path: str) -> Node | None:
+        """The step instance at a path of a run, if there is one."""
+        found = self.state.runs.get(run)
+        return None if found is None else found.nodes.get(path)
+
+    def usage_of(self, node: Node) -> Usage | None:
+        """What a step has spent; None for steps that spend nothing."""
+        return self.memory.usage.get((node.run.id, node.path))
 
     def child_count(self) -> int:
         """How many children an open run has."""
@@ -425,6 +471,8 @@ class RunTree:
         evolve(self.state, event)
         self.memory.observe(event)
         self._count(envelope)
+        if getattr(event.data, "order", ""):
+            self._note_start(event, envelope.seq)
 
     def catch_up(self, written: Iterable[Envelope]) -> None:
         """Apply the events that the owner has written since, and skip known ones (reader's copy only)."""
@@ -464,11 +512,20 @@ class RunTree:
 
     def report(self, run: str, at: int, data: Data) -> None:
         """Apply one event, then handle every command that the kernel issues because of it."""
-        event = mark_late(self.state, Event(run, at, data))
-        self._fold(event)
-        while commands := decide(self.state):
-            command = commands[0]
-            self._fold(Event(command.run, at, self.answers.answer(command)))
+        if self.journal is not None and self.journal.links and isinstance(data, SubagentEvent):
+            data = self._with_link(run, data)
+        self._fold(mark_late(self.state, Event(run, at, data)))
+
+        def record(command: Command, answer: Data) -> None:
+            self._fold(Event(command.run, at, answer))
+
+        self._handler.answer_all(record)
+
+    def _with_link(self, run: str, data: SubagentEvent) -> SubagentEvent:
+        """The event with the last link of its session's chain, if the session wrote here."""
+        assert self.journal is not None
+        link = self.journal.links.pop(session_id(run, data.step, max(1, data.attempt)), b"")
+        return replace(data, chain=link.hex()) if link else data
 
     def _fold(self, event: Event) -> None:
         event, encoded = self._without_secrets(event)
@@ -490,6 +547,31 @@ class RunTree:
             Envelope(name, seq, self.tree_seq, event.at, type_name(data), stored(data), *place)
         )
         self._data.append(encoded)
+        if isinstance(data, StepEvent | SubagentEvent) and data.order:
+            self._note_start(event, seq)
+
+    def _note_start(self, event: Event, seq: int) -> None:
+        data = event.data
+        assert isinstance(data, StepEvent | SubagentEvent)
+        self.starts[event.run, data.step] = StartRef(seq, data.order)
+
+    def continuing(self) -> list[tuple[Node, Order[Job]]]:
+        """The executions that other processes perform, with their orders, in plan order.
+
+        The log has their start, and neither their end nor their loss.
+        """
+        live = sorted(self.state.in_flight.values(), key=lambda node: node.order)
+        nodes = [node for node in live if is_executing(node) and (node.run.id, node.path) in self.starts]
+        orders = [decode_order(self.store.blob(self.starts[one.run.id, one.path].order)) for one in nodes]
+        current = [
+            (node, order)
+            for node, order in zip(nodes, orders, strict=True)
+            if (node.attempt, node.execution) == (order.attempt, order.execution)
+        ]
+        for node, _ in current:
+            if is_shared_writer(node):
+                self._claim(node)
+        return current
 
     def _place_of(self, name: str) -> _Place:
         run = self.state.runs[name]
@@ -561,16 +643,16 @@ class RunTree:
         """Cache the output of a completed step, so that later runs can reuse it."""
         self._cache.append((key, blob, self.root.id))
 
-    def commit(self, requires: str = "") -> tuple[list[Envelope], list[tuple[Start, Job]], list[Stop]]:
+    def commit(self, requires: str = "") -> tuple[list[Envelope], list[Order[Job]], list[Stop]]:
         """Make everything since the last commit durable.
 
-        Returns the events that were written, the jobs to start and the steps to stop.
+        Returns the events that were written, the orders to carry out and the steps to stop.
         `requires` names a run tree whose values this one refers to; see `Batch.requires`.
         """
         written, self.pending = self.pending, []
         data, self._data = self._data, []
-        jobs, self.answers.jobs = self.answers.jobs, []
-        stops, self.answers.stops = self.answers.stops, []
+        orders, self.world.orders = self.world.orders, []
+        stops, self.world.stops = self.world.stops, []
         unclaimed = self._unclaimed() if self._claimed else []
         if written or self.requests_done or unclaimed:
             assert self.journal is not None, "a reader's copy never writes"
@@ -582,6 +664,7 @@ class RunTree:
                 heads=self.changed_heads(written),
                 outputs=self._outputs,
                 cache=self._cache,
+                started=[(order.session, order.execution) for order in orders if order.execution > 1],
                 requests_done=self.requests_done,
                 unclaimed=unclaimed,
                 requires=requires,
@@ -592,7 +675,7 @@ class RunTree:
             )
             self.journal.write(batch)
             self._outputs, self._cache, self.requests_done = [], [], []
-        return written, jobs, stops
+        return written, orders, stops
 
     def changed_heads(self, written: Sequence[Envelope]) -> list[RunHead]:
         """The rows that these events changed."""

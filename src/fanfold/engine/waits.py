@@ -26,8 +26,8 @@ from fanfold.kernel.state import Node, State
 from fanfold.kernel.waits import FIRST_DELAY_MS, next_attempt
 from fanfold.steps.agent import AgentJob
 from fanfold.steps.executor import StepExecutor
+from fanfold.steps.order import Job, Order
 from fanfold.steps.records import Memory, is_agent
-from fanfold.steps.step_type import Job
 from fanfold.store.database import insist
 
 # -----------------------------------------------------------------------------------------------------------
@@ -138,26 +138,29 @@ def is_open_for(state: State, node: Node, subject: str) -> bool:
 
 
 def defer(
-    state: State, memory: Memory, node: Node, job: Job, performer: Callable[[Node], StepExecutor]
-) -> tuple[str, Job]:
-    """The subject of the wait that defers a step, and its job.
+    state: State, memory: Memory, node: Node, order: Order[Job], executor: StepExecutor
+) -> tuple[str, Order[Job]]:
+    """The subject of the wait that defers a step, and its order.
 
     An empty subject means that the step may start. The job then names another back end if necessary.
     """
+    job = order.job
     if not is_agent(node) or not isinstance(job, AgentJob):
-        return "", job
+        return "", order
     if is_open_for(state, node, EVERY_AGENT):
-        return EVERY_AGENT, job
+        return EVERY_AGENT, order
     last = memory.subjects.get((node.run.id, node.path), "")
-    named = performer(node).subjects(node, job)
+    named = executor.subjects(order)
     if last and last not in dict(named).values() and is_open_for(state, node, last):
-        return last, job
+        return last, order
     probes = node.subject in state.waits
     for backend, subject in named:
         if not is_open_for(state, node, subject):
             other = "" if backend == named[0][0] else backend
-            return "", replace(job, backend=other, probe=probes) if other or probes else job
-    return named[0][1], job
+            if other or probes:
+                order = replace(order, job=replace(job, backend=other, probe=probes))
+            return "", order
+    return named[0][1], order
 
 
 def opening(state: State, node: Node, error: Failure, now: int) -> WaitOpened | Failure | None:

@@ -31,7 +31,6 @@ import msgspec
 from fanfold.kernel.budget import NOTHING, Amount, Ledger, estimate
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import (
-    NOTHING_SPENT,
     UNBOUNDED,
     UNCOUNTED,
     Evidence,
@@ -114,7 +113,6 @@ def _choose(state: State, node: Node) -> None:
     else:
         node.attempt += 1
         node.execution = 1
-        node.counted = NOTHING_SPENT
     action = node.step.action
     slot = action.traits.slot
     state.live += slot

@@ -127,7 +127,9 @@ def _give_up_on_limits(state: State) -> None:
     state.oversize = [
         held for held in state.oversize if not held[1].closing and held[1].status not in TERMINAL
     ]
-    waits = _is_at_work(state) or state.backoffs or state.held or state.deferred
+    # Steps that are deferred behind a probe wait for that probe, which a limit may block.
+    deferred = state.deferred and next_wait(state) is not None
+    waits = _is_at_work(state) or state.backoffs or state.held or deferred
     if not waits and _is_limited(state):
         state.agenda.append(Pause(state.root.id, BUDGET))
 

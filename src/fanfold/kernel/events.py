@@ -233,13 +233,28 @@ class RunPaused(WorkflowEvent, frozen=True, tag="paused"):
     reason: str
 
 
+class ExecutionRef(Struct, frozen=True, gc=False):
+    """The address of one execution of a step."""
+
+    run: str
+    step: str
+    attempt: int
+    execution: int
+
+
 class RunResumed(WorkflowEvent, frozen=True, tag="resumed"):
+    """A run has a new owner, or continues after a pause. Executions without a process are lost."""
+
     epoch: int
     raised: LimitsRaised | None = None
     alive_at: int = 0
     """When the last owner was last known to be alive, if it did not release the run."""
     keep_waits: bool = False
     """Whether open waits keep their times; otherwise each is due at once."""
+    continues: tuple[ExecutionRef, ...] = ()
+    """The executions that kept their process, because another process than the last owner performs them."""
+    driver: str = ""
+    """The worker that drives the run from now on; empty outside a cluster."""
 
 
 class WaitOpened(WorkflowEvent, frozen=True, kw_only=True, tag="wait_opened"):
@@ -339,6 +354,8 @@ class StepEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     child_run_id: str = ""
     cached: bool = False
     late: bool = False
+    order: str = ""
+    """In a `started` event: the blob of the order, if another process than the owner executes it."""
 
 
 class SubagentEvent(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -366,6 +383,10 @@ class SubagentEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     task: str = ""
     depth: int = 0
     workspace: str = ""
+    chain: str = ""
+    """The last link of the session's own chain when the execution ended."""
+    order: str = ""
+    """As in `StepEvent`."""
 
 
 class Evidence(Struct, frozen=True, omit_defaults=True):

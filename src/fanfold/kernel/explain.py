@@ -15,7 +15,6 @@ from fanfold.kernel.state import (
     ASKED,
     BACK_OFF,
     BUDGET,
-    CALL,
     COMPLETED,
     DEFERRED,
     HELD,
@@ -27,42 +26,43 @@ from fanfold.kernel.state import (
     RUNNING,
     SKIPPED,
     TERMINAL,
+    UNSUCCESSFUL,
     WAITING,
     Composite,
     Node,
     State,
+    WorkflowCall,
 )
 
 SENTENCES = {
     "dependencies": "waits for the steps it depends on",
-    "parent": "waits for the scope around it to start",
     "deciding": "waits for its condition, list or sets to be evaluated",
     "slots": "is ready; every slot is taken",
     "scope_slots": "is ready; the concurrency cap of its phase or run is reached",
-    "conflict": "is ready; it would touch files of a step that goes first",
-    "held": "is ready; a run of another process works on files it would change",
-    "outage": "waits for a provider that does not answer",
+    "conflict": "is ready; another step that uses the same files is first",
+    "held": "waits for files that a run of another process uses",
+    "outage": "waits for a provider that does not respond",
     "limit": "waits for a usage limit to reset",
-    "daily_cap": "waits for the next day: your own cap is used up",
+    "daily_cap": "waits for the next day: your daily cap is used up",
     "max_agents": "is held back: no agents are left under the limit",
     "budget": "is held back: its reservation does not fit the budget",
     "out_of_budget": "stopped after its last recorded turn: the budget is used up",
     "max_steps": "is held back: expanding it would exceed the number of steps allowed",
     "paused": "is held back: the run is paused",
     "chosen": "is about to start",
-    "children": "runs; ends when its steps have ended",
-    "running": "runs",
-    "stopping": "runs and was asked to stop",
-    "interrupted": "was interrupted and goes on when it is resumed",
-    "approval": "waits for a person",
-    "timer": "waits for its time to come",
+    "children": "is running until its steps have ended",
+    "running": "is running",
+    "stopping": "is running and was asked to stop",
+    "interrupted": "was interrupted; it continues when the run is resumed",
+    "approval": "waits for your answer",
+    "timer": "waits until its time is reached",
     "back-off": "failed and waits for its next attempt",
     "completed": "completed",
     "condition": "was skipped: its condition was false",
     "failure": "was skipped: a step it depends on did not complete",
-    "ended": "was skipped: a step ended the run before",
+    "ended": "was skipped: another step ended the run",
     "failed": "failed",
-    "timed_out": "took too long",
+    "timed_out": "timed out",
     "cancelled": "was cancelled",
 }
 
@@ -88,10 +88,13 @@ def explain(state: State, node: Node) -> Explanation:
     paths = tuple(blocker.run.tree_path(blocker.path) for blocker in blockers)
     path = node.run.tree_path(node.path)
     message = f"{path} {SENTENCES[reason]}"
-    if paths:
+    if paths and node.status in UNSUCCESSFUL:
+        message += f" because {paths[0]} {SENTENCES.get(blockers[0].status, 'did not complete')}"
+    elif paths:
         message += f" ({', '.join(paths[:5])}{', …' if len(paths) > 5 else ''})"
-    if node.error is not None and node.status != COMPLETED:
-        message += f": {node.error.message or node.error.code}"
+    cause = (node.error.message or node.error.code) if node.error is not None else ""
+    if cause and node.status != COMPLETED and cause != message:
+        message += f": {cause}"
     return Explanation(path, node.status, reason, paths, message)
 
 
@@ -114,7 +117,8 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
     if isinstance(node, Composite):
         if _is_oversize(state, node):
             return "max_steps", []
-        return "children", [child for child in node.children if child.status not in TERMINAL]
+        inside = node.child.scope if isinstance(node, WorkflowCall) and node.child is not None else node
+        return "children", [child for child in inside.children if child.status not in TERMINAL]
     if node.lost:
         return ("out_of_budget" if node.reason == BUDGET else "interrupted"), []
     return ("stopping" if node.stopping else "running"), []
@@ -134,9 +138,6 @@ def _why_pending(state: State, node: Node) -> tuple[str, list[Node]]:
     open_dependencies = [other for other in _dependencies(node) if other.status not in TERMINAL]
     if open_dependencies:
         return "dependencies", open_dependencies
-    parent = node.parent
-    if parent is not None and parent.kind != CALL and parent.status == PENDING:
-        return "parent", [parent]
     return "deciding", []
 
 
@@ -154,6 +155,8 @@ def _why_ready(state: State, node: Node) -> tuple[str, list[Node]]:
     for quota in node.quotas:
         if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
             return "scope_slots", [other for other in _running(state) if quota in other.quotas]
+    if not node.step.traits.slot or state.live < state.slots:
+        return "chosen", []
     return "slots", _running(state)
 
 

@@ -16,6 +16,7 @@ A log alone cannot show some invariants. These are checked elsewhere:
 | 17 the same results, the same starts | folding, which rejects a start out of order; `make agree` |
 | 18 no secret anywhere | `tests/e2e/test_canary.py`, `tests/models/test_secrets.py` |
 | 20 every store gives the same log | the suite of `tests/store`, which each store must pass |
+| 21 replaced executions have no effect | which of them continue, here; what they write, by the store |
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Ref
 from fanfold.kernel.progress import untolerated
 from fanfold.kernel.state import (
+    ASKED,
     COMPLETED,
     EVENT_WORDS,
     FAILED,
@@ -81,6 +83,10 @@ Address = tuple[str, str]
 """(run id, path in that run)"""
 
 
+ENDS_EXECUTION = frozenset((*TERMINAL, "interrupted", ASKED, "held", "deferred"))
+"""Statuses after which an execution has no process."""
+
+
 class Attempt:
     """The number of executions and results of one attempt, according to the log."""
 
@@ -109,6 +115,8 @@ class Books:
         """Whether this is an open run."""
         self.growing = False
         """Whether an open run still accepts steps."""
+        self.executing: dict[Address, tuple[int, int]] = {}
+        """The attempt and execution of each step that has a process."""
         self.interrupted: dict[Address, Node] = {}
         """Steps of an open run that lost their process, until a client resumes them."""
         self.closed: set[Address] = set()
@@ -134,10 +142,7 @@ class Books:
             self.max_tokens = self.settings.budget_tokens
             self.max_micro_usd = self.settings.budget_micro_usd
         elif isinstance(data, RunResumed):
-            if self.open:
-                self.interrupted |= self.live
-                self.live.clear()
-            self._note_raised(data.raised or LimitsRaised())
+            yield from self._note_resume(data)
         elif isinstance(data, Payment):
             attempt = (run.id, data.step, data.attempt)
             self.paid[attempt] = self.paid.get(attempt, NOTHING_SPENT) + data.usage
@@ -152,6 +157,19 @@ class Books:
                     yield 10, f"{data.step.id} was added behind {name}, which is closed"
         elif isinstance(data, RunFinished) and run.parent is None and self.growing and run.ending != "stop":
             yield 10, f"run {run.id} is open and ended by itself"
+
+    def _note_resume(self, data: RunResumed) -> Iterator[tuple[int, str]]:
+        before, self.executing = self.executing, {}
+        for ref in data.continues:
+            address, number = (ref.run, ref.step), (ref.attempt, ref.execution)
+            if before.get(address) != number:
+                yield 21, f"{ref.step}: execution {ref.attempt}.{ref.execution} continues but does not run"
+            self.executing[address] = number
+        if self.open:
+            lost = {address: node for address, node in self.live.items() if address not in self.executing}
+            self.interrupted |= lost
+            self.live = {address: node for address, node in self.live.items() if address not in lost}
+        self._note_raised(data.raised or LimitsRaised())
 
     def _note_raised(self, raised: LimitsRaised) -> None:
         self.max_agents = max(self.max_agents, raised.max_agents or 0)
@@ -181,6 +199,8 @@ class Books:
             number = 6 if word == "started" else 10
             yield number, f"{data.step} is {before} and still took {word!r}"
         attempt = self.attempts.setdefault((run, data.step, data.attempt), Attempt())
+        if word in ENDS_EXECUTION:
+            self.executing.pop(address, None)
         if word == "started":
             yield from self._note_start(address, data, attempt, node)
         elif word == "interrupted" and self.open and not (data.error and data.error.subject):
@@ -200,8 +220,11 @@ class Books:
             yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
         if address in self.interrupted:
             yield 12, f"{data.step} was interrupted and goes on although nobody asked for it"
+        if address in self.executing:
+            yield 5, f"{data.step} started again while its execution {self.executing[address]} runs"
         if node.kind == LEAF:
             self.live[address] = node
+            self.executing[address] = (data.attempt, data.execution)
             retries = self.settings.outage_ms is not None and self.retried.get(address) in UNCOUNTED
             if data.execution == 1 and node.step.traits.role is not None and not retries:
                 self.agents += 1

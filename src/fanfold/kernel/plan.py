@@ -203,6 +203,8 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     `progress.is_tolerated`).
     """
     cache: bool = False
+    runs_on: str = ""
+    """The tag of the workers that execute the step in a cluster; empty: `default`."""
 
     @property
     def type(self) -> str:

@@ -84,6 +84,10 @@ def _started(state: State, node: Node, data: Report) -> None:
         _open_child(state, node, data.child_run_id)
     else:
         node.lost = False
+        if (
+            data.execution == 1
+        ):  # not when it is chosen: a deferred start leaves the earlier attempt's payments
+            node.counted = NOTHING_SPENT
         state.executing += 1
         if node.step.timeout_ms is not None:
             _arm(state, node, "deadline", _time_left(state, node, node.step.timeout_ms))

@@ -34,6 +34,7 @@ from fanfold.kernel.events import (
     EndRequested,
     Event,
     Evidence,
+    ExecutionRef,
     Failure,
     LimitsRaised,
     PauseRequested,
@@ -79,6 +80,7 @@ from fanfold.kernel.state import (
     COMPLETED,
     EVENT_WORDS,
     FAILED,
+    LEAF,
     PAUSED,
     PENDING,
     RUN_TRANSITIONS,
@@ -197,7 +199,10 @@ def _paused(state: State, run: Run, data: RunPaused) -> None:
 
 
 def _resumed(state: State, run: Run, data: RunResumed) -> None:
-    """Continue with a new owner, or after a pause: all running steps have lost their process (see `lose`)."""
+    """Continue with a new owner, or after a pause.
+
+    The executions in `continues` keep their process. All others have lost it (see `lose`).
+    """
     if data.epoch <= state.epoch:
         raise BugError("lease.stale_epoch", f"epoch {data.epoch} is not newer than {state.epoch}")
     state.epoch = data.epoch
@@ -207,9 +212,12 @@ def _resumed(state: State, run: Run, data: RunResumed) -> None:
     if run.status == PAUSED:
         run.status = RUNNING
     _drop_what_died(state)
-    state.executing = 0
+    continuing = _continuing(state, data.continues)
+    state.executing = len(continuing)
     for node in sorted(state.in_flight.values(), key=lambda node: node.order):
-        if node.status == RUNNING and not node.closing:
+        if node.ready_seq in continuing:
+            _keep_executing(state, node)
+        elif node.status == RUNNING and not node.closing:
             lose(state, node)
     resume_waits(state, data)
     requeue_starved(state)
@@ -217,6 +225,30 @@ def _resumed(state: State, run: Run, data: RunResumed) -> None:
     for node in tuple(state.held.values()):  # the new owner has not requested these files yet
         free(state, node)
     state.dirty = True
+
+
+def _continuing(state: State, continues: tuple[ExecutionRef, ...]) -> frozenset[int]:
+    """Return the `ready_seq` of each node whose execution continues."""
+    found: list[int] = []
+    for ref in continues:
+        node = state.runs[ref.run].nodes[ref.step]
+        if not is_executing(node) or (node.attempt, node.execution) != (ref.attempt, ref.execution):
+            raise unexpected(f"{ref.step} has no execution {ref.attempt}.{ref.execution} that could continue")
+        found.append(node.ready_seq)
+    return frozenset(found)
+
+
+def is_executing(node: Node) -> bool:
+    """Whether the log has the start of the current execution, and neither its end nor its loss."""
+    return node.kind == LEAF and node.status == RUNNING and not node.closing and not node.lost
+
+
+def _keep_executing(state: State, node: Node) -> None:
+    """Keep an execution. Request its stop again: the last owner may have ended before it did so."""
+    if node.stopping in (CANCELLED, TIMED_OUT):
+        state.agenda.append(Stop(node.run.id, node.path, node.attempt, node.execution, node.stopping))
+    else:
+        node.stopping = ""  # the resume ended the pause
 
 
 def _drop_what_died(state: State) -> None:

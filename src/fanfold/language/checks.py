@@ -7,22 +7,113 @@ Every field is checked separately, so that one mistake hides no other. Valid val
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from msgspec import Struct, field
 
 from fanfold.kernel.claims import owner_of
 from fanfold.kernel.paths import GlobError, check_glob, is_in_class, read_glob
-from fanfold.kernel.plan import JSON, USUAL_RETRY, RetryPolicy
+from fanfold.kernel.plan import (
+    EVERYTHING,
+    JSON,
+    USUAL_RETRY,
+    Input,
+    Limits,
+    OnFailure,
+    Output,
+    Plan,
+    RetryPolicy,
+    WorkspaceMode,
+)
 from fanfold.language import tree
-from fanfold.language.draft import Draft
+from fanfold.language.diagnostics import Source
+from fanfold.language.draft import CompileContext, Draft, DraftScope, RoleFacts
 from fanfold.language.json_text import schema_problem
 from fanfold.language.keys import RETRY
-from fanfold.language.look_alikes import warn_of_variables
-from fanfold.language.references import References, TextPlace, Unit, hint_to_owner
+from fanfold.language.references import References, TextPlace, hint_to_owner, warn_of_variables
 from fanfold.language.tables import Entries, Notes, listed, quoted, read_entries, with_article
 from fanfold.language.template import Hole, TemplateError, parse_template
 from fanfold.language.tree import Node, Scalar, Sequence, find, plain
 
+# -----------------------------------------------------------------------------------------------------------
+# One recipe file while it is being compiled.
+
+
+class Defaults(Struct):
+    """The values for steps that do not set them."""
+
+    agent: str | None = None
+    model: str | None = None
+    timeout_ms: int | None = None
+    retry: RetryPolicy | None = None
+    workspace_mode: WorkspaceMode | None = None
+    runs_on: str = ""
+    on_failure: OnFailure = "skip"
+
+
+class Unit(Struct):
+    """A file, its checked parts, and its plan if it has no errors."""
+
+    source: Source
+    notes: Notes
+    around: CompileContext
+    entries: Entries
+    references: References
+    inputs: dict[str, Input]
+    input_nodes: dict[str, Scalar]
+    source_hash: str
+    file_name: str = ""
+    """The name of the recipe if the file sets none: from the name of the file."""
+    narrowed: bool = False
+    """Whether the step that calls it is read-only, so that everything in it is."""
+    defaults: Defaults = field(default_factory=Defaults)
+    limits: Limits = field(default_factory=Limits)
+    scope: DraftScope = field(default_factory=DraftScope)
+    output: Output | None = None
+    phased: bool = False
+    calls: list[Draft] = field(default_factory=list)
+    """Workflow steps, in the order of declaration."""
+    plan: Plan | None = None
+    writes: bool = False
+    """Whether a step inside may change files."""
+    claims: str = ""
+    """Path of the first step that declares a `write_set`, here or in a sub-workflow."""
+    height: int = 0
+    """How many levels of sub-workflows there are below."""
+
+    @property
+    def name(self) -> str:
+        return self.entries.text("name") or (self.file_name if self.entries.lacks("name") else "")
+
+    @property
+    def version(self) -> int:
+        return self.entries.integer("version") or 1
+
+    def drafts(self, scope: DraftScope | None = None) -> Iterator[Draft]:
+        """Yield every step of the file, outer before inner, in the order of declaration."""
+        for draft in (scope or self.scope).drafts:
+            yield draft
+            if draft.inner is not None:
+                yield from self.drafts(draft.inner)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The keys of all steps.
+
 ONCE = RetryPolicy(attempts=1)
+
+
+RESERVED_TAGS = ("drive", "home")
+"""Tags that name queues of the cluster itself."""
+
+
+def check_tag(entries: Entries, notes: Notes) -> None:
+    """Refuse a reserved tag in `runs_on`."""
+    tag = entries.text("runs_on")
+    if tag in RESERVED_TAGS:
+        message = f"{quoted('runs_on')} cannot be {quoted(tag)}: the cluster uses this name itself"
+        notes.error("recipe.bad_value", message, entries.nodes["runs_on"], "choose another tag")
 
 
 def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
@@ -31,7 +122,37 @@ def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
     check_edges(draft, unit.notes, references)
     check_conditions(draft, references)
     _check_loop(draft, references)
-    _check_contract(draft, unit, place)
+    # Check inputs, sets, schema, output names and retry.
+    entries = draft.entries
+    references = unit.references
+    if "inputs" in entries.nodes:
+        from fanfold.language.references import read_values
+
+        giving = TextPlace(draft, draft.scope, place.names, placing=True)
+        draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
+    if "read_set" in entries.nodes or "write_set" in entries.nodes:
+        facts, nodes = draft.facts, draft.entries.nodes
+        if "read_set" in nodes:
+            facts.read_set, facts.templated_sets = read_set("read_set", draft, references)
+        if "write_set" in nodes:
+            facts.write_set, templated = read_set("write_set", draft, references)
+            facts.templated_sets |= templated
+    if "output_schema" in entries.nodes:
+        draft.facts.output_schema = read_schema(entries.nodes["output_schema"], unit.notes)
+    if "retry" in entries.nodes:
+        draft.facts.retry = read_retry(entries.nodes["retry"], unit.notes)
+    check_tag(entries, unit.notes)
+    seen: set[str] = set()
+    syntax = draft.syntax
+    allowed = syntax.output_names if syntax is not None and not draft.entries.has("output_schema") else ()
+    for item in draft.entries.scalars("outputs"):
+        if item.text in seen:
+            unit.notes.error("recipe.bad_value", f"output {quoted(item.text)} is named twice", item)
+        seen.add(item.text)
+        if syntax is not None and allowed and item.text not in allowed:
+            what = with_article(syntax.name)
+            hint = unit.notes.did_you_mean(item.text, allowed) or f"{what} gives {listed(allowed)}"
+            unit.notes.error("recipe.bad_value", f"{what} has no output {quoted(item.text)}", item, hint)
 
 
 def check_edges(draft: Draft, notes: Notes, references: References) -> None:
@@ -83,60 +204,18 @@ def _check_loop(draft: Draft, references: References) -> None:
         draft.facts.until = references.expression(until, place, "bool")
 
 
-def _check_contract(draft: Draft, unit: Unit, place: TextPlace) -> None:
-    """Check inputs, sets, schema, output names and retry."""
-    entries = draft.entries
-    references = unit.references
-    if "inputs" in entries.nodes:
-        from fanfold.language.references import read_values
-
-        giving = TextPlace(draft, draft.scope, place.names, placing=True)
-        draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
-    if "read_set" in entries.nodes or "write_set" in entries.nodes:
-        _check_sets(draft, references)
-    if "output_schema" in entries.nodes:
-        draft.facts.output_schema = read_schema(entries.nodes["output_schema"], unit.notes)
-    if "retry" in entries.nodes:
-        draft.facts.retry = read_retry(entries.nodes["retry"], unit.notes)
-    _check_output_names(draft, unit.notes)
-
-
-def _check_sets(draft: Draft, references: References) -> None:
-
-    facts, nodes = draft.facts, draft.entries.nodes
-    if "read_set" in nodes:
-        facts.read_set, facts.templated_sets = read_set("read_set", draft, references)
-    if "write_set" in nodes:
-        facts.write_set, templated = read_set("write_set", draft, references)
-        facts.templated_sets |= templated
-
-
-def _check_output_names(draft: Draft, notes: Notes) -> None:
-    seen: set[str] = set()
-    syntax = draft.syntax
-    allowed = syntax.output_names if syntax is not None and not draft.entries.has("output_schema") else ()
-    for item in draft.entries.scalars("outputs"):
-        if item.text in seen:
-            notes.error("recipe.bad_value", f"output {quoted(item.text)} is named twice", item)
-        seen.add(item.text)
-        if syntax is not None and allowed and item.text not in allowed:
-            what = with_article(syntax.name)
-            hint = notes.did_you_mean(item.text, allowed) or f"{what} gives {listed(allowed)}"
-            notes.error("recipe.bad_value", f"{what} has no output {quoted(item.text)}", item, hint)
-
-
 def read_retry(node: Node, notes: Notes) -> RetryPolicy:
     """Return a `retry` object; missing keys keep their defaults."""
     entries = read_entries(node, RETRY, notes)
     if entries is None:
         return USUAL_RETRY
-    said: dict[str, object] = {
+    settings: dict[str, object] = {
         "attempts": entries.integer("attempts"),
         "backoff_ms": entries.milliseconds("backoff"),
         "max_backoff_ms": entries.milliseconds("max_backoff"),
         "on": tuple(item.text for item in entries.scalars("on")) if "on" in entries.nodes else None,
     }
-    return RetryPolicy(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]  # checked words
+    return RetryPolicy(**{name: value for name, value in settings.items() if value is not None})  # type: ignore[arg-type]  # checked words
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -185,16 +264,11 @@ def _check_static(node: Scalar, references: References, *, writes: bool) -> None
             "recipe.bad_glob", error.message, node.span(error.position, error.position + 1)
         )
         return
-    owner = _owner(node.text) if writes else ""
+    owner = owner_of("/".join(read_glob(node.text).head)) if writes else ""
     if owner:
         hint = "leave it out: such a change is never merged, whatever write_set says"
         message = f"no step may write {quoted(node.text)}, which belongs to {owner}"
         references.notes.error("recipe.bad_value", message, node, hint)
-
-
-def _owner(pattern: str) -> str:
-    """Return the owner of all files that a pattern can match; empty if it can match others."""
-    return owner_of("/".join(read_glob(pattern).head))
 
 
 def _check_templated(node: Scalar, draft: Draft, references: References) -> None:
@@ -421,3 +495,119 @@ def read_environment(entries: Entries, references: References, place: TextPlace)
             warn_of_variables([value], references.notes, whole=True)
             found[word.text] = references.template(value, place)
     return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Postures: which steps can change files, and in which workspace.
+#
+# Rules
+# * The role decides: a read-only role reads, others write. A function or command writes if it declares a
+#   `write_set`, and reads otherwise.
+# * `posture: read_only`, on the step or on anything around it, narrows. Nothing widens: a `write_set` on a
+#   read-only step is a contradiction and is refused.
+# * A step that continues the conversation of a read-only step is read-only. So instructions that arrived
+#   without write permission cannot get it later.
+# * Readers share the workspace, writers work in a snapshot. A command without a `write_set` also gets a
+#   snapshot, which is discarded, because tests write caches. A function runs in the engine's own process,
+#   so it always shares the workspace.
+# * A group or workflow step counts as a writer if something inside may write. The target of a read-only
+#   workflow step is compiled as a separate plan in which everything is read-only.
+
+
+def settle_posture(draft: Draft, unit: Unit) -> None:
+    """Set posture, sets and workspace of one step, and refuse contradictions."""
+    syntax = draft.syntax
+    if syntax is None or syntax.workspace == "none":
+        return
+    entries = draft.entries
+    notes = unit.notes
+    role = draft.facts.role
+    role_known = role is None or role.known
+    declared = entries.nodes.get("write_set")
+    claims = isinstance(declared, tree.Sequence) and bool(declared.items)
+    reason = why_read_only(draft, None if role is None else role.facts, "" if role is None else role.name)
+    if claims and reason:
+        hint = "leave out the `write_set`, or let a step that may write do it"
+        notes.error(
+            "recipe.conflicting_keys",
+            f"{reason}, so it can have no write_set",
+            entries.keys["write_set"],
+            hint,
+        )
+    if syntax.writes:
+        writes = not reason and not (entries.has("write_set") and not claims)
+    else:
+        writes = claims and not reason
+    posture = entries.text("posture")
+    if posture == "writer" and not writes and role_known:
+        message = f"{reason or 'without a write_set it reads'}; {quoted('posture')} can only narrow"
+        notes.error("recipe.conflicting_keys", message, entries.nodes["posture"])
+    snapshot = writes or (syntax.workspace == "scratch" and not claims)
+    usual: WorkspaceMode = "isolated" if snapshot else "shared"
+    written_mode = cast("WorkspaceMode | None", entries.text("workspace_mode"))
+    mode = written_mode or unit.defaults.workspace_mode or usual
+    if syntax.workspace == "project":
+        mode = "shared"
+        if written_mode == "isolated":
+            message = (
+                f"{with_article(syntax.name)} is Python code of this process and works in the project itself"
+            )
+            hint = "leave it out, or run the code as a command"
+            notes.error("recipe.conflicting_keys", message, entries.nodes["workspace_mode"], hint)
+    draft.facts.posture = "writer" if writes else "read_only"
+    draft.facts.workspace_mode = mode
+    if not writes:
+        draft.facts.write_set = ()
+    elif not claims:
+        draft.facts.write_set = draft.facts.write_set or EVERYTHING
+    if role_known:
+        _refuse_what_needs_a_writer(draft, notes, writes=writes, mode=mode)
+
+
+def why_read_only(draft: Draft, role: RoleFacts | None, name: str) -> str:
+    """Return why the step cannot write, whatever it declares; empty if it can."""
+    if draft.entries.text("posture") == "read_only":
+        return "the step is read-only"
+    if draft.narrowed:
+        return "the step stands inside something read-only"
+    if role is not None and role.read_only:
+        return f"role {quoted(name)} is read-only"
+    reader = _continued_reader(draft)
+    return f"the step continues {quoted(reader)}, which only reads" if reader else ""
+
+
+def _continued_reader(draft: Draft) -> str:
+    """Return an earlier step of the conversation that is read-only by its own keys, not by its role."""
+    seen = {draft.id}
+    before = draft.entries.text("continue")
+    while before is not None and before not in seen and (step := draft.scope.by_id.get(before)) is not None:
+        if step.entries.text("posture") == "read_only" or _claims_nothing(step):
+            return before
+        seen.add(before)
+        before = step.entries.text("continue")
+    return ""
+
+
+def _claims_nothing(draft: Draft) -> bool:
+    declared = draft.entries.nodes.get("write_set")
+    return isinstance(declared, tree.Sequence) and not declared.items
+
+
+def _refuse_what_needs_a_writer(draft: Draft, notes: Notes, *, writes: bool, mode: str) -> None:
+    entries = draft.entries
+    for name in ("merge", "on_conflict", "require_changes"):
+        if not entries.has(name) or (name == "require_changes" and not entries.flag(name)):
+            continue
+        if not writes:
+            message = f"{quoted(name)} is for writers, and this step only reads"
+            notes.error("recipe.conflicting_keys", message, entries.keys[name])
+        elif mode == "shared":
+            message = f"{quoted(name)} is for isolated writers, and this one works in the shared workspace"
+            notes.error("recipe.conflicting_keys", message, entries.keys[name])
+    if entries.flag("require_changes") and entries.text("merge") == "discard":
+        message = f"{quoted('require_changes')} needs changes that are merged, and this step discards them"
+        notes.error("recipe.conflicting_keys", message, entries.keys["require_changes"])
+    if entries.flag("cache") and writes:
+        message = f"{quoted('cache')} is for read-only steps, and this one writes"
+        hint = "say `posture: read_only` if it only reads"
+        notes.error("recipe.conflicting_keys", message, entries.keys["cache"], hint)

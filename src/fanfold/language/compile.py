@@ -33,20 +33,25 @@ from fanfold.kernel.plan import (
     WorkflowAction,
 )
 from fanfold.language import yaml_text
-from fanfold.language.checks import ONCE, check_common, read_retry
+from fanfold.language.checks import ONCE, Defaults, Unit, check_common, check_tag, read_retry, settle_posture
 from fanfold.language.diagnostics import Report, Source
-from fanfold.language.draft import CompileContext, Draft, DraftScope, FoundRecipe, find_role
+from fanfold.language.draft import (
+    CompileContext,
+    Draft,
+    DraftScope,
+    FoundRecipe,
+    declared_names,
+    find_role,
+    output_of,
+    why_not,
+)
 from fanfold.language.inputs import literal_problem, read_inputs
 from fanfold.language.keys import ANYTHING, BUDGET, DEFAULTS, LIMITS, RECIPE, Known, ListOf
-from fanfold.language.leaf_steps import STEPS
+from fanfold.language.leaf_steps import STEPS, LeafGrammar, WrittenStep
 from fanfold.language.library import is_path, said_by_file
-from fanfold.language.look_alikes import warn_of_braces
-from fanfold.language.postures import settle_posture
-from fanfold.language.references import Defaults, References, TextPlace, Unit, connect
-from fanfold.language.step_checks import declared_names, output_of, why_not
-from fanfold.language.step_grammar import LeafGrammar, WrittenStep
+from fanfold.language.references import References, TextPlace, connect, warn_of_braces
 from fanfold.language.survey import key_path, survey_steps
-from fanfold.language.tables import Entries, Notes, quoted, read_entries
+from fanfold.language.tables import Entries, Notes, quoted, read_entries, read_inner
 from fanfold.language.tree import Scalar, plain
 from fanfold.language.yaml_text import MAX_BYTES
 
@@ -118,13 +123,14 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]  # checked words
         read_by=_read_by(draft) if facts.inline else (),
         cache=entries.flag("cache"),
+        runs_on=entries.text("runs_on") or (defaults.runs_on if attempting else ""),
     )
 
 
 def _read_by(draft: Draft) -> tuple[str, ...]:
     """Return the readers of the step's output: by a reference, by an agent's summary, by its phase."""
     owner = draft.scope.owner
-    told = [
+    readers = [
         other.id
         for other in draft.scope.drafts
         if other.id in draft.readers
@@ -134,7 +140,7 @@ def _read_by(draft: Draft) -> tuple[str, ...]:
             and other.entries.text("context") != "none"
         )
     ]
-    return (*told, "") if "" in draft.readers or (owner is not None and owner.phase) else tuple(told)
+    return (*readers, "") if "" in draft.readers or (owner is not None and owner.phase) else tuple(readers)
 
 
 def _repeat(draft: Draft) -> Repeat | None:
@@ -160,7 +166,7 @@ def _action(draft: Draft, unit: Unit) -> Action:
     if draft.inner is not None:
         return GroupAction(steps=assemble_steps(draft.inner, unit), output=draft.facts.output)
     assert draft.type is not None
-    grammar = STEPS.grammars[draft.type]()
+    grammar = STEPS.grammar(draft.type)
     if isinstance(grammar, LeafGrammar):
         return grammar.action(draft)
     return WorkflowAction(workflow=draft.facts.workflow)
@@ -227,8 +233,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _read_limits(unit: Unit) -> Limits:
-    node = unit.entries.nodes.get("limits")
-    entries = read_entries(node, LIMITS, unit.notes, unit.around.ceilings.highs) if node is not None else None
+    entries = read_inner(unit.entries, "limits", LIMITS, unit.notes, unit.around.ceilings.highs)
     if entries is not None and entries.has("max_concurrency") and unit.entries.has("max_concurrency"):
         message = '"max_concurrency" is in `limits` too'
         at = unit.entries.keys["max_concurrency"]
@@ -247,8 +252,7 @@ def _read_limits(unit: Unit) -> Limits:
 
 
 def _read_budget(limits: Entries, notes: Notes) -> Budget:
-    node = limits.nodes.get("budget")
-    entries = read_entries(node, BUDGET, notes) if node is not None else None
+    entries = read_inner(limits, "budget", BUDGET, notes)
     usd = entries.nodes.get("usd") if entries is not None else None
     amount = usd.value if isinstance(usd, Scalar) else None
     # Any positive amount is a budget, even one below the smallest unit.
@@ -258,8 +262,7 @@ def _read_budget(limits: Entries, notes: Notes) -> Budget:
 
 def _read_defaults(unit: Unit) -> Defaults:
     defaults = Defaults(on_failure=unit.entries.text("on_failure") or "skip")  # type: ignore[arg-type]  # checked words
-    node = unit.entries.nodes.get("defaults")
-    entries = read_entries(node, DEFAULTS, unit.notes) if node is not None else None
+    entries = read_inner(unit.entries, "defaults", DEFAULTS, unit.notes)
     if entries is None:
         return defaults
     agent = entries.nodes.get("agent")
@@ -272,6 +275,8 @@ def _read_defaults(unit: Unit) -> Defaults:
     defaults.workspace_mode = entries.text("workspace_mode")  # type: ignore[assignment]  # checked words
     if "retry" in entries.nodes:
         defaults.retry = read_retry(entries.nodes["retry"], unit.notes)
+    check_tag(entries, unit.notes)
+    defaults.runs_on = entries.text("runs_on") or ""
     return defaults
 
 
@@ -294,30 +299,22 @@ def _survey(unit: Unit) -> None:
     else:
         highs = unit.around.ceilings.highs
         survey_steps(entries.items("steps"), unit.scope, notes, "", highs, narrowed=unit.narrowed)
-    _count_steps(unit)
-
-
-def _warn_of_slots(unit: Unit, draft: Draft) -> None:
-    """Warn if a part of a run has more slots than the run."""
-    slots = unit.limits.max_concurrency or unit.around.ceilings.slots
-    wanted = draft.entries.integer("max_concurrency")
-    if wanted is not None and wanted > slots:
-        message = f'"max_concurrency" of "{draft.id}" is {wanted}, but the run has {slots}'
-        hint = "write a larger one at the top of the recipe, or run it with --max-concurrency"
-        unit.notes.warning("recipe.unused_key", message, draft.entries.keys["max_concurrency"], hint)
-
-
-def _count_steps(unit: Unit) -> None:
-    """Refuse more steps than the allowed number of instances, which cannot be right in any run."""
+    # Refuse more steps than the allowed number of instances, which cannot be right in any run.
     most = unit.limits.max_steps or DEFAULT_MAX_STEPS
     elsewhere = unit.references.elsewhere
     for count, draft in enumerate(unit.drafts(), 1):
         draft.facts.inline = (draft.entries.text("on_failure") or unit.defaults.on_failure) == "inline"
-        _warn_of_slots(unit, draft)
+        # Warn if a part of a run has more slots than the run.
+        slots = unit.limits.max_concurrency or unit.around.ceilings.slots
+        wanted = draft.entries.integer("max_concurrency")
+        if wanted is not None and wanted > slots:
+            message = f'"max_concurrency" of "{draft.id}" is {wanted}, but the run has {slots}'
+            hint = "write a larger one at the top of the recipe, or run it with --max-concurrency"
+            unit.notes.warning("recipe.unused_key", message, draft.entries.keys["max_concurrency"], hint)
         if draft.scope.outer is not None and draft.id:
             elsewhere.setdefault(draft.id, draft)
         if count == most + 1:
-            at = draft.entries.nodes.get("id") or draft.entries.head()
+            at = draft.at
             hint = "raise limits.max_steps" if most < 100_000 else ""
             unit.notes.error(
                 "recipe.limit", f"this is step {count:,}, and at most {most:,} are allowed", at, hint
@@ -336,7 +333,7 @@ def _check(unit: Unit) -> None:
             place = TextPlace(draft, draft.scope, draft.names())
             check_common(draft, unit, place)
             if draft.type is not None:
-                STEPS.grammars[draft.type]().check(WrittenStep(draft, unit, place))
+                STEPS.grammar(draft.type).check(WrittenStep(draft, unit, place))
             settle_posture(draft, unit)
     output = unit.entries.nodes.get("output")
     if output is not None:
@@ -368,7 +365,7 @@ def _warn_unused_steps(scope: DraftScope, unit: Unit, *, answered: bool) -> None
     for draft in scope.drafts:
         if draft.used or (answered and draft is scope.last) or not _only_answers(draft):
             continue
-        at = draft.entries.nodes.get("id") or draft.entries.head()
+        at = draft.at
         message = f"nothing uses the output of step {quoted(draft.id)}"
         hint = "refer to it from a later step or the output, or remove it"
         unit.notes.warning("recipe.unused_step", message, at, hint)
@@ -418,16 +415,16 @@ class Closure(Struct):
     """The same files, narrowed for read-only steps, and why that is impossible; by identity."""
 
     def enter(
-        self, data: bytes, file: str, identity: str, *, form: yaml_text.TextFormat = yaml_text.RECIPE
+        self,
+        data: bytes,
+        file: str,
+        identity: str,
+        *,
+        form: yaml_text.TextFormat = yaml_text.RECIPE,
+        narrowed: bool = False,
     ) -> Unit | None:
         """Compile a file and everything below it; `form` has the limits for its text."""
-        unit = self.units[identity] = self._enter(data, file, identity, form)
-        return unit
-
-    def _enter(
-        self, data: bytes, file: str, identity: str, form: yaml_text.TextFormat, *, narrowed: bool = False
-    ) -> Unit | None:
-        errors_before = _errors(self.report)
+        errors_before = self.report.errors
         unit = read_unit(data, file, self.around, self.report, form=form, narrowed=narrowed)
         if not narrowed:
             self.units[identity] = unit
@@ -444,7 +441,7 @@ class Closure(Struct):
         for draft in unit.drafts():
             draft.facts.known_output = None  # more is known now than when the file was read
         unit.references.refuse_impossible()
-        clean = _errors(self.report) == errors_before
+        clean = self.report.errors == errors_before
         if clean:
             warn_unused(unit)
             unit.plan = assemble_plan(unit)
@@ -478,7 +475,10 @@ class Closure(Struct):
                 message = f"a recipe reaches at most {MAX_SUB_WORKFLOWS} others"
                 unit.notes.error("recipe.limit", message, node)
                 return
-            self._warn_shadowed(found, node, unit)
+            if found.shadowed:
+                others = ", ".join(found.shadowed)
+                message = f"{quoted(node.text)} is {found.file}, which shadows {others}"
+                unit.notes.warning("recipe.shadowed", message, node)
             self.enter(found.data, found.file, identity)
         child = self.units[identity]
         if child is None:
@@ -490,7 +490,13 @@ class Closure(Struct):
         call.facts.gives = lambda: _output_of(called)
         call.facts.child_claims = child.claims
         call.facts.workflow = self._key(node.text, found, child)
-        _check_call(call, child, unit)
+        # Check a step's inputs against its sub-workflow, and that a read-only step calls no writer.
+        _check_given(call, child, unit)
+        _check_taken(call, child, unit)
+        if _only_reads(call) and child.claims:
+            at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
+            message = f"the step is read-only, but {quoted(child.claims)} of its sub-workflow has a write_set"
+            unit.notes.error("recipe.conflicting_keys", message, at)
         if _only_reads(call) and child.plan is not None and not child.claims:
             child = self._narrowed(call, found, identity, unit) or child
             call.facts.workflow += " (read-only)"
@@ -501,12 +507,12 @@ class Closure(Struct):
     def _narrowed(self, call: Draft, found: FoundRecipe, identity: str, unit: Unit) -> Unit | None:
         """Return the target of a read-only step, compiled as read-only, without repeating its problems."""
         if identity not in self.readers:
-            told, self.report = self.report, Report("recipe")
-            child = self._enter(found.data, found.file, identity, yaml_text.RECIPE, narrowed=True)
-            errors = (one for one in self.report.diagnostics if one.severity == "error")
-            why = next((f"{one.file}:{one.range.start.line}: {one.message}" for one in errors), "")
+            report, self.report = self.report, Report("recipe")
+            child = self.enter(found.data, found.file, identity, narrowed=True)
+            first = self.report.first_error
+            why = f"{first.file}:{first.range.start.line}: {first.message}" if first is not None else ""
             self.readers[identity] = child, why
-            self.report = told
+            self.report = report
         child, why = self.readers[identity]
         if why:
             at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
@@ -521,13 +527,13 @@ class Closure(Struct):
             hint = "write name, name@version or ./file.yaml"
             unit.notes.error("recipe.unknown_workflow", message, node, hint)
             return None
-        asked = (os.path.dirname(unit.source.file), text)
-        if asked not in self.looked_up:
+        lookup = (os.path.dirname(unit.source.file), text)
+        if lookup not in self.looked_up:
             try:
-                self.looked_up[asked] = self.around.library.find(text, relative_to=unit.source.file)
+                self.looked_up[lookup] = self.around.library.find(text, relative_to=unit.source.file)
             except FanfoldError as error:
-                self.looked_up[asked] = error
-        found = self.looked_up[asked]
+                self.looked_up[lookup] = error
+        found = self.looked_up[lookup]
         if isinstance(found, FanfoldError):
             unit.notes.error("recipe.unknown_workflow", found.message, node, found.hint)
             return None
@@ -538,12 +544,6 @@ class Closure(Struct):
             return f"{text.partition('@')[0]}@{child.version}"
         folder = os.path.dirname(os.path.abspath(self.root_file))
         return os.path.relpath(os.path.abspath(found.file), folder).replace(os.sep, "/")
-
-    def _warn_shadowed(self, found: FoundRecipe, node: Scalar, unit: Unit) -> None:
-        if found.shadowed:
-            others = ", ".join(found.shadowed)
-            message = f"{quoted(node.text)} is {found.file}, which shadows {others}"
-            unit.notes.warning("recipe.shadowed", message, node)
 
     def _report_ring(self, identity: str) -> None:
         first = next(i for i, frame in enumerate(self.way) if frame.identity == identity)
@@ -573,20 +573,6 @@ def _calls(steps: Iterable[Step]) -> Iterator[str]:
             yield from _calls(step.action.steps)
 
 
-def _errors(report: Report) -> int:
-    return sum(1 for one in report.diagnostics if one.severity == "error") + report.dropped
-
-
-def _check_call(call: Draft, child: Unit, unit: Unit) -> None:
-    """Check a step's inputs against its sub-workflow, and that a read-only step calls no writer."""
-    _check_given(call, child, unit)
-    _check_taken(call, child, unit)
-    if _only_reads(call) and child.claims:
-        at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
-        message = f"the step is read-only, but {quoted(child.claims)} of its sub-workflow has a write_set"
-        unit.notes.error("recipe.conflicting_keys", message, at)
-
-
 def _only_reads(call: Draft) -> bool:
     return call.narrowed or call.entries.text("posture") == "read_only"
 
@@ -609,7 +595,11 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
         problem = literal_problem(declared, given[word.text])
         if problem is not None:
             unit.notes.error(problem[0], problem[1], node)
-    missing = [one.name for one in child.inputs.values() if one.required and one.name not in given]
+    missing = [
+        declared.name
+        for declared in child.inputs.values()
+        if declared.required and declared.name not in given
+    ]
     if missing:
         at = entries.keys.get("inputs") or entries.nodes["workflow"]
         listed = ", ".join(quoted(name) for name in missing)

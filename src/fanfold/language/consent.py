@@ -30,7 +30,7 @@ _KINDS = {
     "deliver": ("delivery", "deliveries"),
 }
 
-_SET_OFF = frozenset({"server", "guard", "tool", "deliver", "script"})
+_SET_OFF = frozenset({"server", "guard", "tool", "deliver", "script", "include"})
 """Kinds whose text is after a colon."""
 
 
@@ -64,8 +64,8 @@ class ConsentRequest(Struct, frozen=True):
         """Return an identifier of the permission; estimates in the totals do not count."""
         from hashlib import blake2b
 
-        told = "\0".join((self.question, *self.effects))
-        return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        shown = "\0".join((self.question, *self.effects))
+        return blake2b(shown.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def count_effects(effects: Sequence[Effect]) -> str:
@@ -76,8 +76,8 @@ def count_effects(effects: Sequence[Effect]) -> str:
     """
     from collections import Counter
 
-    counts = Counter(one.kind for one in effects)
-    reaching = Counter(one.kind for one in effects if one.network and one.kind != "network")
+    counts = Counter(effect.kind for effect in effects)
+    reaching = Counter(effect.kind for effect in effects if effect.network and effect.kind != "network")
     parts = []
     for kind, names in _KINDS.items():
         if number := counts[kind]:

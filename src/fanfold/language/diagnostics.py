@@ -155,7 +155,12 @@ class Report:
         """All diagnostics by file, then position; errors first at the same position."""
         return tuple(sorted(self._errors + self._warnings, key=_order))
 
-    def tell(
+    @property
+    def first_error(self) -> Diagnostic | None:
+        """The first error by position; None if there are only warnings, or nothing."""
+        return min(self._errors, key=_order, default=None)
+
+    def report(
         self,
         severity: Severity,
         code: str,
@@ -169,9 +174,9 @@ class Report:
         code = self._language + code if code.startswith(".") else code
         self.add(Diagnostic(code, severity, message, source.file, source.range(*span), help, fix))
 
-    error = partialmethod(tell, "error")
-    warning = partialmethod(tell, "warning")
-    note = partialmethod(tell, "note")
+    error = partialmethod(report, "error")
+    warning = partialmethod(report, "warning")
+    note = partialmethod(report, "note")
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Add an existing diagnostic."""
@@ -180,6 +185,11 @@ class Report:
             kept.append(diagnostic)
         else:
             self.dropped += 1
+
+    @property
+    def errors(self) -> int:
+        """The number of errors, including dropped diagnostics."""
+        return len(self._errors) + self.dropped
 
     def extend(self, other: Report) -> None:
         """Add the diagnostics of another report (of a sub-workflow's file)."""
@@ -243,7 +253,26 @@ def _block(d: Diagnostic, source: Source | None, colour: bool) -> str:
     bar = _paint(f"{pad} |", "gutter", colour)
     short = "\n" not in d.help and len(d.help) <= MAX_INLINE_HELP_CHARS
     if source is not None:
-        shown, margin, carets = _excerpt(source.line(d.range.start.line), d.range)
+        # The shown line, the cells before the caret, and the number of carets within the line.
+        line = source.line(d.range.start.line)
+        first = min(d.range.start.column - 1, len(line))
+        last = d.range.end.column - 1 if d.range.end.line == d.range.start.line else len(line)
+        last = min(max(last, first), len(line))
+        # A line may be the whole file: text beyond these limits is never visible.
+        seen = 4 * MAX_LINE_CELLS
+        parts = (
+            line[max(first - seen, 0) : first],
+            line[first : min(last, first + seen)],
+            line[last : last + seen],
+        )
+        before, marked, after = map(_show, parts)
+        room = MAX_LINE_CELLS
+        marked = cut_end(marked, room)
+        room -= cells(marked)
+        # The text before the caret explains it better than the text after it.
+        before = cut_start(before, max(room - min(cells(after), room // 3), 10))
+        after = cut_end(after, max(room - cells(before), 10))
+        shown, margin, carets = before + marked + after, cells(before), max(cells(marked), 1)
         marks = _paint("^" * carets + (f" {_clean(d.help)}" if d.help and short else ""), d.severity, colour)
         lines += [bar, f"{_paint(f'{number} |', 'gutter', colour)} {shown}".rstrip()]
         lines.append(f"{bar} {' ' * margin}{marks}")
@@ -252,28 +281,6 @@ def _block(d: Diagnostic, source: Source | None, colour: bool) -> str:
         indent = "\n" + " " * (len(number) + 9)
         lines.append(f"{equals} help: {indent.join(_clean(part) for part in d.help.splitlines())}")
     return "\n".join(lines) + "\n"
-
-
-def _excerpt(line: str, place: Range) -> tuple[str, int, int]:
-    """Return the shown line, the cells before the caret, and the number of carets within the line."""
-    first = min(place.start.column - 1, len(line))
-    last = place.end.column - 1 if place.end.line == place.start.line else len(line)
-    last = min(max(last, first), len(line))
-    # A line may be the whole file: text beyond these limits is never visible.
-    seen = 4 * MAX_LINE_CELLS
-    parts = (
-        line[max(first - seen, 0) : first],
-        line[first : min(last, first + seen)],
-        line[last : last + seen],
-    )
-    before, marked, after = map(_show, parts)
-    room = MAX_LINE_CELLS
-    marked = cut_end(marked, room)
-    room -= cells(marked)
-    # The text before the caret explains it better than the text after it.
-    before = cut_start(before, max(room - min(cells(after), room // 3), 10))
-    after = cut_end(after, max(room - cells(before), 10))
-    return before + marked + after, cells(before), max(cells(marked), 1)
 
 
 def _show(text: str) -> str:
@@ -373,7 +380,7 @@ def _longer(wanted: str, words: Collection[str]) -> str | None:
     if len(wanted) < MIN_PART_CHARS:
         return None
     found = [
-        one for one in words if one.lower().startswith(wanted) or wanted in re.split(_PARTS, one.lower())
+        word for word in words if word.lower().startswith(wanted) or wanted in re.split(_PARTS, word.lower())
     ]
     return found[0] if len(found) == 1 else None
 

@@ -11,17 +11,29 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, cast
 
 from msgspec import Struct, field
 
 from fanfold.errors import FanfoldError
-from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, RetryPolicy, Value, WorkspaceMode
+from fanfold.kernel.plan import EVERYTHING, JSON, Input, Output, Posture, RetryPolicy, Value, WorkspaceMode
+from fanfold.language import tree
 from fanfold.language.diagnostics import Span
-from fanfold.language.keys import Known, StepSyntax
+from fanfold.language.keys import (
+    ANYTHING,
+    TEXT,
+    Anything,
+    Known,
+    ListOf,
+    ObjectOf,
+    StepSyntax,
+    described,
+    known_from_schema,
+    known_from_type,
+)
 from fanfold.language.tables import Entries, Notes, quoted
-from fanfold.language.tree import Scalar
+from fanfold.language.tree import Node, Scalar
 
 # -----------------------------------------------------------------------------------------------------------
 # The context of a compilation: the known roles, back ends, handlers and other recipes.
@@ -271,23 +283,21 @@ class DraftScope:
         self.by_id: dict[str, Draft] = {}
         self.by_expression_name: dict[str, Draft] = {}
 
-    def find(self, step_id: str) -> Draft | None:
-        """Return the step with an id: in this scope, or in the nearest outer one."""
+    def outward(self) -> Iterator[DraftScope]:
+        """Yield this scope and the scopes around it."""
         scope: DraftScope | None = self
         while scope is not None:
-            if (draft := scope.by_id.get(step_id)) is not None:
-                return draft
+            yield scope
             scope = scope.outer
-        return None
+
+    def find(self, step_id: str) -> Draft | None:
+        """Return the step with an id: in this scope, or in the nearest outer one."""
+        return next((scope.by_id[step_id] for scope in self.outward() if step_id in scope.by_id), None)
 
     def find_in_expression(self, name: str) -> Draft | None:
         """Return the step for a name in an expression, with `_` for `-`."""
-        scope: DraftScope | None = self
-        while scope is not None:
-            if (draft := scope.by_expression_name.get(name)) is not None:
-                return draft
-            scope = scope.outer
-        return None
+        steps = (scope.by_expression_name.get(name) for scope in self.outward())
+        return next((step for step in steps if step is not None), None)
 
     @property
     def last(self) -> Draft | None:
@@ -348,6 +358,11 @@ class Draft:
     def type(self) -> str | None:
         return self.syntax.name if self.syntax is not None else None
 
+    @property
+    def at(self) -> Node | Span:
+        """The position of the step for messages: its id, or its start."""
+        return self.entries.nodes.get("id") or self.entries.head()
+
     def names(self) -> frozenset[str]:
         """Return the names that the step's own fields can use."""
         names = self.scope.names
@@ -367,3 +382,117 @@ class Draft:
         while draft is not None and draft.scope is not scope:
             draft = draft.scope.owner
         return draft
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The type of a step's output that is known before the run, to check paths into it.
+#
+# Only certain facts are used: text has no fields, a map returns a list, `outputs` without a schema names all
+# fields, an approval and a phase have fixed fields. Everything else can be any type, and a path into it is
+# checked during the run.
+
+_COUNTS = ("length", "size", "count")
+"""Names for the number of items in other languages."""
+
+
+def declared_names(draft: Draft) -> dict[str, Known]:
+    """Return the names of `outputs`, in order."""
+    names = draft.facts.output_names
+    if names is None:
+        names = {item.text: cast(Known, ANYTHING) for item in draft.entries.scalars("outputs")}
+        draft.facts.output_names = names
+    return names
+
+
+def output_of(draft: Draft) -> Known:
+    """Return the known type of a step's output, for a step that refers to it."""
+    known = draft.facts.known_output
+    if known is None:
+        draft.facts.known_output = ANYTHING  # for a cycle of steps that refer to each other
+        known = single_output(draft)
+        # A phase passes its `for_each` to its tasks: the phase itself is no map.
+        if draft.item_name is not None and not draft.phase:
+            # A failed item has `{"error": …}` in its place, whatever the type of the others.
+            known = ListOf(ANYTHING if draft.facts.inline else known)
+        draft.facts.known_output = known
+    return known
+
+
+def single_output(draft: Draft) -> Known:
+    """Return the known type of the output for one item and one round."""
+    entries = draft.entries
+    if draft.phase:
+        tasks = draft.inner.drafts if draft.inner is not None else []
+        return ObjectOf({"tasks": ObjectOf({task.id: output_of(task) for task in tasks}), "summary": TEXT})
+    if not entries.lacks("output_schema") or draft.syntax is None:
+        schema = entries.nodes.get("output_schema")
+        return known_from_schema(tree.plain(schema)) if schema is not None else ANYTHING
+    if not entries.lacks("outputs"):
+        return ObjectOf(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
+    if draft.facts.gives is not None:
+        return draft.facts.gives()
+    if draft.inner is not None:
+        written = draft.entries.nodes.get("output")
+        if isinstance(written, tree.Mapping):
+            return ObjectOf({word.text: ANYTHING for word, _ in written.entries})
+        last = draft.inner.last
+        if draft.entries.has("output") or last is None:
+            return ANYTHING
+        return output_of(last)
+    return draft.syntax.gives_by(entries) if draft.syntax.gives_by is not None else draft.syntax.gives
+
+
+def why_not_into(declared: Input | None, parts: tuple[str | int, ...]) -> tuple[str, str] | None:
+    """Return why a path into an input is impossible (problem, hint), or None if it is possible."""
+    known = known_from_type(declared.type, declared.enum) if declared is not None else ANYTHING
+    if declared is None or not parts or isinstance(known, Anything | ObjectOf):
+        return None
+    name = f"inputs.{declared.name}"
+    if not isinstance(known, ListOf):
+        return f"{name} is {described(known)} and has no parts", ""
+    if not isinstance(parts[0], str):
+        return None
+    counts = parts[0] in _COUNTS
+    return (
+        f"{name} is a list",
+        f"size({name}) says how many it has" if counts else f"write {name}[0] for the first item",
+    )
+
+
+def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[str, str] | None:
+    """Return why a path into an output is impossible (problem, hint), or None if it is possible."""
+    for part in parts:
+        if isinstance(known, Anything):
+            return None
+        if not isinstance(known, ListOf | ObjectOf):
+            hint = "give the step an `output_schema` or `outputs`"
+            return f"its output is {described(known)} and has no parts", hint
+        if isinstance(known, ListOf):
+            if isinstance(part, str):
+                hint = "size(…) says how many it has" if part in _COUNTS else "write [0] for the first item"
+                return f"its output is a list and has no field {quoted(part)}", hint
+            known = known.element
+            continue
+        if not isinstance(part, str):
+            return "its output is an object, not a list", "name a field"
+        if part not in known.fields and known.open:
+            return None
+        if part not in known.fields:
+            hint = notes.did_you_mean(part, known.fields) or "it has " + ", ".join(list(known.fields)[:20])
+            return f"its output has no field {quoted(part)}", hint
+        known = known.fields[part]
+    return None
+
+
+def unnamed_field(known: Known, parts: tuple[str | int, ...]) -> tuple[str, dict[str, Known]] | None:
+    """Return the first field of a path that a schema allows but does not name, and the named fields."""
+    for part in parts:
+        if isinstance(known, ObjectOf) and isinstance(part, str):
+            if part not in known.fields:
+                return (part, known.fields) if known.open and known.fields else None
+            known = known.fields[part]
+        elif isinstance(known, ListOf) and isinstance(part, int):
+            known = known.element
+        else:
+            return None
+    return None

@@ -26,18 +26,20 @@ from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
 from fanfold.language.diagnostics import nearest
-from fanfold.language.expression_functions import FUNCTIONS, OTHER_NAMES, declared_functions
 from fanfold.language.expression_work import (
+    FUNCTIONS,
+    OTHER_NAMES,
     TooMuchWork,
     Usage,
     Use,
     WorkBound,
+    declared_functions,
     free_uses,
     reach,
     read,
     tokens,
 )
-from fanfold.language.template import ExpressionError
+from fanfold.language.template import ExpressionError, in_expression
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
@@ -239,7 +241,7 @@ def check_expression(
     `inputs` has the type of each declared input, or None. Unknown inputs and steps are returned like known
     ones, because the caller knows the nearest names.
     """
-    known = ("inputs", "steps", *sorted({_word(name) for name in names} - {"inputs", "steps"}))
+    known = ("inputs", "steps", *sorted({in_expression(name) for name in names} - {"inputs", "steps"}))
     try:
         program = _compile(text, known)
     except ExpressionError as error:
@@ -247,13 +249,13 @@ def check_expression(
     references = tuple(
         _reference(use) for use in free_uses(program.usages) if use.name in ("inputs", "steps")
     )
-    _check_type(text, program, {_word(name): kind for name, kind in inputs.items()}, wants)
+    _check_type(text, program, {in_expression(name): kind for name, kind in inputs.items()}, wants)
     return references
 
 
 def reads_values(text: str, names: Iterable[str]) -> bool:
     """Return whether a text is an expression that reads values."""
-    known = ("inputs", "steps", *sorted({_word(name) for name in names} - {"inputs", "steps"}))
+    known = ("inputs", "steps", *sorted({in_expression(name) for name in names} - {"inputs", "steps"}))
     try:
         return any(use.name in known for use in free_uses(_compile(text, known).usages))
     except ExpressionError:
@@ -269,9 +271,9 @@ def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
     >>> evaluate("steps.a_b.output.size() > 2", {"steps": {"a-b": {"output": "abc"}}})
     True
     """
-    offered = {"inputs": {}, "steps": {}, **{_word(name): value for name, value in values.items()}}
-    said = offered.get("feedback", 0)
-    if said is not None and not isinstance(said, str):
+    offered = {"inputs": {}, "steps": {}, **{in_expression(name): value for name, value in values.items()}}
+    feedback = offered.get("feedback", 0)
+    if feedback is not None and not isinstance(feedback, str):
         return _evaluate(text, offered)
     try:
         return _evaluate(text, offered)
@@ -286,7 +288,18 @@ def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
 def _evaluate(text: str, offered: Mapping[str, JSON]) -> JSON:
     program = _compile(text, tuple(sorted(offered)))
     uses = tuple(free_uses(program.usages))
-    data = _select(uses, offered)
+    # Only the values that the expression uses, because passing values costs by their size.
+    data: dict[str, JSON] = {"inputs": {}, "steps": {}}
+    for use in uses:
+        if use.name not in ("inputs", "steps"):
+            data[use.name] = offered.get(use.name)
+            continue
+        reference = _reference(use)
+        for value in _named(reference.key, offered[use.name]):
+            if use.name == "steps" and isinstance(value, dict):
+                data["steps"].setdefault(reference.key, {}).update(_step(value, reference.parts))
+            else:
+                data[use.name][reference.key] = value
     if len(program.usages) == 1 and len(uses) == 1 and uses[0].name in offered and _is_path(text):
         for value in reach([data[uses[0].name]], uses[0].parts):
             return value  # unchanged: CEL would lose the order of an object's fields
@@ -307,10 +320,6 @@ def _evaluate(text: str, offered: Mapping[str, JSON]) -> JSON:
         _fail(text, str(error))
     except _LIBRARY_ERRORS as error:
         _fail(text, run_time_message(str(error)))
-
-
-def _word(name: str) -> str:
-    return name.replace("-", "_")
 
 
 def _fail(text: str, message: str) -> NoReturn:
@@ -335,23 +344,7 @@ def _named(word: str, held: Mapping[str, JSON]) -> list[JSON]:
     """Return the value whose name is written `word` in CEL; searched, because there may be many names."""
     if word in held:
         return [held[word]]
-    return [held[name] for name in held if "-" in name and _word(name) == word] if "_" in word else []
-
-
-def _select(uses: Iterable[Use], offered: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return only the values that the expression uses, because passing values costs by their size."""
-    data: dict[str, JSON] = {"inputs": {}, "steps": {}}
-    for use in uses:
-        if use.name not in ("inputs", "steps"):
-            data[use.name] = offered.get(use.name)
-            continue
-        reference = _reference(use)
-        for value in _named(reference.key, offered[use.name]):
-            if use.name == "steps" and isinstance(value, dict):
-                data["steps"].setdefault(reference.key, {}).update(_step(value, reference.parts))
-            else:
-                data[use.name][reference.key] = value
-    return data
+    return [held[name] for name in held if "-" in name and in_expression(name) == word] if "_" in word else []
 
 
 def _step(step: Mapping[str, JSON], parts: tuple[str | int, ...]) -> Mapping[str, JSON]:
@@ -474,14 +467,17 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
             return error
     called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]
     start, end = (called[-1].start, called[-1].end) if called else (at, at + 1)
-    called_so = text[start:end]
-    if called_so.lower() == "not":
-        return _not(start, end, called_so)
+    function_name = text[start:end]
+    if function_name.lower() == "not":
+        return _not(start, end, function_name)
     known = sorted({function.name for function in FUNCTIONS})
-    meant = OTHER_NAMES.get(called_so) or nearest(called_so, known)
-    asked = f'did you mean "{meant}"? ' if meant else ""
+    meant = OTHER_NAMES.get(function_name) or nearest(function_name, known)
+    suggestion = f'did you mean "{meant}"? ' if meant else ""
     return ExpressionError(
-        f'there is no function "{called_so}"', start, end, hint=f"{asked}there are {', '.join(known)}"
+        f'there is no function "{function_name}"',
+        start,
+        end,
+        hint=f"{suggestion}there are {', '.join(known)}",
     )
 
 
@@ -490,6 +486,6 @@ def _dashed_name(text: str, error: ExpressionError, names: Iterable[str]) -> Exp
     for name in names:
         at = text.find(f".{name}", 0, error.position + len(name)) + 1 if "-" in name else 0
         if at and at <= error.position <= at + len(name):
-            message = f'CEL reads "-" as a minus; write "{_word(name)}" here'
+            message = f'CEL reads "-" as a minus; write "{in_expression(name)}" here'
             return ExpressionError(message, at, at + len(name))
     return None

@@ -32,6 +32,7 @@ from fanfold.language.tables import (
     quoted,
     read_entries,
 )
+from fanfold.language.template import in_expression
 from fanfold.language.terminal import shorten
 from fanfold.language.tree import Node, Scalar, plain
 
@@ -55,7 +56,7 @@ def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[
         if item is None or not isinstance(name, Scalar):
             complete = False
             continue
-        word = name.text.replace("-", "_")
+        word = in_expression(name.text)
         if word in words:
             message = f"there is already an input {quoted(words[word])}"
             hint = (

@@ -431,12 +431,21 @@ class SettingsUnreadableError(Exception):
 
 
 class _Entry(NamedTuple):
-    """A key of an object, its position, and the position of its value."""
+    """An entry of an object: its key, and the numbers of the first and last token of its value."""
 
     key: str
-    at: int
-    value_at: int
-    end: int
+    first: int
+    last: int
+
+
+class _EntryPlace(NamedTuple):
+    """The deepest object on a path of keys that exists, and its entry for the next key of the path."""
+
+    tokens: list[re.Match[str]]
+    brace: int
+    entries: list[_Entry]
+    found: _Entry | None
+    depth: int
 
 
 def set_entry(text: str, path: Sequence[str], value: JSON) -> str:
@@ -447,54 +456,53 @@ def set_entry(text: str, path: Sequence[str], value: JSON) -> str:
     """
     if not text.strip():
         text = "{}\n"
-    at = _begin(text)
-    for depth, key in enumerate(path):
-        entries, _ = _read_object(text, at)
-        found = _find(entries, key)
-        if found is None:
-            wrapped = value
-            for inner in reversed(path[depth + 1 :]):
-                wrapped = {inner: wrapped}
-            return _insert(text, at, key, wrapped, depth + 1, bool(entries))
-        if depth == len(path) - 1:
-            return _replaced(text, found, value, depth + 1)
-        at = found.value_at
-    return text
+    tokens, brace, entries, found, depth = _locate(text, path)
+    newline = line_end(text)
+    if found is not None:
+        if _value_of(text, tokens, found) == [value]:
+            return text
+        written = _written(value, depth + 1).replace("\n", newline)
+        return f"{text[: tokens[found.first].start()]}{written}{text[tokens[found.last].end() :]}"
+    for inner in reversed(path[depth + 1 :]):
+        value = {inner: value}
+    entry = f"{json.dumps(path[depth])}: {_written(value, depth + 1)}".replace("\n", newline)
+    start = tokens[brace].end()
+    comma, rest = ",", text[start:]
+    if not entries:  # white space of an empty object is dropped; a comment is kept
+        comma = newline + _INDENT * depth
+        rest = rest.lstrip() if rest.lstrip().startswith("}") else rest
+    return f"{text[:start]}{newline}{_INDENT * (depth + 1)}{entry}{comma}{rest}"
 
 
 def remove_entry(text: str, path: Sequence[str]) -> str:
     """Return the text without the entry under a path of keys; unchanged if there is none."""
     if not text.strip():
         return text
-    at = _begin(text)
-    for depth, key in enumerate(path):
-        entries, end = _read_object(text, at)
-        found = _find(entries, key)
-        if found is None:
-            return text
-        if depth == len(path) - 1:
-            return _cut(text, entries, found, end)
-        at = found.value_at
-    return text
+    tokens, _, entries, found, _ = _locate(text, path)
+    if found is None:
+        return text
+    start, end, after = tokens[found.first - 2].start(), tokens[found.last].end(), tokens[found.last + 1]
+    place = entries.index(found)
+    if after[0] == ",":
+        tail = text[after.end() :]
+    else:
+        start = tokens[entries[place - 1].last].end() if place else start
+        tail = text[end:]
+    head = text[:start].rstrip(" \t")
+    if head.endswith("\n") and tail.startswith(("\n", "\r\n")):
+        tail = tail.removeprefix("\r").removeprefix("\n")
+    if len(entries) == 1 and after[0] == "}" and text[end : after.start()].isspace():
+        return head.rstrip() + tail.lstrip()
+    return head + tail
 
 
 def entry_at(text: str, path: Sequence[str]) -> JSON:
     """Return the value under a path of keys; None if there is none, or if it contains comments."""
     if not text.strip():
         return None
-    at = _begin(text)
-    for depth, key in enumerate(path):
-        found = _find(_read_object(text, at)[0], key)
-        if found is None:
-            return None
-        at = found.value_at
-        if depth == len(path) - 1:
-            try:
-                value: JSON = json.loads(text[found.value_at : found.end])
-            except ValueError:
-                return None
-            return value
-    return None
+    tokens, _, _, found, _ = _locate(text, path)
+    values = _value_of(text, tokens, found) if found is not None else []
+    return values[0] if values else None
 
 
 def has_entry(text: str, path: Sequence[str]) -> bool:
@@ -507,18 +515,61 @@ def line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _begin(text: str) -> int:
-    """Return where the only object of a file starts, with only comments around it."""
-    at = _skip(text, 0)
-    _, end = _read_object(text, at)
-    if _skip(text, end) != len(text):
+def _locate(text: str, path: Sequence[str]) -> _EntryPlace:
+    """Follow a path of keys as far as it exists; of equal keys the last one counts, as in JSON parsers."""
+    tokens: list[re.Match[str]] = []
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise SettingsUnreadableError
+        at = token.end()
+        if not token[0].isspace() and not token[0].startswith(("//", "/*")):
+            tokens.append(token)
+    entries, end = _read_object(tokens, 0)
+    if end != len(tokens) - 1:
         raise SettingsUnreadableError
-    return at
+    brace = 0
+    for depth, key in enumerate(path):
+        found = next((entry for entry in reversed(entries) if entry.key == key), None)
+        if found is None or depth == len(path) - 1:
+            return _EntryPlace(tokens, brace, entries, found, depth)
+        brace = found.first
+        entries, _ = _read_object(tokens, brace)
+    raise ValueError("the path is empty")
 
 
-def _find(entries: Sequence[_Entry], key: str) -> _Entry | None:
-    """Return the last entry of that name, which JSON parsers use."""
-    return next((one for one in reversed(entries) if one.key == key), None)
+def _read_object(tokens: Sequence[re.Match[str]], brace: int) -> tuple[list[_Entry], int]:
+    """Return the entries of the object that starts at a token, and the number of its last token."""
+    entries: list[_Entry] = []
+    at = brace + 1
+    try:
+        readable = tokens[brace][0] == "{"
+        while readable and tokens[at][0] != "}":
+            readable = tokens[at][0].startswith('"') and tokens[at + 1][0] == ":"
+            last, depth = at + 2, 0
+            while (depth := depth + _NESTING.get(tokens[last][0], 0)) > 0:  # without recursion
+                last += 1
+            entries.append(_Entry(str(json.loads(tokens[at][0])), at + 2, last))
+            at = last + 1
+            readable = readable and depth == 0 and tokens[at][0] in (",", "}")
+            at += tokens[at][0] == ","
+    except (IndexError, ValueError):
+        readable = False
+    if not readable:
+        raise SettingsUnreadableError
+    return entries, at
+
+
+_NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+
+def _value_of(text: str, tokens: Sequence[re.Match[str]], entry: _Entry) -> list[JSON]:
+    """Return the value of an entry in a list, which is empty if the value contains comments."""
+    try:
+        return [json.loads(text[tokens[entry.first].start() : tokens[entry.last].end()])]
+    except ValueError:
+        return []
 
 
 def _written(value: JSON, depth: int) -> str:
@@ -526,114 +577,5 @@ def _written(value: JSON, depth: int) -> str:
     if not isinstance(value, dict) or not value:
         return json.dumps(value, ensure_ascii=False)
     inner = _INDENT * (depth + 1)
-    lines = [f"{inner}{json.dumps(key)}: {_written(one, depth + 1)}" for key, one in value.items()]
+    lines = [f"{inner}{json.dumps(key)}: {_written(entry, depth + 1)}" for key, entry in value.items()]
     return "{\n" + ",\n".join(lines) + f"\n{_INDENT * depth}}}"
-
-
-def _insert(text: str, brace: int, key: str, value: JSON, depth: int, others: bool) -> str:
-    newline = line_end(text)
-    entry = f"{json.dumps(key)}: {_written(value, depth)}".replace("\n", newline)
-    comma = "," if others else newline + _INDENT * (depth - 1)
-    rest = text[brace + 1 :]
-    if not others:  # white space of an empty object is dropped; a comment is kept
-        rest = rest.lstrip() if rest.lstrip().startswith("}") else rest
-    return f"{text[: brace + 1]}{newline}{_INDENT * depth}{entry}{comma}{rest}"
-
-
-def _replaced(text: str, found: _Entry, value: JSON, depth: int) -> str:
-    try:
-        if json.loads(text[found.value_at : found.end]) == value:
-            return text
-    except ValueError:
-        pass  # comments inside: the entry is replaced
-    written = _written(value, depth).replace("\n", line_end(text))
-    return f"{text[: found.value_at]}{written}{text[found.end :]}"
-
-
-def _cut(text: str, entries: Sequence[_Entry], found: _Entry, end: int) -> str:
-    """Without an entry, the comma that belonged to it, and the line it stood on."""
-    after = _skip(text, found.end)
-    if text[after : after + 1] == ",":
-        tail = text[after + 1 :]
-        start = found.at
-    else:
-        place = entries.index(found)
-        start = entries[place - 1].end if place else found.at
-        tail = text[found.end :]
-    head = text[:start].rstrip(" \t")
-    if head.endswith("\n") and tail.startswith(("\n", "\r\n")):
-        tail = tail.removeprefix("\r").removeprefix("\n")
-    if len(entries) == 1 and text[found.end : end - 1].isspace():
-        head = head.rstrip()
-        tail = tail.lstrip()
-    return head + tail
-
-
-def _read_object(text: str, at: int) -> tuple[list[_Entry], int]:
-    """Return the keys of the object that starts at `at`, and its end."""
-    _expect(text, at, "{")
-    entries: list[_Entry] = []
-    at = _skip(text, at + 1)
-    while text[at : at + 1] != "}":
-        key_at = at
-        key, at = _token(text, at)
-        if not key.startswith('"'):
-            raise SettingsUnreadableError
-        at = _skip(text, at)
-        _expect(text, at, ":")
-        value_at = _skip(text, at + 1)
-        end = _skip_value(text, value_at)
-        entries.append(_Entry(_unquote(key), key_at, value_at, end))
-        at = _skip(text, end)
-        if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
-        else:
-            _expect(text, at, "}")
-    return entries, at + 1
-
-
-def _skip_value(text: str, at: int) -> int:
-    """Return the end of any value; brackets are counted without recursion."""
-    depth = 0
-    while True:
-        token, at = _token(text, at)
-        if token in ("{", "["):
-            depth += 1
-        elif token in ("}", "]"):
-            depth -= 1
-        if depth == 0 and not _is_space(token):
-            return at
-        if depth < 0:
-            raise SettingsUnreadableError
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text):
-        token, end = _token(text, at)
-        if not _is_space(token):
-            return at
-        at = end
-    return at
-
-
-def _token(text: str, at: int) -> tuple[str, int]:
-    found = _TOKEN.match(text, at)
-    if found is None:
-        raise SettingsUnreadableError
-    return found[0], found.end()
-
-
-def _is_space(token: str) -> bool:
-    return token.isspace() or token.startswith(("//", "/*"))
-
-
-def _expect(text: str, at: int, char: str) -> None:
-    if text[at : at + 1] != char:
-        raise SettingsUnreadableError
-
-
-def _unquote(token: str) -> str:
-    try:
-        return str(json.loads(token))
-    except ValueError:
-        raise SettingsUnreadableError from None

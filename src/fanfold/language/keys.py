@@ -138,6 +138,7 @@ DEFAULTS = shape(
         default="by posture",
         words=("shared", "isolated"),
     ),
+    Key("runs_on", "slug", "Tag of the workers that execute agent, function and command steps.", "default"),
 )
 
 RETRY = shape(
@@ -303,6 +304,7 @@ STEP_KEYS = (
         "Reuse the output of an equal step; read-only steps only.",
         "false",
     ),
+    Key("runs_on", "slug", "Tag of the workers that execute the step in a cluster.", default="default"),
 )
 """Keys of every step. The types add their own (`types`), and the allowed values of `type` are their names."""
 
@@ -310,7 +312,7 @@ TAKEN_BY_SOME = frozenset(
     (
         "read_set", "write_set", "posture", "workspace_mode", "merge", "on_conflict",
         "require_changes", "output_schema",
-        "outputs", "inputs", "retry", "cache",
+        "outputs", "inputs", "retry", "cache", "runs_on",
     )
 )  # fmt: skip
 """The keys of `STEP_KEYS` that a step has only if its type takes them."""
@@ -572,7 +574,7 @@ AGENT = StepSyntax(
         Key(
             "continue",
             "id",
-            "An agent step of this scope and role; this one goes on in a copy of its conversation, "
+            "An agent step of this scope and role; this one continues in a copy of its conversation, "
             "and only reads if that one does.",
         ),
         Key(
@@ -587,6 +589,8 @@ AGENT = StepSyntax(
         Key("reasoning_effort", "text", "How hard the model thinks.", "the role's"),
         Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000),
         Key("tools", "texts", "Tools allowed; may only narrow the role's.", "the role's"),
+        Key("skills", "texts", "Skills of its agent, by name, besides those of its role."),
+        Key("may_ask", "boolean", "Whether its agent may ask a person (tool `ask_user`).", "the role's"),
         Key(
             "context",
             "word",

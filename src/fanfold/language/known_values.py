@@ -16,14 +16,14 @@ from msgspec import Struct
 from fanfold.kernel.plan import JSON, Constant, Fields, Input, Output, Ref, Template
 from fanfold.kernel.state import STEP_STATUSES, TERMINAL
 from fanfold.language.diagnostics import nearest
-from fanfold.language.draft import Draft, DraftScope
+from fanfold.language.draft import Draft, DraftScope, output_of, single_output
 from fanfold.language.expression_work import (
     Token,
     Usage,
     Use,
     UsedCall,
     UsedLoop,
-    every_use,
+    free_uses,
     literal_text,
     read,
     tokens,
@@ -42,9 +42,8 @@ from fanfold.language.keys import (
     known_from_type,
     part_of,
 )
-from fanfold.language.step_checks import output_of, single_output
 from fanfold.language.tables import quoted
-from fanfold.language.template import parse_path
+from fanfold.language.template import in_expression, parse_path
 
 Look = Callable[[str, tuple[str | int, ...]], Known]
 """Returns the known type of a name and the path after it."""
@@ -75,30 +74,24 @@ class Viewpoint(Struct, frozen=True):
     def look(self, name: str, parts: tuple[str | int, ...]) -> Known:
         """Return the known type of `name.parts…`, in a template or an expression."""
         if name == "inputs":
-            return self._input(parts)
+            word = str(parts[0]) if parts else ""
+            declared = self.inputs.get(word) or next(
+                (one for name, one in self.inputs.items() if in_expression(name) == word), None
+            )
+            return part_of(known_from_type(declared.type, declared.enum), parts[1:]) if declared else ANYTHING
         if name == "steps":
-            return self._step(parts)
+            word = str(parts[0]) if parts else ""
+            target = self.scope.find(word) or self.scope.find_in_expression(word)
+            if target is None or len(parts) < 2 or parts[1] == "error":
+                return ANYTHING
+            if parts[1] == "status":
+                return _ENDED
+            if target.facts.inline:
+                return ANYTHING  # its output, or its failure
+            return part_of(output_of(target), parts[2:] if parts[1] == "output" else parts[1:])
         if name == "output" and self.draft is not None:
             return part_of(single_output(self.draft), parts)
         return part_of(self._item(name), parts)
-
-    def _input(self, parts: tuple[str | int, ...]) -> Known:
-        word = str(parts[0]) if parts else ""
-        declared = self.inputs.get(word) or next(
-            (one for name, one in self.inputs.items() if name.replace("-", "_") == word), None
-        )
-        return part_of(known_from_type(declared.type, declared.enum), parts[1:]) if declared else ANYTHING
-
-    def _step(self, parts: tuple[str | int, ...]) -> Known:
-        word = str(parts[0]) if parts else ""
-        target = self.scope.find(word) or self.scope.find_in_expression(word)
-        if target is None or len(parts) < 2 or parts[1] == "error":
-            return ANYTHING
-        if parts[1] == "status":
-            return _ENDED
-        if target.facts.inline:
-            return ANYTHING  # its output, or its failure
-        return part_of(output_of(target), parts[2:] if parts[1] == "output" else parts[1:])
 
     def _item(self, name: str) -> Known:
         """Return the item of the nearest map with that item name."""
@@ -291,7 +284,7 @@ def _of_two_kinds(left: _Operand, right: _Operand, sign: str) -> Mistake:
 
 def _missing_fields(usages: Sequence[Usage], look: Look) -> Iterator[Mistake]:
     """Yield fields that an item or a loop variable cannot have; paths of steps are checked elsewhere."""
-    for use in every_use(usages):
+    for use in free_uses(usages, every=True):
         known: Known = ANYTHING if use.name in ("inputs", "steps") else look(use.name, ())
         for i, part in enumerate(use.parts, 1):
             if isinstance(known, ObjectOf) and isinstance(part, str) and part not in known.fields:

@@ -16,8 +16,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,10 +25,7 @@ from msgspec.structs import replace
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.language.diagnostics import nearest
 from fanfold.language.draft import FoundRecipe
-from fanfold.project_files import LedOut, resolve_beneath, write_whole
-
-if TYPE_CHECKING:  # every command has a library, and few read a file of it
-    from fanfold.language.tree import Mapping
+from fanfold.project_files import Closing, LedOut, resolve_beneath, write_whole
 
 MAX_FILES_PER_FOLDER = 2_000
 SUFFIXES = (".yaml", ".yml")
@@ -74,7 +71,18 @@ class Library:
         `relative_to` is the file with the reference.
         """
         if is_path(ref):
-            return self._find_file(ref, relative_to)
+            base = os.path.dirname(relative_to) if relative_to is not None else ""
+            file = os.path.normpath(os.path.join(base, ref))
+            try:
+                self._refuse_outside(file, relative_to)
+                return FoundRecipe(_read(Path(file)), file)
+            except NotFoundError as error:
+                if error.details.get("there"):
+                    raise
+                folder, name = os.path.split(file)
+                meant = nearest(name, _yaml_names(Path(folder or ".")))
+                hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
+                raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
         named = re.fullmatch(_NAMED, ref)
         if named is None:
             message = f'"{ref[:80]}" cannot be the name of a recipe'
@@ -92,47 +100,29 @@ class Library:
             _read(chosen.file), str(chosen.file), origin, tuple(str(one.file) for one in hidden)
         )
 
-    def _find_file(self, ref: str, relative_to: str | None) -> FoundRecipe:
-        base = os.path.dirname(relative_to) if relative_to is not None else ""
-        file = os.path.normpath(os.path.join(base, ref))
-        try:
-            if relative_to is not None:
-                self._stay_inside(file, relative_to)
-            else:
-                self._refuse_link_out(file)
-            return FoundRecipe(_read(Path(file)), file)
-        except NotFoundError as error:
-            if error.details.get("there"):
-                raise
-            folder, name = os.path.split(file)
-            meant = nearest(name, _yaml_names(Path(folder or ".")))
-            hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
-            raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
+    def _refuse_outside(self, file: str, referring: str | None) -> None:
+        """Refuse a file outside the project, or else the folder, of the recipe that refers to it.
 
-    def _stay_inside(self, file: str, referring: str) -> None:
-        """Refuse a file outside the project, or else the folder, of the recipe that refers to it."""
+        A user can name any file, except by a link inside the project that leads out of it.
+        """
         top = self._top
-        if top is None or not _is_below(referring, top):
-            top = Path(os.path.dirname(referring) or ".")
-        if not _is_below(file, top):
+        if referring is not None:
+            if top is None or not _is_below(referring, top):
+                top = Path(os.path.dirname(referring) or ".")
             message = f"{file} lies outside of {top}"
             hint = "a recipe names files of its own project, and other recipes by name"
-            raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
-
-    def _refuse_link_out(self, file: str) -> None:
-        """Refuse a link inside the project that leads out of it."""
-        top = self._top
-        if top is None or not Path(os.path.abspath(file)).is_relative_to(os.path.realpath(top)):
+        elif top is None or not Path(os.path.abspath(file)).is_relative_to(os.path.realpath(top)):
             return
-        if not _is_below(file, top):
+        else:
             message = f"{file} is a link that leads out of the project"
             hint = "name the file that it leads to, if you trust it"
+        if not _is_below(file, top):
             raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
 
     def _unknown(self, name: str, version: int | None) -> NotFoundError:
         versions = sorted({_version_of(one) for one in self._named(name)})
         if versions:
-            listed = ", ".join(str(one) for one in versions)
+            listed = ", ".join(str(version) for version in versions)
             message = f'recipe "{name}" has no version {version}'
             return NotFoundError("recipe.unknown_workflow", message, hint=f"there are versions {listed}")
         beside = [
@@ -148,19 +138,26 @@ class Library:
 
     def names(self) -> list[str]:
         """Return the names of all recipes, without opening a file."""
-        return sorted({one.name for one in self._candidates()})
+        return sorted({candidate.name for candidate in self._candidates()})
 
     def list(self) -> list[ListedRecipe]:
         """Return every recipe by name and version; shadowed ones are only named in a warning."""
         by_name: dict[str, list[_Candidate]] = {}
-        for one in self._candidates():
-            by_name.setdefault(one.name, []).append(one)
+        for candidate in self._candidates():
+            by_name.setdefault(candidate.name, []).append(candidate)
         entries: list[ListedRecipe] = []
         for name in sorted(by_name):
             origin = by_name[name][0].origin
             hidden = [str(one.file) for one in by_name[name] if one.origin != origin]
             here = [_entry(one) for one in by_name[name] if one.origin == origin]
-            entries += _with_shadows(sorted(here, key=lambda entry: (entry.version, entry.file)), hidden)
+            here.sort(key=lambda entry: (entry.version, entry.file))
+            for entry in here:
+                # Files with the same version in this folder; the highest version also shadows other folders.
+                twins = [one.file for one in here if one is not entry and one.version == entry.version]
+                shadowed = [*(hidden if entry is here[-1] else ()), *twins]
+                message = f"recipe.shadowed: {entry.file} shadows {', '.join(shadowed)}"
+                warnings = (*entry.warnings, message) if shadowed else entry.warnings
+                entries.append(replace(entry, warnings=warnings))
         return entries
 
     def _candidates(self) -> Iterator[_Candidate]:
@@ -169,7 +166,7 @@ class Library:
                 yield from _scan(origin, folder)
 
     def _named(self, name: str) -> tuple[_Candidate, ...]:
-        return tuple(one for one in self._candidates() if one.name == name)
+        return tuple(candidate for candidate in self._candidates() if candidate.name == name)
 
     def save(self, name: str, text: str) -> Path:
         """Write `name.yaml` (or `name@2.yaml`) to the project's folder atomically."""
@@ -178,14 +175,23 @@ class Library:
             raise AuthorError("recipe.no_project", "there is no project to save the recipe in")
         require_name(name)
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _open_folder(folder)
+        target = folder / f"{name}.yaml"
         try:
-            target = f"{name}.yaml"
-            _refuse_link(target, handle, folder)
-            _replace(target, text.encode("utf-8"), handle)
-        finally:
-            os.close(handle)
-        return folder / target
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            message = f"{folder} cannot be used to save recipes: {error.strerror or error}"
+            raise WorldError("recipe.not_saved", message, hint="links are not followed") from None
+        with Closing(handle):
+            with suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.stat(target.name, dir_fd=handle, follow_symlinks=False).st_mode):
+                    message = f"{target} is not a regular file and is not replaced"
+                    raise WorldError("recipe.not_saved", message)
+            try:
+                write_whole(target.name, text.encode("utf-8"), folder=handle, mode=0o644, durable=True)
+            except OSError as error:
+                message = f"{target.name} was not saved: {error.strerror or error}"
+                raise WorldError("recipe.not_saved", message) from None
+        return target
 
 
 def require_name(name: str) -> None:
@@ -289,7 +295,7 @@ def _version_of(candidate: _Candidate) -> int:
 
 def _entry(candidate: _Candidate) -> ListedRecipe:
     """Return the list entry of a file; a broken file has its first error."""
-    from fanfold.language.tree import Mapping
+    from fanfold.language.tree import Mapping, plain
     from fanfold.language.yaml_text import parse_yaml
 
     version = _version_of(candidate)
@@ -300,70 +306,18 @@ def _entry(candidate: _Candidate) -> ListedRecipe:
     except NotFoundError as error:
         warnings.append(error.message)
     else:
-        if not report.ok:
-            first = next(one for one in report.diagnostics if one.severity == "error")
+        if (first := report.first_error) is not None:
             warnings.append(f"{first.code} at line {first.range.start.line}: {first.message}")
         if isinstance(tree, Mapping):
-            description = _text_of(tree, "description")
-            if (said := _text_of(tree, "name")) and said != candidate.name:
-                warnings.append(f'the file is called "{candidate.name}", but says its name is "{said}"')
-            if (inside := tree.get("version")) is not None and _said_version(inside) not in {None, version}:
-                warnings.append(f"the file is called version {version}, but says {_said_version(inside)}")
+            keys = plain(tree)
+            name, inside, text = keys.get("name"), keys.get("version"), keys.get("description")
+            description = text if isinstance(text, str) else ""
+            if isinstance(name, str) and name not in ("", candidate.name):
+                warnings.append(f'the file is called "{candidate.name}", but says its name is "{name}"')
+            if type(inside) is int and inside != version:
+                warnings.append(f"the file is called version {version}, but says {inside}")
         elif report.ok:
             warnings.append("recipe.bad_type: the file is not a map of keys")
     return ListedRecipe(
         candidate.name, version, description, candidate.origin, str(candidate.file), tuple(warnings)
     )
-
-
-def _with_shadows(entries: list[ListedRecipe], hidden: list[str]) -> Iterator[ListedRecipe]:
-    """Add warnings for shadowed files, and for the same version twice in one folder."""
-    for i, entry in enumerate(entries):
-        twins = [one.file for one in entries if one is not entry and one.version == entry.version]
-        shadows = [*(hidden if i == len(entries) - 1 else []), *twins]
-        if shadows:
-            message = f"recipe.shadowed: {entry.file} shadows {', '.join(shadows)}"
-            yield replace(entry, warnings=(*entry.warnings, message))
-        else:
-            yield entry
-
-
-def _text_of(tree: Mapping, key: str) -> str:
-    from fanfold.language.tree import Scalar
-
-    node = tree.get(key)
-    return node.text if isinstance(node, Scalar) and isinstance(node.value, str) else ""
-
-
-def _said_version(node: object) -> int | None:
-    from fanfold.language.tree import Scalar
-
-    return node.value if isinstance(node, Scalar) and type(node.value) is int else None
-
-
-# ---------------------------------------------------------------------------------------------------
-# Writing
-
-
-def _open_folder(folder: Path) -> int:
-    try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        message = f"{folder} cannot be used to save recipes: {error.strerror or error}"
-        raise WorldError("recipe.not_saved", message, hint="links are not followed") from None
-
-
-def _refuse_link(name: str, folder: int, shown: Path) -> None:
-    try:
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise WorldError("recipe.not_saved", f"{shown / name} is not a regular file and is not replaced")
-
-
-def _replace(name: str, data: bytes, folder: int) -> None:
-    try:
-        write_whole(name, data, folder=folder, mode=0o644, durable=True)
-    except OSError as error:
-        raise WorldError("recipe.not_saved", f"{name} was not saved: {error.strerror or error}") from None

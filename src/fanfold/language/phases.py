@@ -22,14 +22,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import JSON, USUAL_MAX_ITEMS, USUAL_RETRY, GroupAction, Repeat, RetryPolicy, Step
-from fanfold.language.checks import ONCE, check_conditions, check_edges, read_arguments
+from fanfold.language.checks import ONCE, Defaults, Unit, check_conditions, check_edges, read_arguments
 from fanfold.language.draft import Draft, NamedRole, PhaseParts, find_role
 from fanfold.language.keys import COMMAND, CONVERGE, PHASE, REVIEW, VERIFY_KEYS
-from fanfold.language.leaf_steps import STEPS, AgentBody, ApprovalBody, CommandBody
-from fanfold.language.references import Defaults, TextPlace, Unit
-from fanfold.language.step_grammar import Body
+from fanfold.language.leaf_steps import STEPS, AgentBody, ApprovalBody, Body, CommandBody
+from fanfold.language.references import TextPlace
 from fanfold.language.survey import new_draft, survey_body, survey_map
-from fanfold.language.tables import Entries, Key, Shape, quoted, read_entries, shape
+from fanfold.language.tables import Entries, Key, Notes, Shape, quoted, read_entries, read_inner, shape
 from fanfold.language.template import literal
 from fanfold.language.tree import Node, Scalar
 
@@ -345,59 +344,45 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
         draft.phase = True
         draft.syntax = STEPS.syntaxes["group"]
         draft.narrowed = unit.narrowed or entries.text("kind") in {"understand", "review"}
-        draft.facts.phase = _read_parts(entries, unit)
+        draft.facts.phase = PhaseParts(
+            review=read_inner(entries, "review", REVIEW, notes),
+            verify=read_inner(entries, "verify", GATES.shape, notes),
+            converge=read_inner(entries, "converge", CONVERGE, notes),
+        )
         for item in entries.scalars("depends_on"):
             draft.written.setdefault(item.text, item)
         survey_map(draft, notes)
         survey_body(draft, entries.items("tasks"), notes, unit.around.ceilings.highs, LOOP_NAMES)
-        _adopt_tasks(draft, unit)
-        assert draft.inner is not None
-        tasks = _count_tasks(draft, tasks, unit)
+        tasks = _adopt_tasks(draft, notes, tasks)
     if len(unit.scope.drafts) > MAX_PHASES:
         extra = unit.scope.drafts[MAX_PHASES]
-        at = extra.entries.nodes.get("id") or extra.entries.head()
+        at = extra.at
         notes.error("recipe.limit", f"a recipe has at most {MAX_PHASES} phases", at)
 
 
-def _read_parts(entries: Entries, unit: Unit) -> PhaseParts:
-    parts = PhaseParts()
-    if "review" in entries.nodes:
-        parts.review = read_entries(entries.nodes["review"], REVIEW, unit.notes)
-    if "verify" in entries.nodes:
-        parts.verify = read_entries(entries.nodes["verify"], GATES.shape, unit.notes)
-    if "converge" in entries.nodes:
-        parts.converge = read_entries(entries.nodes["converge"], CONVERGE, unit.notes)
-    return parts
-
-
-def _adopt_tasks(draft: Draft, unit: Unit) -> None:
-    """Apply the settings of a phase to its tasks."""
+def _adopt_tasks(draft: Draft, notes: Notes, before: int) -> int:
+    """Apply the settings of a phase to its tasks; return the number of tasks so far."""
     assert draft.inner is not None
-    for task in draft.inner.drafts:
-        node = task.entries.nodes.get("id")
-        if task.id in RESERVED_IDS and node is not None:
+    inside = draft.inner.drafts
+    for task in inside:
+        if task.id in RESERVED_IDS and "id" in task.entries.nodes:
             message = f"{quoted(task.id)} is a step that phases have themselves"
-            unit.notes.error("recipe.bad_id", message, node, "choose another id")
+            notes.error("recipe.bad_id", message, task.at, "choose another id")
         if draft.item_name is None:
             continue
         if task.entries.has("for_each"):
             message = (
                 f"phase {quoted(draft.id)} has a {quoted('for_each')}, which runs each task once per item"
             )
-            unit.notes.error("recipe.conflicting_keys", message, task.entries.keys["for_each"])
+            notes.error("recipe.conflicting_keys", message, task.entries.keys["for_each"])
         task.item_name = draft.item_name
-
-
-def _count_tasks(draft: Draft, before: int, unit: Unit) -> int:
-    assert draft.inner is not None
-    tasks = draft.inner.drafts
-    for limit, what in ((MAX_TASKS_PER_PHASE, "a phase"), (MAX_TASKS - before, "a recipe")):
-        if 0 <= limit < len(tasks):
-            at = tasks[limit].entries.nodes.get("id") or tasks[limit].entries.head()
-            most = MAX_TASKS_PER_PHASE if what == "a phase" else MAX_TASKS
-            unit.notes.error("recipe.limit", f"{what} has at most {most} tasks", at)
-            break
-    return before + len(tasks)
+    if len(inside) > MAX_TASKS_PER_PHASE:
+        message = f"a phase has at most {MAX_TASKS_PER_PHASE} tasks"
+        notes.error("recipe.limit", message, inside[MAX_TASKS_PER_PHASE].at)
+    elif 0 <= MAX_TASKS - before < len(inside):
+        message = f"a recipe has at most {MAX_TASKS} tasks"
+        notes.error("recipe.limit", message, inside[MAX_TASKS - before].at)
+    return before + len(inside)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -414,7 +399,16 @@ def check_phase(draft: Draft, unit: Unit) -> None:
     if parts.verify is not None:
         _check_gate(draft, parts, parts.verify, unit)
     _check_rounds(draft, parts, unit)
-    _keep_items_apart(draft, unit)
+    # Refuse a task whose id hides a name in the phase's list, which is evaluated for each task.
+    assert draft.inner is not None
+    if draft.item_name is None:
+        return
+    for name in draft.implied:
+        task = draft.inner.by_id.get(name)
+        node = task.entries.nodes.get("id") if task is not None else None
+        if node is not None:
+            message = f"the phase refers to a step {quoted(name)} outside, so no task can be called that"
+            unit.notes.error("recipe.bad_id", message, node, "choose another id")
 
 
 def _check_rounds(draft: Draft, parts: PhaseParts, unit: Unit) -> None:
@@ -452,19 +446,6 @@ def _check_gate(draft: Draft, parts: PhaseParts, verify: Entries, unit: Unit) ->
             unit.notes.error("recipe.conflicting_keys", message, word)
 
 
-def _keep_items_apart(draft: Draft, unit: Unit) -> None:
-    """Refuse a task whose id hides a name in the phase's list, which is evaluated for each task."""
-    assert draft.inner is not None
-    if draft.item_name is None:
-        return
-    for name in draft.implied:
-        task = draft.inner.by_id.get(name)
-        node = task.entries.nodes.get("id") if task is not None else None
-        if node is not None:
-            message = f"the phase refers to a step {quoted(name)} outside, so no task can be called that"
-            unit.notes.error("recipe.bad_id", message, node, "choose another id")
-
-
 # ---------------------------------------------------------------------------------------------------
 # Lowering
 
@@ -485,6 +466,11 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
         steps.append(gate.step(parts.judge, replace(phase, steps=tuple(step.id for step in steps))))
     stops = _stops(parts)
     iterations = (parts.converge.integer("max_iterations") if parts.converge is not None else None) or 2
+    # The condition for the end of a phase: the review passed as a whole, and the gate passed.
+    held = [REVIEW_HOLDS] if reviewed else []
+    passed = [gate.until] if gate is not None else []
+    prompt = f'Summarize what phase "{phase.id}" found and did, for those who work on the next one.'
+    body = AgentBody(agent="summarizer", prompt=phase.question(prompt), purpose="fold")
     return Step(
         id=draft.id,
         action=GroupAction(
@@ -498,10 +484,10 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
         depends_on=facts.depends_on,
         when=facts.when,
         repeat=Repeat(
-            until=_until(gate, reviewed),
+            until=" && ".join((*held, *passed)) or "true",
             max_iterations=iterations if (parts.verify is not None or reviewed) and not stops else 1,
         ),
-        fold=_fold(phase),
+        fold=Step(id="fold", action=body.action()),
         posture="writer" if any(task.posture == "writer" for task in tasks) else "read_only",
         retry=ONCE,
         on_failure="stop" if stops else unit.defaults.on_failure,
@@ -528,16 +514,3 @@ def _review(reviewer: NamedRole, reviewers: int, phase: JudgedPhase) -> Step:
         purpose="review",
     )
     return phase.step("review", body, for_each=str(list(range(reviewers))), output_schema=REVIEW_SCHEMA)
-
-
-def _until(gate: Gate[Any] | None, reviewed: bool) -> str:
-    """Return the condition for the end of a phase: the review passed as a whole, and the gate passed."""
-    held = [REVIEW_HOLDS] if reviewed else []
-    passed = [gate.until] if gate is not None else []
-    return " && ".join((*held, *passed)) or "true"
-
-
-def _fold(phase: JudgedPhase) -> Step:
-    prompt = f'Summarize what phase "{phase.id}" found and did, for those who work on the next one.'
-    body = AgentBody(agent="summarizer", prompt=phase.question(prompt), purpose="fold")
-    return Step(id="fold", action=body.action())

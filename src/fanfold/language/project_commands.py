@@ -154,8 +154,8 @@ class ProjectFiles:
     def script(self, name: str) -> str:
         """Return a script of package.json."""
         scripts = self.package.get("scripts")
-        said = scripts.get(name) if isinstance(scripts, dict) else None
-        return said.strip() if isinstance(said, str) else ""
+        script = scripts.get(name) if isinstance(scripts, dict) else None
+        return script.strip() if isinstance(script, str) else ""
 
     @property
     def package_manager(self) -> str:
@@ -199,30 +199,46 @@ def find_own_command(folder: Path, gate: str) -> OwnCommand | None:
 # Tests
 
 
-def _pytest_by(files: ProjectFiles, name: str) -> Found:
-    return ((files.python, "-m", "pytest", "-q"), name) if name else None
+def _program(
+    *command: str, names: Sequence[str] = (), tool: str = "", sections: Sequence[Sequence[str]] = ()
+) -> Rule:
+    """Return the rule for a program that a file of the project configures.
+
+    The file is one of `names`, pyproject.toml with `[tool.<tool>]`, or a file with a section: the header of
+    the section, and the files that can have it.
+    """
+
+    def ask(files: ProjectFiles) -> Found:
+        name = next((name for name in names if name in files.names), "")
+        if not name and tool and files.configures(tool):
+            name = "pyproject.toml"
+        name = name or next(filter(None, (files.with_section(*section) for section in sections)), "")
+        return (_installed(files, command), name) if name else None
+
+    return ask
 
 
-def _configured_pytest(files: ProjectFiles) -> Found:
-    if files.configures("pytest"):
-        return _pytest_by(files, "pyproject.toml")
-    whole = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "conftest.py")
-    named = next((name for name in whole if name in files.names), "")
-    named = named or files.with_section("[pytest]", "tox.ini")
-    return _pytest_by(files, named or files.with_section("[tool:pytest]", "setup.cfg"))
+def _installed(files: ProjectFiles, command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with the program of the project's own virtual environment if it has one."""
+    program, *arguments = command
+    return (files.python if program == "python" else files.program(program), *arguments)
+
+
+PYTEST = ("python", "-m", "pytest", "-q")
 
 
 def _pytest(files: ProjectFiles) -> Found:
     for folder in ("tests", "test"):
         if folder in files.names and "conftest.py" in files.listed(folder):
-            return _pytest_by(files, f"{folder}/conftest.py")
-    plain = next((path for path in files.test_files if not files.is_unittest(path)), "")
-    return _pytest_by(files, files.needs_pytest or plain)
+            return _installed(files, PYTEST), f"{folder}/conftest.py"
+    plain = (path for path in files.test_files if not files.is_unittest(path))
+    name = files.needs_pytest or next(plain, "")
+    return (_installed(files, PYTEST), name) if name else None
 
 
 def _django(files: ProjectFiles) -> Found:
-    told = "django" in files.text("manage.py")
-    return ((files.python, "manage.py", "test"), "manage.py") if told else None
+    is_django = "django" in files.text("manage.py")
+    return ((files.python, "manage.py", "test"), "manage.py") if is_django else None
 
 
 def _unittest(files: ProjectFiles) -> Found:
@@ -252,8 +268,8 @@ def _pattern(paths: Sequence[str]) -> tuple[str, ...]:
 
 def _script(name: str) -> Rule:
     def ask(files: ProjectFiles) -> Found:
-        said = files.script(name)
-        if not said or "no test specified" in said:
+        script = files.script(name)
+        if not script or "no test specified" in script:
             return None
         # `bun test` is its own test runner, whatever the script contains.
         plain = name == "test" and files.package_manager != "bun"
@@ -270,27 +286,6 @@ def _make(target: str) -> Rule:
     return lambda files: (("make", target), files.makefile) if target in files.targets else None
 
 
-def _tox(files: ProjectFiles) -> Found:
-    named = "pyproject.toml" if files.configures("tox") else ""
-    named = named or ("tox.toml" if "tox.toml" in files.names else "")
-    named = named or files.with_section("[tox", "tox.ini") or files.with_section("[testenv", "tox.ini")
-    named = named or files.with_section("[tox:tox]", "setup.cfg")
-    return ((files.program("tox"),), named) if named else None
-
-
-def _nox(files: ProjectFiles) -> Found:
-    return ((files.program("nox"),), "noxfile.py") if "noxfile.py" in files.names else None
-
-
-# Lint
-
-
-def _ruff(files: ProjectFiles) -> Found:
-    named = next((name for name in ("ruff.toml", ".ruff.toml") if name in files.names), "")
-    named = named or ("pyproject.toml" if files.configures("ruff") else "")
-    return ((files.program("ruff"), "check", "."), named) if named else None
-
-
 def _eslint(files: ProjectFiles) -> Found:
     named = next(
         (name for name in sorted(files.names) if name.startswith((".eslintrc", "eslint.config."))), ""
@@ -304,25 +299,38 @@ def _eslint(files: ProjectFiles) -> Found:
     return ("npx", "--no-install", "--offline", "eslint", "."), named
 
 
-def _flake8(files: ProjectFiles) -> Found:
-    named = files.with_section("[flake8]", ".flake8", "setup.cfg", "tox.ini")
-    return ((files.program("flake8"),), named) if named else None
-
-
-def _mypy(files: ProjectFiles) -> Found:
-    named = "pyproject.toml" if files.configures("mypy") else ""
-    named = named or files.with_section("[mypy", "mypy.ini", ".mypy.ini", "setup.cfg")
-    return ((files.program("mypy"), "."), named) if named else None
-
-
 RULES: dict[str, tuple[Rule, ...]] = {
     "tests": (
-        _configured_pytest, _script("test"), _named("Cargo.toml", "cargo", "test"),
-        _named("go.mod", "go", "test", "./..."), _make("test"), _django, _pytest, _unittest, _make("check"),
-        _tox, _nox,
+        _program(
+            *PYTEST,
+            names=("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "conftest.py"),
+            tool="pytest",
+            sections=(("[pytest]", "tox.ini"), ("[tool:pytest]", "setup.cfg")),
+        ),
+        _script("test"),
+        _named("Cargo.toml", "cargo", "test"),
+        _named("go.mod", "go", "test", "./..."),
+        _make("test"),
+        _django,
+        _pytest,
+        _unittest,
+        _make("check"),
+        _program(
+            "tox",
+            names=("tox.toml",),
+            tool="tox",
+            sections=(("[tox", "tox.ini"), ("[testenv", "tox.ini"), ("[tox:tox]", "setup.cfg")),
+        ),
+        _program("nox", names=("noxfile.py",)),
     ),
     "lint": (
-        _ruff, _script("lint"), _eslint, _flake8, _mypy, _named("Cargo.toml", "cargo", "clippy"),
-        _named("go.mod", "go", "vet", "./..."), _make("lint"),
+        _program("ruff", "check", ".", names=("ruff.toml", ".ruff.toml"), tool="ruff"),
+        _script("lint"),
+        _eslint,
+        _program("flake8", sections=(("[flake8]", ".flake8", "setup.cfg", "tox.ini"),)),
+        _program("mypy", ".", tool="mypy", sections=(("[mypy", "mypy.ini", ".mypy.ini", "setup.cfg"),)),
+        _named("Cargo.toml", "cargo", "clippy"),
+        _named("go.mod", "go", "vet", "./..."),
+        _make("lint"),
     ),
-}  # fmt: skip
+}

@@ -13,36 +13,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from fanfold.kernel.plan import (
-    Constant,
-    Fields,
-    Input,
-    Limits,
-    OnFailure,
-    Output,
-    Plan,
-    Ref,
-    RetryPolicy,
-    Template,
-    Value,
-    WorkspaceMode,
-)
+from fanfold.kernel.plan import Constant, Fields, Input, Output, Ref, Template, Value
 from fanfold.language import tree
-from fanfold.language.diagnostics import Fix, Source, Span
-from fanfold.language.draft import CompileContext, Draft, DraftScope, TextSpan
+from fanfold.language.diagnostics import Fix, Span, edits
+from fanfold.language.draft import (
+    Draft,
+    DraftScope,
+    TextSpan,
+    declared_names,
+    output_of,
+    unnamed_field,
+    why_not,
+    why_not_into,
+)
 from fanfold.language.keys import Known, ObjectOf
-from fanfold.language.look_alikes import check_text, refuse_near_path
-from fanfold.language.step_checks import declared_names, output_of, unnamed_field, why_not, why_not_into
-from fanfold.language.tables import IDENTIFIER, Entries, Notes, quoted
+from fanfold.language.tables import IDENTIFIER, Notes, quoted
 from fanfold.language.template import (
     Hole,
     Path,
     TemplateError,
+    in_expression,
     is_state_path,
     parse_path,
     parse_template,
@@ -52,6 +47,126 @@ from fanfold.language.tree import Node, Scalar, plain
 
 if TYPE_CHECKING:
     from fanfold.language.expressions import Reference, Wanted
+
+# -----------------------------------------------------------------------------------------------------------
+# Text that looks like a path, an expression or logic of another language, and would stay text.
+#
+# Rules
+# * A text that is completely a path or an expression, or nearly a path, is an error with a fix, because it is
+#   never meant as literal text. `{literal: …}` is the notation for such a text among values.
+# * Syntax of other languages inside a text, and words of a command line, are warnings.
+
+CODE = "recipe.not_evaluated"
+_TAG = r"\{[%#]-?\s*\w*"
+_DOLLAR = r"\$(?=\{\{)"
+_ROOTS = r"(?<![\w.])(?:steps|inputs|item|feedback)\s*[.\[]"
+_OPERATOR = r"[-+*/%?]|[=!<>]=|[<>]|&&|\|\|"
+_PATH = r"(?a)([A-Za-z_][\w-]*)((?:\.[\w-]+|\[\d+\])*)"
+_SUFFIXES = frozenset("json yaml yml csv txt md py js ts toml xml html log sh go rs java c h lock".split())
+_PIECE = re.compile(
+    r"""\s*(?:"(?P<double>[^"\\]*)"|'(?P<single>[^'\\]*)'|(?P<path>[A-Za-z_][\w.\[\]-]*))\s*(?:\+|$)"""
+)
+MIN_NAME_CHARS = 4
+"""A shorter name resembles too many words."""
+_VARIABLE = r"(?a)\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?"
+_QUOTED = r"(?s)'[^']*'|\{\{.*?\}\}"
+_SHELLS = frozenset(
+    "sh bash dash zsh ksh fish ash busybox awk gawk perl ruby node python python3 env".split()
+)
+MAX_CHARS = 500
+MAX_WORD_CHARS = 40
+"""Longer texts are prose."""
+
+
+def check_text(node: Scalar, names: Iterable[str], notes: Notes, *, strict: bool = True) -> None:
+    """Refuse a text that is completely a path or an expression; warn about other syntax in the text.
+
+    Without `strict` it is a warning, because a word of a command may look like anything.
+    """
+    text = node.text
+    if "{" in text and (found := re.search(_TAG, text)) is not None and _closes(text, found):
+        hint = "give the step a `when`, or compute the text in a `set` step"
+        message = f"templates have no logic: {quoted(found[0])} stays in the text as it is"
+        notes.warning(CODE, message, node.span(*found.span()), hint)
+    if "$" in text and (found := re.search(_DOLLAR, text)) is not None:
+        message = 'the "$" stays in the text: a template is written {{…}}'
+        notes.warning(CODE, message, node.span(*found.span()), 'leave the "$" out')
+    if "{{" not in text and len(text) <= MAX_CHARS and _mentions(text, names):
+        _refuse_expression(node, names, notes, strict)
+
+
+def _mentions(text: str, names: Iterable[str]) -> bool:
+    if re.search(_ROOTS, text) is not None:
+        return True
+    return re.search(_OPERATOR, text) is not None and any(
+        re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) for name in names
+    )
+
+
+def _closes(text: str, opened: re.Match[str]) -> bool:
+    return ("%}" if text[opened.start() + 1] == "%" else "#}") in text[opened.end() :]
+
+
+def _refuse_expression(node: Scalar, names: Iterable[str], notes: Notes, strict: bool) -> None:
+    text = node.text.strip()
+    report = notes.error if strict else notes.warning
+    code = "recipe.bad_value" if strict else CODE
+    if is_state_path(text):
+        fix = notes.fix(node.start, node.end, f'"{{{{{text}}}}}"') if strict else None
+        report(code, f"this is text: {quoted(text)}", node, f"for the value, write {{{{{text}}}}}", fix)
+        return
+    from fanfold.language.expressions import reads_values  # slow to load, and rarely needed
+
+    if not reads_values(text, names):
+        return
+    as_template = _as_template(text)
+    if as_template is not None:
+        fix = notes.fix(node.start, node.end, json.dumps(as_template, ensure_ascii=False)) if strict else None
+        hint = f"write {quoted(as_template)}"
+    else:
+        fix, value = None, "{value: " + quoted(text) + "}"
+        hint = f"compute it in a step: set: {value}, and write {{{{steps.<id>.output.value}}}}"
+    report(code, f"this is text, nothing is computed here: {quoted(text)}", node, hint, fix)
+
+
+def _as_template(text: str) -> str | None:
+    """Return a sum of texts and paths as a template: `item + ".py"` is `{{item}}.py`."""
+    parts, at = [], 0
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            return None
+        literal = piece["double"] if piece["double"] is not None else piece["single"]
+        parts.append(literal if literal is not None else f"{{{{{piece['path'].strip()}}}}}")
+        at = piece.end()
+    return "".join(parts)
+
+
+def warn_of_braces(node: Node | None, what: str, hint: str, notes: Notes) -> None:
+    """Warn of a template where none is filled in."""
+    if isinstance(node, Scalar) and "{{" in node.text:
+        at = node.text.index("{{")
+        message = f"{what} is no template: {quoted(node.text)} is taken as it stands"
+        notes.warning(CODE, message, node.span(at, len(node.text)), hint)
+
+
+def warn_of_variables(words: list[Scalar], notes: Notes, *, whole: bool) -> None:
+    """Warn of `$NAME` in words that no shell reads; `whole`: in one text, which is split into words."""
+    program = words[0].text.rpartition("/")[2] if words else ""
+    for node in words:
+        if not whole and (program in _SHELLS or not re.fullmatch(_VARIABLE, node.text)):
+            continue
+        text = re.sub(_QUOTED, lambda hidden: " " * len(hidden[0]), node.text)
+        if (found := re.search(_VARIABLE, text)) is not None:
+            message = f"no shell reads this: {quoted(found[0])} is handed over as it is"
+            hint = (
+                "write `shell:` for a script (`env_vars` hands it variables of yours), or the value as {{…}}"
+            )
+            notes.warning("recipe.shell_syntax", message, node.span(*found.span()), hint)
+            return
+
+
+# -----------------------------------------------------------------------------------------------------------
 
 _AFTER_STEPS = r"(?a)steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)"
 NEVER_PLAIN = frozenset({"feedback", "digest", "output"})
@@ -104,7 +219,7 @@ class References:
         self.inputs = inputs
         self.inputs_known = inputs_known
         """False if the declarations could not be read: then no input is reported as unknown."""
-        self.input_words = {name.replace("-", "_"): name for name in inputs}
+        self.input_words = {in_expression(name): name for name in inputs}
         """Inputs by their name in expressions."""
         self.used_inputs: set[str] = set()
         self.elsewhere: dict[str, Draft] = {}
@@ -148,9 +263,31 @@ class References:
         return _with_output(text, inserts)
 
     def refuse_near_path(self, node: Scalar, place: TextPlace) -> bool:
-        """Refuse a text that is nearly a path, and return whether it is one."""
-        names = place.names - NEVER_PLAIN
-        return refuse_near_path(node, names, self.inputs, place.scope.find, self.notes)
+        """Refuse a value that is nearly a path: `itm` in a map, `step.ls.output`, `ls.output`."""
+        written = re.fullmatch(_PATH, node.text)
+        if written is None or node.style:
+            return False
+        root, rest = written[1], written[2]
+        first, _, after = rest[1:].partition(".")
+        meant = ""
+        if rest and first in self.inputs and self.notes.nearest(root, ("inputs",)):
+            meant = f"inputs{rest}"
+        elif rest and place.scope.find(first) and self.notes.nearest(root, ("steps",)):
+            meant = f"steps{rest}"
+        elif first in STEP_FACTS and place.scope.find(root):
+            meant = f"steps.{node.text}"
+        elif len(root) <= MAX_WORD_CHARS and not (rest and not after and first in _SUFFIXES):
+            names = sorted(place.names - NEVER_PLAIN)
+            known = [name for name in names if len(name) >= MIN_NAME_CHARS and root != f"{name}s"]
+            near = next((name for name in known if edits(root, name) == 1), None)
+            meant = f"{near}{rest}" if near else ""
+        if not meant or meant == node.text:
+            return False
+        message = f"{quoted(node.text)} looks like a path, and there is none of that name"
+        hint = f"write {meant}, or {{literal: {node.text}}} for the text"
+        fix = self.notes.fix(node.start, node.end, meant)
+        self.notes.error("recipe.bad_value", message, node, hint, fix)
+        return True
 
     def path(self, path: Path, node: Scalar, start: int, place: TextPlace) -> list[int]:
         """Check a path at character `start` of a text; return where `.output` must be inserted."""
@@ -163,7 +300,22 @@ class References:
                 self.notes.error("recipe.bad_template", wrong[0], where, wrong[1])
             return []
         if path.root == "steps":
-            return self._step_path(path, node, start, place)
+            step_id, parts = str(path.parts[0]), path.parts[1:]
+            at = start + len("steps.")
+            after, end = at + len(step_id), start + len(path.text)
+            name_at = TextSpan(node, at, after)
+            target = place.scope.find(step_id)
+            if target is None:
+                self._unknown_step(step_id, name_at, place)
+                return []
+            self._connect(place, target, name_at, parts)
+            wrong_at = TextSpan(node, after + 1, end)
+            if self._refuse_parts("recipe.bad_template", target, parts, wrong_at, after):
+                return []
+            whole = TextSpan(node, at, end)
+            self._warn_of_unnamed(target, parts, whole)
+            self._note_into_call(target, parts, whole, "recipe.bad_template")
+            return [after] if _is_short(parts) else []
         if path.root not in place.names:
             root = node.span(start, start + len(path.root))
             message = f"{quoted(path.root)} means nothing here"
@@ -188,28 +340,15 @@ class References:
                 hint += f"; {{literal: {at.node.text}}} is the text"
             self.notes.error("recipe.unknown_input", f"there is no input {quoted(name)}", at.span(), hint)
 
-    def _step_path(self, path: Path, node: Scalar, start: int, place: TextPlace) -> list[int]:
-        step_id, rest = str(path.parts[0]), path.parts[1:]
-        at = start + len("steps.")
-        after = at + len(step_id)
-        target = place.scope.find(step_id)
-        if target is None:
-            self._unknown_step(step_id, TextSpan(node, at, after), place)
-            return []
-        self._connect(place, target, TextSpan(node, at, after), rest)
-        problem = self._judge_parts(target, rest)
-        if problem is not None:
-            where = node.span(after + 1, start + len(path.text))
-            self._refuse_parts("recipe.bad_template", target, problem, where, node.span(after, after))
-            return []
-        whole = TextSpan(node, at, start + len(path.text))
-        self._warn_of_unnamed(target, rest, whole)
-        self._note_into_call(target, rest, whole, "recipe.bad_template")
-        return [after] if _is_short(rest) else []
-
     def expression(self, node: Scalar, place: TextPlace, wants: Wanted) -> str:
         """Check a CEL expression and expand short forms."""
-        text = _without_braces(node.text)
+        # An expression without its `{{…}}`; blanks in their place keep every position.
+        inside = node.text.strip()
+        if not (inside.startswith("{{") and inside.endswith("}}") and len(inside) > 4):
+            text = node.text
+        else:
+            opening, closing = node.text.index("{{"), node.text.rindex("}}")
+            text = f"{node.text[:opening]}  {node.text[opening + 2 : closing]}  {node.text[closing + 2 :]}"
         if isinstance(node.value, bool):
             return text
         # Imported here because many recipes have no expressions, and this module is the slowest to load.
@@ -217,27 +356,29 @@ class References:
         from fanfold.language.template import ExpressionError
 
         try:
-            found = check_expression(
+            # The steps whose `-` an expression would read as a minus; for its error message.
+            words = re.findall(_AFTER_STEPS, text) if "-" in text else []
+            references = check_expression(
                 text,
-                inputs={name: one.type for name, one in self.inputs.items()},
-                steps=_dashed_steps(text, place.scope),
+                inputs={name: declared.type for name, declared in self.inputs.items()},
+                steps=[name for name in words if place.scope.find(name) is not None],
                 names=place.names,
                 wants=wants,
             )
         except ExpressionError as error:
             where = node.span(error.position, error.end)
-            word = text[error.position : error.end]
-            step = place.scope.find_in_expression(word)
-            rooted = _with_its_root(word, error.parts, is_input=word in self.input_words, step=step)
+            name = text[error.position : error.end]
+            step = place.scope.find_in_expression(name)
+            rooted = _with_its_root(name, error.parts, is_input=name in self.input_words, step=step)
             meant = rooted or error.meant
             fix = self.notes.fix(*where, meant) if meant else None
             hint = f"write {meant}" if rooted else error.hint
             self.notes.error("recipe.bad_expression", error.message, where, hint, fix=fix)
             return text.strip()
-        if found or place.names:
+        if references or place.names:
             self.compared.append((text, node, place))
         inserts: list[int] = []
-        for reference in found:
+        for reference in references:
             at = TextSpan(node, reference.start, reference.end)
             if reference.name == "inputs" and reference.key:
                 name = self.input_words.get(reference.key, reference.key)
@@ -267,28 +408,33 @@ class References:
             self._unknown_step(reference.key, at, place)
             return []
         self._connect(place, target, at, reference.parts)
-        problem = self._judge_parts(target, reference.parts)
-        after = _end_of_name(at.node.text, reference.end)
-        if problem is not None:
-            behind = at.node.span(after, after)
-            self._refuse_parts("recipe.bad_expression", target, problem, at.span(), behind)
+        # The selection of a step ends after `steps.x`, or after the bracket of `steps["x"]`.
+        rest = at.node.text[reference.end :].lstrip()
+        after = len(at.node.text) - len(rest) + 1 if rest.startswith("]") else reference.end
+        if self._refuse_parts("recipe.bad_expression", target, reference.parts, at, after):
             return []
         if "has(" not in at.node.text:  # an expression with `has()` expects that the field may be missing
             self._warn_of_unnamed(target, reference.parts, at)
         self._note_into_call(target, reference.parts, at, "recipe.bad_expression")
         return [after] if _is_short(reference.parts) else []
 
-    def _refuse_parts(self, code: str, target: Draft, wrong: _Wrong, at: Span, behind_name: Span) -> None:
-        fix = self.notes.fix(*behind_name, ".output") if wrong.lacks_output else None
-        self.notes.error(code, f"steps.{target.id}: {wrong.message}", at, wrong.hint, fix=fix)
+    def _refuse_parts(
+        self, code: str, target: Draft, parts: tuple[str | int, ...], at: TextSpan, after: int
+    ) -> bool:
+        """Refuse a path into a step that cannot exist; `after` is where the name of the step ends."""
+        wrong = self._judge_parts(target, parts)
+        if wrong is not None:
+            fix = self.notes.fix(*at.node.span(after, after), ".output") if wrong.lacks_output else None
+            self.notes.error(code, f"steps.{target.id}: {wrong.message}", at.span(), wrong.hint, fix=fix)
+        return wrong is not None
 
     def _warn_of_unnamed(self, target: Draft, parts: tuple[str | int, ...], at: TextSpan) -> None:
         """Warn about a field that a schema does not name, if it is similar to one that the schema names."""
         inside = parts[1:] if parts[:1] == ("output",) else ()
-        found = unnamed_field(output_of(target), inside)
-        if found is None:
+        unnamed = unnamed_field(output_of(target), inside)
+        if unnamed is None:
             return
-        name, named = found
+        name, named = unnamed
         if hint := self.notes.did_you_mean(name, named):
             message = f"steps.{target.id}: its `output_schema` names no field {quoted(name)}"
             self.notes.warning("recipe.unnamed_field", message, at.span(), hint)
@@ -303,10 +449,14 @@ class References:
         if hidden is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
-            own = _with_what_is_around(place.draft)  # which cannot wait for themselves
+            own = []  # this step and the groups around it, which cannot wait for themselves
+            draft = place.draft
+            while draft is not None:
+                own.append(draft)
+                draft = draft.scope.owner
             visible = [
                 name
-                for scope in _outward(place.scope)
+                for scope in place.scope.outward()
                 for name, step in scope.by_id.items()
                 if step not in own
             ]
@@ -367,51 +517,14 @@ def _with_its_root(name: str, parts: tuple[str | int, ...], *, is_input: bool, s
     return f"steps.{name}" if parts and parts[0] in STEP_FACTS else f"steps.{name}.output"
 
 
-def _outward(scope: DraftScope) -> list[DraftScope]:
-    found = []
-    here: DraftScope | None = scope
-    while here is not None:
-        found.append(here)
-        here = here.outer
-    return found
-
-
-def _with_what_is_around(draft: Draft | None) -> list[Draft]:
-    found = []
-    while draft is not None:
-        found.append(draft)
-        draft = draft.scope.owner
-    return found
-
-
-def _dashed_steps(text: str, scope: DraftScope) -> list[str]:
-    """Return the steps whose `-` an expression would read as a minus; for its error message."""
-    words = re.findall(_AFTER_STEPS, text) if "-" in text else []
-    return [word for word in words if scope.find(word) is not None]
-
-
-def _without_braces(text: str) -> str:
-    """Return an expression without its `{{…}}`; blanks in their place keep every position."""
-    inside = text.strip()
-    if not (inside.startswith("{{") and inside.endswith("}}") and len(inside) > 4):
-        return text
-    opening, closing = text.index("{{"), text.rindex("}}")
-    return f"{text[:opening]}  {text[opening + 2 : closing]}  {text[closing + 2 :]}"
-
-
-def _end_of_name(text: str, end: int) -> int:
-    """Return where the selection of a step ends: after `steps.x`, or after the bracket of `steps["x"]`."""
-    rest = text[end:].lstrip()
-    return len(text) - len(rest) + 1 if rest.startswith("]") else end
-
-
 def _is_short(parts: tuple[str | int, ...]) -> bool:
     return bool(parts) and parts[0] not in STEP_FACTS
 
 
-def _with_output(text: str, inserts: list[int]) -> str:
+def _with_output(text: str, inserts: list[int], start: int = 0) -> str:
+    """Return a text that is at `start` in its node, with `.output` at these positions of the node."""
     for at in sorted(inserts, reverse=True):
-        text = text[:at] + ".output" + text[at:]
+        text = text[: at - start] + ".output" + text[at - start :]
     return text
 
 
@@ -431,25 +544,35 @@ def connect(scope: DraftScope, notes: Notes) -> None:
     """Set the edges of one scope in each draft's `facts.depends_on`."""
     forward = False
     for draft in scope.drafts:
-        targets = _targets(draft)
+        # The dependencies of a step, in the order of declaration.
+        by_id = draft.scope.by_id
+        names = dict.fromkeys([*draft.written, *draft.implied])
+        found = {by_id[name].order: by_id[name] for name in names if name in by_id}
+        if draft.phase and not draft.entries.has("depends_on") and draft.order > 0:
+            previous = draft.scope.drafts[draft.order - 1]
+            if previous.id in by_id:
+                found[previous.order] = previous
+        targets = [found[order] for order in sorted(found)]
         draft.facts.depends_on = tuple(target.id for target in targets)
         forward = forward or any(target.order >= draft.order for target in targets)
     for draft in scope.drafts:
         _warn_implied(draft, notes)
     if forward:  # edges that all lead to earlier steps cannot form a cycle
-        _report_rings(scope, notes)
+        from fanfold.kernel.plan import find_rings
 
-
-def _targets(draft: Draft) -> list[Draft]:
-    """Return the dependencies of a step, in the order of declaration."""
-    by_id = draft.scope.by_id
-    names = dict.fromkeys([*draft.written, *draft.implied])
-    found = {by_id[name].order: by_id[name] for name in names if name in by_id}
-    if draft.phase and not draft.entries.has("depends_on") and draft.order > 0:
-        previous = draft.scope.drafts[draft.order - 1]
-        if previous.id in by_id:
-            found[previous.order] = previous
-    return [found[order] for order in sorted(found)]
+        graph = {draft.id: draft.facts.depends_on for draft in scope.by_id.values()}
+        for ring in find_rings(graph):
+            first = scope.by_id[ring[0]]
+            shown = [quoted(step_id) for step_id in ring[:MAX_RING_SHOWN]]
+            if len(ring) > MAX_RING_SHOWN:
+                shown.append(f"… ({len(ring)} steps)")
+            chain = " → ".join([*shown, quoted(first.id)])
+            at = first.at
+            if len(ring) == 1:
+                message = f"step {quoted(first.id)} depends on itself: {chain}"
+            else:
+                message = f"steps depend on each other in a ring: {chain}"
+            notes.error("recipe.cycle", message, at, "remove one of these edges")
 
 
 def _warn_implied(draft: Draft, notes: Notes) -> None:
@@ -528,24 +651,6 @@ def _extend_list(node: tree.Sequence, names: list[str], notes: Notes) -> Fix | N
     return notes.fix(last.end, last.end, "".join(f"\n{indent}- {name}" for name in names))
 
 
-def _report_rings(scope: DraftScope, notes: Notes) -> None:
-    from fanfold.kernel.plan import find_rings
-
-    graph = {draft.id: draft.facts.depends_on for draft in scope.by_id.values()}
-    for ring in find_rings(graph):
-        first = scope.by_id[ring[0]]
-        shown = [quoted(step_id) for step_id in ring[:MAX_RING_SHOWN]]
-        if len(ring) > MAX_RING_SHOWN:
-            shown.append(f"… ({len(ring)} steps)")
-        chain = " → ".join([*shown, quoted(first.id)])
-        at = first.entries.nodes.get("id") or first.entries.head()
-        if len(ring) == 1:
-            message = f"step {quoted(first.id)} depends on itself: {chain}"
-        else:
-            message = f"steps depend on each other in a ring: {chain}"
-        notes.error("recipe.cycle", message, at, "remove one of these edges")
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Values of `inputs` and `output` maps: a reference, a template, or a literal.
 #
@@ -569,7 +674,7 @@ def read_value(node: Node, references: References, place: TextPlace) -> Value:
     if _is_path(text, place):
         path = parse_path(text)
         start = text.index(path.text)
-        return Ref(_written_out(path.text, start, references.path(path, node, start, place)))
+        return Ref(_with_output(path.text, references.path(path, node, start, place), start))
     if not references.refuse_near_path(node, place):
         check_text(node, place.names - NEVER_PLAIN, references.notes)
     return Constant(text)
@@ -577,41 +682,36 @@ def read_value(node: Node, references: References, place: TextPlace) -> Value:
 
 def _refuse_references_inside(node: Node, references: References, place: TextPlace) -> None:
     """Refuse paths and templates inside a list or map, which is a literal as a whole."""
-    inside = node.items if isinstance(node, tree.Sequence) else [one for _, one in node.entries]  # type: ignore[union-attr]  # no scalar
-    for one in inside:
-        if not isinstance(one, Scalar):
-            _refuse_references_inside(one, references, place)
-        elif isinstance(one.value, str) and ("{{" in one.text or _is_path(one.text, place)):
-            message = f"a list or map is literal: {quoted(one.text)} would stay text"
+    parts = node.items if isinstance(node, tree.Sequence) else [part for _, part in node.entries]  # type: ignore[union-attr]  # no scalar
+    for part in parts:
+        if not isinstance(part, Scalar):
+            _refuse_references_inside(part, references, place)
+        elif isinstance(part.value, str) and ("{{" in part.text or _is_path(part.text, place)):
+            message = f"a list or map is literal: {quoted(part.text)} would stay text"
             hint = (
                 "give the value a name of its own, compute the whole in a `set` step, or write {literal: …}"
             )
-            references.notes.error("recipe.bad_value", message, one, hint)
+            references.notes.error("recipe.bad_value", message, part, hint)
 
 
 def read_items(node: tree.Sequence, references: References, place: TextPlace) -> str:
     """Return a list of values as the expression that produces it."""
-    return "[" + ", ".join(_as_expression(read_value(one, references, place)) for one in node.items) + "]"
+    return "[" + ", ".join(_as_expression(read_value(item, references, place)) for item in node.items) + "]"
 
 
 def _as_expression(value: Value) -> str:
     if isinstance(value, Constant):
         return json.dumps(value.value, ensure_ascii=False)
     if isinstance(value, Ref):
-        return _dashed(value.path)
+        return in_expression(value.path)
     assert isinstance(value, Template)
     parts = [
         json.dumps(part, ensure_ascii=False)
         if isinstance(part, str)
-        else f"string({_dashed(part.path.text)})"
+        else f"string({in_expression(part.path.text)})"
         for part in parse_template(value.text)
     ]
     return " + ".join(parts) or '""'
-
-
-def _dashed(path: str) -> str:
-    """Return a path in the notation of expressions: names with `-` have `_`."""
-    return path.replace("-", "_")
 
 
 def read_values(node: Node | None, references: References, place: TextPlace) -> dict[str, Value]:
@@ -650,75 +750,3 @@ def _is_path(text: str, place: TextPlace) -> bool:
         return True
     root = text.partition(".")[0].partition("[")[0]
     return root in place.names and root not in NEVER_PLAIN and is_state_path(text, root)
-
-
-def _written_out(text: str, start: int, inserts: list[int]) -> str:
-    for at in sorted(inserts, reverse=True):
-        text = text[: at - start] + ".output" + text[at - start :]
-    return text
-
-
-# -----------------------------------------------------------------------------------------------------------
-# One recipe file while it is being compiled.
-
-
-class Defaults(Struct):
-    """What steps that do not say get."""
-
-    agent: str | None = None
-    model: str | None = None
-    timeout_ms: int | None = None
-    retry: RetryPolicy | None = None
-    workspace_mode: WorkspaceMode | None = None
-    on_failure: OnFailure = "skip"
-
-
-class Unit(Struct):
-    """A file, what was read of it, and the plan it becomes when nothing is wrong with it."""
-
-    source: Source
-    notes: Notes
-    around: CompileContext
-    entries: Entries
-    references: References
-    inputs: dict[str, Input]
-    input_nodes: dict[str, Scalar]
-    source_hash: str
-    file_name: str = ""
-    """The name that the file's own name gives."""
-    narrowed: bool = False
-    """The step that calls it only reads, and so does everything in it."""
-    defaults: Defaults = field(default_factory=Defaults)
-    limits: Limits = field(default_factory=Limits)
-    scope: DraftScope = field(default_factory=DraftScope)
-    output: Output | None = None
-    phased: bool = False
-    calls: list[Draft] = field(default_factory=list)
-    """Workflow steps, in the order they are declared."""
-    plan: Plan | None = None
-    writes: bool = False
-    """Some step inside may change files."""
-    claims: str = ""
-    """Path of the first step that declares a `write_set`, here or in a sub-workflow."""
-    height: int = 0
-    """How many levels of sub-workflows there are below."""
-
-    @property
-    def name(self) -> str:
-        return self.entries.text("name") or (self.file_name if self.entries.lacks("name") else "")
-
-    @property
-    def version(self) -> int:
-        return self.entries.integer("version") or 1
-
-    def drafts(self) -> Iterator[Draft]:
-        """Every step of the file, outer before inner, in the order they are declared."""
-        waiting = [iter(self.scope.drafts)]
-        while waiting:
-            draft = next(waiting[-1], None)
-            if draft is None:
-                waiting.pop()
-                continue
-            yield draft
-            if draft.inner is not None:
-                waiting.append(iter(draft.inner.drafts))

@@ -14,11 +14,9 @@ from fanfold.language import keys
 from fanfold.language.draft import Ceilings
 from fanfold.language.leaf_steps import STEPS
 from fanfold.language.phases import GATES
-from fanfold.language.tables import ID, IDENTIFIER, SLUG, Key, Shape
+from fanfold.language.tables import FORMS, Key, Shape
 
 _ROLE_KEYS = frozenset({"agent", "subagent", "role"})
-_SCALARS = ["string", "number", "boolean"]
-_DURATION = "^[0-9]{1,12}(ms|s|m|h)$"
 
 
 def shapes() -> dict[str, Shape]:
@@ -48,8 +46,8 @@ def json_schema(roles: Iterable[str] = (), ceilings: Ceilings | None = None) -> 
 
 def _what_says_the_type() -> list[str]:
     """Return the keys of which a step needs at least one, in each of their spellings."""
-    said = STEPS.deciding | STEPS.hinting
-    spelled = [key.name for key in STEPS.shape.keys.values() if (key.alias or key.name) in said]
+    typed = STEPS.deciding | STEPS.hinting
+    spelled = [key.name for key in STEPS.shape.keys.values() if (key.alias or key.name) in typed]
     return [*spelled, "type"]
 
 
@@ -90,38 +88,4 @@ def _form(key: Key, roles: list[str], highs: dict[str, int]) -> dict[str, Any]:
         one = {"$ref": f"#/$defs/{key.of}"}
         by_name = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
         return {"anyOf": [{"type": "array", "items": one}, by_name]}
-    return dict(_FORMS[key.kind])
-
-
-_A_ID = {"type": ["string", "integer"], "pattern": f"^{ID.pattern}$"}
-_A_NAME = {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}
-_TEXTS = {"type": "array", "items": {"type": "string"}}
-_FORMS: dict[str, dict[str, Any]] = {
-    "slug": {"type": "string", "pattern": f"^{SLUG.pattern}$"},
-    "id": _A_ID,
-    "identifier": _A_NAME,
-    "text": {"type": "string"},
-    "template": {"type": "string"},
-    "expression": {"type": ["string", "boolean"]},
-    "items": {"type": ["string", "array"]},
-    "expressions": {"type": "object", "propertyNames": {"pattern": _A_NAME["pattern"]}},
-    "moment": {"type": ["string", "number"]},
-    "choices": {"anyOf": [{"type": "string"}, _TEXTS]},
-    "boolean": {"type": "boolean"},
-    "duration": {"anyOf": [{"type": "string", "pattern": _DURATION}, {"type": "number"}]},
-    "ids": {"anyOf": [{"type": "array", "items": _A_ID}, _A_ID]},
-    "texts": _TEXTS,
-    "identifiers": {"type": "array", "items": _A_NAME},
-    "globs": _TEXTS,
-    "arguments": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": _SCALARS}}]},
-    "variables": {"type": "object", "additionalProperties": {"type": _SCALARS}},
-    "values": {"type": "object", "propertyNames": {"pattern": _A_NAME["pattern"]}},
-    "output": {"anyOf": [{"type": "string"}, {"type": "object"}]},
-    "schema": {"type": ["object", "boolean"]},
-    "json": {},
-    "jsons": {"type": "array", "minItems": 1},
-    "free": {"type": "object"},
-}
-
-
-# ---------------------------------------------------------------------------------------------------
+    return dict(FORMS[key.kind][1])

@@ -16,8 +16,17 @@ from typing import TypeAlias
 from fanfold.language.draft import Draft, DraftScope
 from fanfold.language.keys import REPEAT, StepSyntax
 from fanfold.language.leaf_steps import STEPS
-from fanfold.language.tables import Entries, Key, Notes, listed, quoted, read_entries, with_article
-from fanfold.language.template import TemplateError, parse_path
+from fanfold.language.tables import (
+    Entries,
+    Key,
+    Notes,
+    listed,
+    quoted,
+    read_entries,
+    read_inner,
+    with_article,
+)
+from fanfold.language.template import TemplateError, in_expression, parse_path
 from fanfold.language.tree import Node, Scalar
 
 Highs: TypeAlias = Mapping[str, int]
@@ -40,7 +49,16 @@ def survey_steps(
         if entries is not None:
             draft = new_draft(entries, scope, notes, prefix)
             draft.narrowed = narrowed
-            _survey_step(draft, notes, highs)
+            entries = draft.entries
+            draft.syntax = _type_of(draft, notes)
+            survey_map(draft, notes)
+            _check_slots(draft, notes)
+            draft.repeat = read_inner(entries, "repeat", REPEAT, notes)
+            _check_exhausted(draft, notes)
+            for item in entries.scalars("depends_on"):
+                draft.written.setdefault(item.text, item)
+            if "steps" in entries.nodes:
+                survey_body(draft, entries.items("steps"), notes, highs)
 
 
 def new_draft(entries: Entries, scope: DraftScope, notes: Notes, prefix: str) -> Draft:
@@ -50,7 +68,7 @@ def new_draft(entries: Entries, scope: DraftScope, notes: Notes, prefix: str) ->
     draft = Draft(step_id, entries, scope, prefix + step_id)
     scope.drafts.append(draft)
     if isinstance(node, Scalar):
-        spelled = step_id.replace("-", "_")
+        spelled = in_expression(step_id)
         other = scope.by_expression_name.get(spelled)
         if other is None:
             scope.by_id[step_id] = draft
@@ -125,23 +143,9 @@ def _check_exhausted(draft: Draft, notes: Notes) -> None:
     if draft.repeat is None:
         message = f"{quoted('on_exhausted')} belongs to {quoted('repeat')}, which is not here"
     elif draft.repeat.has("on_exhausted"):
-        message = f"{quoted('on_exhausted')} is said twice, inside {quoted('repeat')} and beside it"
+        message = f"{quoted('on_exhausted')} is given twice, inside {quoted('repeat')} and beside it"
     if message:
         notes.error("recipe.conflicting_keys", message, entries.keys["on_exhausted"])
-
-
-def _survey_step(draft: Draft, notes: Notes, highs: Highs) -> None:
-    entries = draft.entries
-    draft.syntax = _tell_type(draft, notes)
-    survey_map(draft, notes)
-    _check_slots(draft, notes)
-    if "repeat" in entries.nodes:
-        draft.repeat = read_entries(entries.nodes["repeat"], REPEAT, notes)
-    _check_exhausted(draft, notes)
-    for item in entries.scalars("depends_on"):
-        draft.written.setdefault(item.text, item)
-    if "steps" in entries.nodes:
-        survey_body(draft, entries.items("steps"), notes, highs)
 
 
 def survey_body(
@@ -156,16 +160,16 @@ def survey_body(
     survey_steps(nodes, draft.inner, notes, draft.path + "/", highs, narrowed=narrowed)
 
 
-def _tell_type(draft: Draft, notes: Notes) -> StepSyntax | None:
+def _type_of(draft: Draft, notes: Notes) -> StepSyntax | None:
     entries = draft.entries
     deciding = [name for name in entries.keys if name in STEPS.deciding]
     if "gate" in deciding:  # then the prompt is the question for a person
         deciding = [name for name in deciding if name != "prompt"]
-    said = entries.text("type")
-    if said is not None:
-        foreign = _refuse_foreign_keys(entries, {said}, notes)
-        _need_deciding_key(draft, STEPS.syntaxes[said], notes, quiet=foreign)
-        return STEPS.syntaxes[said]
+    type_name = entries.text("type")
+    if type_name is not None:
+        foreign = _refuse_foreign_keys(entries, {type_name}, notes)
+        _need_deciding_key(draft, STEPS.syntaxes[type_name], notes, quiet=foreign)
+        return STEPS.syntaxes[type_name]
     if not deciding and entries.mapping.get("to_be_written") is not None:
         return None  # already refused
     if not deciding:
@@ -222,12 +226,12 @@ def _where_instead(name: str, key: Key, types: set[str]) -> str:
     return next((hint for kind in sorted(types) if (hint := STEPS.syntaxes[kind].instead.get(name))), "")
 
 
-def _need_deciding_key(draft: Draft, said: StepSyntax, notes: Notes, *, quiet: bool) -> None:
+def _need_deciding_key(draft: Draft, syntax: StepSyntax, notes: Notes, *, quiet: bool) -> None:
     """Report a written type without its deciding key, unless a weaker key is enough."""
-    if said.hinted_by or quiet:
+    if syntax.hinted_by or quiet:
         return
-    if all(draft.entries.lacks(name) for name in said.decided_by):
-        needed = listed([quoted(name) for name in said.decided_by], "or")
+    if all(draft.entries.lacks(name) for name in syntax.decided_by):
+        needed = listed([quoted(name) for name in syntax.decided_by], "or")
         notes.error(
-            "recipe.missing_key", f"{with_article(said.name)} step needs {needed}", draft.entries.head()
+            "recipe.missing_key", f"{with_article(syntax.name)} step needs {needed}", draft.entries.head()
         )

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from functools import partialmethod
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from fanfold.language import tree
-from fanfold.language.diagnostics import Fix, Report, Source, Span, nearest
+from fanfold.language.diagnostics import Fix, Report, Severity, Source, Span, nearest
 from fanfold.language.json_text import JSON
 from fanfold.language.terminal import shorten
 from fanfold.language.tree import Node, Scalar, plain
@@ -40,16 +41,20 @@ class Notes:
         self.source = source
         self._effort = MAX_EFFORT_FOR_HINTS
 
-    def error(self, code: str, message: str, at: Node | Span, hint: str = "", fix: Fix | None = None) -> None:
-        self.report.error(code, message, self.source, span_of(at), hint, fix)
-
-    def warning(
-        self, code: str, message: str, at: Node | Span, hint: str = "", fix: Fix | None = None
+    def add(
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        at: Node | Span,
+        hint: str = "",
+        fix: Fix | None = None,
     ) -> None:
-        self.report.warning(code, message, self.source, span_of(at), hint, fix)
+        self.report.report(severity, code, message, self.source, span_of(at), hint, fix)
 
-    def note(self, code: str, message: str, at: Node | Span) -> None:
-        self.report.note(code, message, self.source, span_of(at))
+    error = partialmethod(add, "error")
+    warning = partialmethod(add, "warning")
+    note = partialmethod(add, "note")
 
     def did_you_mean(self, word: str, known: Collection[str]) -> str:
         """Return the hint to the nearest known word, or an empty text."""
@@ -188,47 +193,13 @@ def duration_ms(value: object) -> int | None:
 # * An `alias` is another spelling of the named key. Both together are an error.
 # * For every duration key there is also `<key>_ms`, which takes an integer.
 
-Kind: TypeAlias = Literal[
-    "slug",  # [a-z0-9][a-z0-9_-]{0,63}
-    "id",  # [A-Za-z0-9][A-Za-z0-9_-]*
-    "identifier",  # a name that expressions can use
-    "text",
-    "template",  # text with {{path}}
-    "expression",  # CEL
-    "items",  # CEL that gives a list, or a list
-    "expressions",  # map of name to CEL
-    "moment",  # a duration, or CEL that gives a time
-    "choices",  # a list of text, or CEL that gives one
-    "word",  # one of `words`
-    "integer",
-    "number",
-    "boolean",
-    "duration",  # 500ms 90s 5m 2h, or a number of seconds
-    "milliseconds",
-    "ids",  # a list of them, or one
-    "words",
-    "texts",
-    "identifiers",
-    "globs",
-    "arguments",  # a list of arguments, or text that is split
-    "variables",  # map of name to template
-    "values",  # map of name to reference, template or literal
-    "output",  # template, or a map as `values`
-    "schema",  # JSON Schema
-    "json",
-    "jsons",
-    "free",  # a map that is not checked
-    "object",  # another object of this table, named by `of`
-    "objects",  # a list of them
-    "named_objects",  # a list of them, or a map by their names
-]
-
 
 class Key(Struct, frozen=True):
     """One key: its spelling, the form of its value, and one line of documentation."""
 
     name: str
-    kind: Kind
+    kind: str
+    """A row of `FORMS`."""
     doc: str
     default: str = ""
     low: int | None = None
@@ -297,11 +268,6 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}", re.ASCII)
 
 _TRUTHS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 """Truth values of older YAML, and their meaning."""
-
-
-def has_form(node: Node, key: Key, notes: Notes) -> bool:
-    """Return whether the value has the form of its key; report the problem if not."""
-    return _FORMS[key.kind](node, key, notes)
 
 
 def _refuse(node: Node, key: Key, notes: Notes, wanted: str, hint: str = "", fix: Fix | None = None) -> bool:
@@ -540,40 +506,50 @@ def _anything(node: Node, key: Key, notes: Notes) -> bool:  # noqa: ARG001 (one 
     return True
 
 
-_FORMS: dict[Kind, Callable[[Node, Key, Notes], bool]] = {
-    "slug": _slug,
-    "id": _id,
-    "identifier": _identifier,
-    "text": _text,
-    "template": _text,
-    "expression": _expression,
-    "items": _items,
-    "expressions": _expressions,
-    "moment": _moment,
-    "choices": _choices,
-    "word": _word,
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
-    "duration": _duration,
-    "milliseconds": _integer,
-    "ids": _list_of(_id, "a list of ids"),
-    "words": _list_of(_word, "a list"),
-    "texts": _list_of(_text, "a list of text"),
-    "identifiers": _list_of(_identifier, "a list of names"),
-    "globs": _list_of(_text, "a list of globs"),
-    "arguments": _arguments,
-    "variables": _variables,
-    "values": _map,
-    "output": _output,
-    "schema": _schema,
-    "json": _anything,
-    "jsons": _list,
-    "free": _map,
-    "object": _anything,  # read by its own table
-    "objects": _list,
-    "named_objects": _list_or_map,
+_ONE_ID = {"type": ["string", "integer"], "pattern": f"^{ID.pattern}$"}
+_NAME = {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}
+_BY_NAME = {"type": "object", "propertyNames": {"pattern": _NAME["pattern"]}}
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_SCALAR = {"type": ["string", "number", "boolean"]}
+_DURATION = {"anyOf": [{"type": "string", "pattern": "^[0-9]{1,12}(ms|s|m|h)$"}, {"type": "number"}]}
+
+FORMS: dict[str, tuple[Callable[[Node, Key, Notes], bool], dict[str, JSON]]] = {
+    "slug": (_slug, {"type": "string", "pattern": f"^{SLUG.pattern}$"}),
+    "id": (_id, _ONE_ID),
+    "identifier": (_identifier, _NAME),  # a name that expressions can use
+    "text": (_text, _TEXT),
+    "template": (_text, _TEXT),  # text with {{path}}
+    "expression": (_expression, {"type": ["string", "boolean"]}),  # CEL
+    "items": (_items, {"type": ["string", "array"]}),  # CEL that gives a list, or a list
+    "expressions": (_expressions, _BY_NAME),  # map of name to CEL
+    "moment": (_moment, {"type": ["string", "number"]}),  # a duration, or CEL that gives a time
+    "choices": (_choices, {"anyOf": [_TEXT, _TEXTS]}),  # a list of text, or CEL that gives one
+    "word": (_word, {}),  # one of `words`
+    "integer": (_integer, {}),
+    "number": (_number, {}),
+    "boolean": (_boolean, {"type": "boolean"}),
+    "duration": (_duration, _DURATION),  # 500ms 90s 5m 2h, or a number of seconds
+    "milliseconds": (_integer, {}),
+    "ids": (_list_of(_id, "a list of ids"), {"anyOf": [{"type": "array", "items": _ONE_ID}, _ONE_ID]}),
+    "words": (_list_of(_word, "a list"), {}),
+    "texts": (_list_of(_text, "a list of text"), _TEXTS),
+    "identifiers": (_list_of(_identifier, "a list of names"), {"type": "array", "items": _NAME}),
+    "globs": (_list_of(_text, "a list of globs"), _TEXTS),
+    # a list of arguments, or text that is split
+    "arguments": (_arguments, {"anyOf": [_TEXT, {"type": "array", "items": _SCALAR}]}),
+    "variables": (_variables, {"type": "object", "additionalProperties": _SCALAR}),  # name to template
+    "values": (_map, _BY_NAME),  # map of name to reference, template or literal
+    "output": (_output, {"anyOf": [_TEXT, {"type": "object"}]}),  # template, or a map as `values`
+    "schema": (_schema, {"type": ["object", "boolean"]}),  # JSON Schema
+    "json": (_anything, {}),
+    "jsons": (_list, {"type": "array", "minItems": 1}),
+    "free": (_map, {"type": "object"}),  # a map that is not checked
+    "object": (_anything, {}),  # another object, named by `of` and read by its own table
+    "objects": (_list, {}),  # a list of them
+    "named_objects": (_list_or_map, {}),  # a list of them, or a map by their names
 }
+"""By kind: the check of a value, and its JSON Schema; `schema` adds what depends on the key."""
 
 MIN_ALIKE = 4
 _CAPITAL = r"(?<=[a-z0-9])[A-Z]"
@@ -699,6 +675,14 @@ def read_entries(
     return entries
 
 
+def read_inner(
+    entries: Entries, name: str, shape: Shape, notes: Notes, highs: Mapping[str, int] | None = None
+) -> Entries | None:
+    """Return the entries of an object under a key; None if the key is missing or was refused."""
+    node = entries.nodes.get(name)
+    return None if node is None else read_entries(node, shape, notes, highs)
+
+
 def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs: Mapping[str, int]) -> None:
     shape = entries.shape
     key = shape.keys.get(word.text) or _camel_case(entries, word, notes)
@@ -716,6 +700,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
             notes.error(".conflicting_keys", message, word, "keep one of them")
         return
     entries.keys[name] = word
+    has_form = FORMS[key.kind][0]
     if has_form(value, key, notes) and _in_range(value, key, notes, highs):
         entries.nodes[name] = value
 

@@ -177,7 +177,10 @@ def parse_template(text: str, problems: list[TemplateError] | None = None) -> Pa
             problems.append(error)
             if holes > MAX_HOLES or len(problems) == MAX_PROBLEMS:
                 break
-            at = _after_broken(text, found)
+            # Where to continue after an invalid placeholder: after its end, or at the next start.
+            close = text.find("}}", found + 2)
+            again = text.find("{{", found + 2, close if close >= 0 else len(text))
+            at = again if again >= 0 else len(text) if close < 0 else close + 2
             continue
         if before := "".join(literal):
             parts.append(before)
@@ -189,6 +192,15 @@ def parse_template(text: str, problems: list[TemplateError] | None = None) -> Pa
     return tuple(parts)
 
 
+def in_expression(name: str) -> str:
+    """Return a name or a path in the notation of expressions, which read `-` as a minus.
+
+    >>> in_expression("steps.a-b.output")
+    'steps.a_b.output'
+    """
+    return name.replace("-", "_")
+
+
 def literal(text: str) -> str:
     """Return a template that renders to exactly this text.
 
@@ -196,15 +208,6 @@ def literal(text: str) -> str:
     'what is {{inputs.x}}?'
     """
     return text.replace("{{", "\\{{")
-
-
-def _after_broken(text: str, opened: int) -> int:
-    """Return where to continue after an invalid placeholder: after its end, or at the next start."""
-    close = text.find("}}", opened + 2)
-    again = text.find("{{", opened + 2, close if close >= 0 else len(text))
-    if again >= 0:
-        return again
-    return len(text) if close < 0 else close + 2
 
 
 def _hole(text: str, opened: int, number: int) -> tuple[Hole, int]:

@@ -169,8 +169,8 @@ def cut_name(text: str, room: int) -> str:
 
     >>> cut_name("src/shop/orders/history/export.py", 20)
     'src/sh…ory/export.py'
-    >>> cut_name("mend what the tests say", 12)
-    'mend what t…'
+    >>> cut_name("fix what the tests say", 12)
+    'fix what th…'
     """
     if cells(text) <= room or " " in text or room < MIN_BOTH_ENDS:
         return cut_end(text, room)
@@ -215,38 +215,33 @@ MAX_CHARACTERS = 10_000
 MAX_OF_A_GROUP = 5
 
 
-def said(raised: BaseException) -> str:
-    """Return type and message of an exception.
+def exception_text(error: BaseException) -> str:
+    """Return type and message of an exception, and of the first members of a group.
 
-    >>> said(ValueError("no such word"))
+    >>> exception_text(ValueError("no such word"))
     'ValueError: no such word'
-    >>> said(ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no"), KeyError("a")]))
+    >>> exception_text(ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no"), KeyError("a")]))
     "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): ValueError: no; KeyError: 'a'"
     """
-    told = f"{type(raised).__name__}: {words_of(raised)}".removesuffix(": ")
-    if isinstance(raised, BaseExceptionGroup):  # the group's own message has no details
-        inside = "; ".join(map(said, _members(raised)))
-        told = f"{told}: {inside}"[:MAX_CHARACTERS]
-    return told
-
-
-def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the first exceptions of a group that are not groups themselves."""
-    found: list[BaseException] = []
-    rest: list[BaseException] = [group]
-    while rest and len(found) < MAX_OF_A_GROUP:
-        one = rest.pop(0)
-        if isinstance(one, BaseExceptionGroup):
-            rest = [*one.exceptions, *rest]
+    text = f"{type(error).__name__}: {exception_message(error)}".removesuffix(": ")
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    # The group's own message has no details. Groups inside it are replaced by their members.
+    members: list[BaseException] = []
+    rest: list[BaseException] = [error]
+    while rest and len(members) < MAX_OF_A_GROUP:
+        first = rest.pop(0)
+        if isinstance(first, BaseExceptionGroup):
+            rest = [*first.exceptions, *rest]
         else:
-            found.append(one)
-    return found
+            members.append(first)
+    return f"{text}: {'; '.join(map(exception_text, members))}"[:MAX_CHARACTERS]
 
 
-def words_of(raised: BaseException) -> str:
+def exception_message(error: BaseException) -> str:
     """Return the message of an exception, as text that a frame and a log can store."""
     try:
-        words = str(raised)
-    except BaseException:  # noqa: BLE001 - whoever wrote it may have written that, too
-        words = "(it cannot say)"
-    return words.encode("utf-8", "backslashreplace").decode()[:MAX_CHARACTERS]
+        message = str(error)
+    except BaseException:  # noqa: BLE001 - the author of an exception can write any `__str__`
+        message = "(its message cannot be read)"
+    return message.encode("utf-8", "backslashreplace").decode()[:MAX_CHARACTERS]

@@ -1,7 +1,7 @@
 """Parses TOML to the same tree as YAML, so that mistakes in role files have a line and a column.
 
 The standard library returns the values of TOML, but not their positions. So the text is read twice: `tomllib`
-checks it and returns the values, and the walk below finds the positions. Dates and times are kept as text,
+checks it, and the walk below finds the positions and reads each value. Dates and times are kept as text,
 because JSON has none.
 """
 
@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections import abc
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from fanfold.language.diagnostics import Diagnostic, Report, Source, Span, lines_of
 from fanfold.language.json_text import JSON, SettingsUnreadableError, line_end
@@ -31,39 +31,6 @@ _TOKEN = rf"(?P<part>{_QUOTED.pattern}|[A-Za-z0-9_-]+|[ \t]+)|(?P<dot>\.)|#[^\n]
 _PLACE = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
 
 
-class _Leaf:
-    """The position of one value."""
-
-    __slots__ = ("end", "start")
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-
-
-class _Table:
-    """An unfinished table; later headers can add to it."""
-
-    __slots__ = ("end", "fields", "start")
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        self.fields: dict[str, tuple[Span, _Part]] = {}
-
-
-class _Array:
-    __slots__ = ("end", "items", "start")
-
-    def __init__(self, start: int, end: int, items: list[_Part]) -> None:
-        self.start = start
-        self.end = end
-        self.items = items
-
-
-_Part: TypeAlias = _Leaf | _Table | _Array
-
-
 def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None, Source, Report]:
     """Parse one file; the tree is None if the text is not TOML.
 
@@ -71,8 +38,6 @@ def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None
     >>> source.position(tree.get("a").get("b").items[1].start)
     Position(line=2, column=9)
     """
-    import tomllib
-
     report = Report(form.name)
     source = decode(data, file, form, report)
     if not report.ok:
@@ -82,10 +47,15 @@ def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None
         report.error(".too_deep", message, source, (at, at + 1))
         return None, source, report
     try:
-        values = tomllib.loads(source.text)
-        table = _TomlWalk(source.text, form.max_depth).document()
+        tomllib.loads(source.text)
+        tree = _TomlWalk(source, form.max_depth, report).document()
     except tomllib.TOMLDecodeError as error:
-        report.error(".syntax", *_told(error, source))
+        message = str(error)
+        place = re.search(_PLACE, message)
+        at = len(source.text)
+        if place is not None and place[1] is not None:
+            at = source.offset(int(place[1]), int(place[2]))
+        report.error(".syntax", f"this is no TOML: {re.sub(_PLACE, '', message)}", source, (at, at + 1))
         return None, source, report
     except RecursionError:
         message = f"the {form.name} nests more than {form.max_depth} levels deep"
@@ -94,8 +64,6 @@ def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None
     except ValueError:  # more digits than Python converts to an integer
         report.error(".bad_value", "a number is too large", source, (0, 0))
         return None, source, report
-    tree = _Builder(source, report).node(table, values)
-    assert isinstance(tree, Mapping)
     return tree, source, report
 
 
@@ -112,25 +80,18 @@ def find_long_key(text: str) -> int | None:
     return None
 
 
-def _told(error: ValueError, source: Source) -> tuple[str, Source, Span]:
-    message = str(error)
-    place = re.search(_PLACE, message)
-    at = len(source.text)
-    if place is not None and place[1] is not None:
-        at = source.offset(int(place[1]), int(place[2]))
-    return f"this is no TOML: {re.sub(_PLACE, '', message)}", source, (at, at + 1)
-
-
 class _TomlWalk:
-    """Finds the positions of all values in a valid TOML text."""
+    """Builds the tree of a valid TOML text."""
 
-    def __init__(self, text: str, max_depth: int) -> None:
-        self._text = text
+    def __init__(self, source: Source, max_depth: int, report: Report) -> None:
+        self._source = source
+        self._text = source.text
         self._at = 0
         self._max_depth = max_depth
+        self._report = report
 
-    def document(self) -> _Table:
-        root = current = _Table(0, len(self._text))
+    def document(self) -> Mapping:
+        root = current = Mapping([], 0, len(self._text))
         while self._skip(_BLANK) < len(self._text):
             if self._text[self._at] == "[":
                 current = self._header(root)
@@ -138,131 +99,101 @@ class _TomlWalk:
                 self._pair(current, 1)
         return root
 
-    def _header(self, root: _Table) -> _Table:
+    def _header(self, root: Mapping) -> Mapping:
         start, many = self._at, self._text.startswith("[[", self._at)
         self._at += 1 + many
-        *path, (name, span) = self._keys()
+        *path, name = self._keys()
         self._at = self._text.index("]", self._at) + 1 + many
         around = self._inside(root, path)
-        before = around.fields.get(name)
-        table = _Table(start, self._at)
-        if many and before is not None and isinstance(before[1], _Array):
-            before[1].items.append(table)
+        before = around.get(name.text)
+        table = Mapping([], start, self._at)
+        if many and isinstance(before, Sequence):
+            before.items.append(table)
         elif many:
-            around.fields[name] = (span, _Array(start, self._at, [table]))
-        elif before is not None and isinstance(before[1], _Table):
-            return before[1]
+            around.add(name, Sequence([table], start, self._at))
+        elif isinstance(before, Mapping):
+            return before
         else:
-            around.fields[name] = (span, table)
+            around.add(name, table)
         return table
 
-    def _inside(self, table: _Table, path: list[tuple[str, Span]]) -> _Table:
+    def _inside(self, table: Mapping, path: list[Scalar]) -> Mapping:
         """Return the table at a dotted key; for a list of tables the last one."""
         if len(path) > self._max_depth:
             raise RecursionError
-        for name, span in path:
-            _, found = table.fields.setdefault(name, (span, _Table(*span)))
-            inner = found.items[-1] if isinstance(found, _Array) else found
-            assert isinstance(inner, _Table), "nothing else can be entered"
+        for name in path:
+            inner = table.get(name.text)
+            if inner is None:
+                inner = Mapping([], name.start, name.end)
+                table.add(name, inner)
+            inner = inner.items[-1] if isinstance(inner, Sequence) else inner
+            assert isinstance(inner, Mapping), "nothing else can be entered"
             table = inner
         return table
 
-    def _pair(self, table: _Table, depth: int) -> None:
-        *path, (name, span) = self._keys()
+    def _pair(self, table: Mapping, depth: int) -> None:
+        *path, name = self._keys()
         self._at = self._text.index("=", self._at) + 1
-        self._inside(table, path).fields[name] = (span, self._value(depth + len(path)))
+        self._inside(table, path).add(name, self._value(depth + len(path)))
 
-    def _keys(self) -> list[tuple[str, Span]]:
+    def _keys(self) -> list[Scalar]:
         keys = []
         while True:
             start = self._skip(_INDENT)
             found = _QUOTED.match(self._text, start) or _BARE.match(self._text, start)
             assert found is not None, "it is TOML"
             self._at = found.end()
-            keys.append((_key(found[0]), (start, self._at)))
+            key = found[0] if found[0][0] not in "\"'" else next(iter(tomllib.loads(f"{found[0]} = 0")))
+            keys.append(Scalar(key, key, start, self._at, "", self._text))
             if self._text[self._skip(_INDENT)] != ".":
                 return keys
             self._at += 1
 
-    def _value(self, depth: int) -> _Part:
+    def _value(self, depth: int) -> Node:
         start = self._skip(_INDENT)
         if depth > self._max_depth:
             raise RecursionError
-        if self._text[start] == "[":
-            return self._array(depth)
-        if self._text[start] == "{":
-            return self._inline_table(depth)
-        found = _QUOTED.match(self._text, start) or _PLAIN.match(self._text, start)
-        assert found is not None, "it is TOML"
-        self._at = found.end()
-        return _Leaf(start, self._at)
-
-    def _array(self, depth: int) -> _Array:
-        start, items = self._at, list[_Part]()
+        closing = {"[": "]", "{": "}"}.get(self._text[start])
+        if closing is None:
+            return self._scalar(start)
+        items: list[Node] = []
+        table = Mapping([], start, start)
         self._at += 1
-        while self._text[self._skip(_BLANK)] != "]":
-            items.append(self._value(depth + 1))
-            if self._text[self._skip(_BLANK)] == ",":
-                self._at += 1
-        self._at += 1
-        return _Array(start, self._at, items)
-
-    def _inline_table(self, depth: int) -> _Table:
-        table = _Table(self._at, self._at)
-        self._at += 1
-        while self._text[self._skip(_BLANK)] != "}":
-            self._pair(table, depth + 1)
+        while self._text[self._skip(_BLANK)] != closing:
+            if closing == "]":
+                items.append(self._value(depth + 1))
+            else:
+                self._pair(table, depth + 1)
             if self._text[self._skip(_BLANK)] == ",":
                 self._at += 1
         self._at += 1
         table.end = self._at
-        return table
+        return table if closing == "}" else Sequence(items, start, self._at)
+
+    def _scalar(self, start: int) -> Scalar:
+        found = _QUOTED.match(self._text, start) or _PLAIN.match(self._text, start)
+        assert found is not None, "it is TOML"
+        self._at = end = found.end()
+        written = found[0]
+        value = tomllib.loads(f"value = {written}")["value"]
+        if isinstance(value, str):
+            style = written[:3] if written[:3] in ("'''", '"""') else written[0]
+            return Scalar(value, value, start, end, style, self._text)
+        if not isinstance(value, bool | int | float):  # a date or a time
+            return Scalar(written, written, start, end, "", self._text)
+        message = ""
+        if isinstance(value, float) and value - value != 0:
+            message = "infinity and NaN are not allowed: JSON has no such numbers"
+        elif not isinstance(value, bool) and not INT_MIN <= value <= INT_MAX:
+            message = "the integer does not fit in 64 bits"
+        if message:
+            self._report.error(".bad_value", message, self._source, (start, end))
+        return Scalar(value, written, start, end, "", self._text)
 
     def _skip(self, what: re.Pattern[str]) -> int:
         found = what.match(self._text, self._at)
         self._at = found.end() if found else self._at
         return self._at
-
-
-def _key(written: str) -> str:
-    if written[0] not in "\"'":
-        return written
-    import tomllib
-
-    return next(iter(tomllib.loads(f"{written} = 0")))
-
-
-class _Builder:
-    """Combines values and positions."""
-
-    def __init__(self, source: Source, report: Report) -> None:
-        self._source = source
-        self._report = report
-
-    def node(self, part: _Part, value: Any) -> Node:
-        if isinstance(part, _Table):
-            entries = [
-                (Scalar(name, name, *span, "", self._source.text), self.node(inner, value[name]))
-                for name, (span, inner) in part.fields.items()
-            ]
-            return Mapping(entries, part.start, part.end)
-        if isinstance(part, _Array):
-            items = [self.node(inner, one) for inner, one in zip(part.items, value, strict=True)]
-            return Sequence(items, part.start, part.end)
-        text = self._source.text
-        written = text[part.start : part.end]
-        if isinstance(value, str):
-            style = written[:3] if written[:3] in ("'''", '"""') else written[0]
-            return Scalar(value, value, part.start, part.end, style, text)
-        if not isinstance(value, bool | int | float):  # a date or a time
-            return Scalar(written, written, part.start, part.end, "", text)
-        if isinstance(value, float) and value - value != 0:
-            message = "infinity and NaN are not allowed: JSON has no such numbers"
-            self._report.error(".bad_value", message, self._source, (part.start, part.end))
-        elif not isinstance(value, bool) and not INT_MIN <= value <= INT_MAX:
-            message = "the integer does not fit in 64 bits"
-            self._report.error(".bad_value", message, self._source, (part.start, part.end))
-        return Scalar(value, written, part.start, part.end, "", text)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -425,7 +356,7 @@ def parse_front_matter(data: bytes, file: str, form: TextFormat, habits: Habits 
         return FrontMatter(whole, body, source, report, {})
     unread: dict[str, Diagnostic] = {}
     entries: list[tuple[Scalar, Node]] = []
-    for key, span in _Chunks(source, report, habits).read(start, end):
+    for key, span in _chunks(source, report, habits, start, end):
         found = _value(source, key, span, form, is_prose=key.text in habits.prose)
         if isinstance(found, Diagnostic) and key.text in habits.prose and _is_quoted(source, key.end):
             found = _text(source, key.end, span[1])
@@ -439,7 +370,7 @@ def parse_front_matter(data: bytes, file: str, form: TextFormat, habits: Habits 
 def _fences(source: Source, report: Report) -> tuple[int, int, int] | None:
     """Return where the block starts and ends, and where the text below starts."""
     lines = lines_of(source.text, 0, len(source.text))
-    first = next((one for one in lines if source.text[one[0] : one[1]].strip()), (0, 0, 0))
+    first = next((line for line in lines if source.text[line[0] : line[1]].strip()), (0, 0, 0))
     if not re.match(_FENCE, source.text[first[0] : first[1]]):
         message = 'there is no front matter: the file must begin with a "---" line'
         report.error(".syntax", message, source, first[:2])
@@ -452,58 +383,40 @@ def _fences(source: Source, report: Report) -> tuple[int, int, int] | None:
     return None
 
 
-class _Chunks:
-    """Each key with its lines: its own, and those below that are indented or list items."""
-
-    def __init__(self, source: Source, report: Report, habits: Habits) -> None:
-        self._source = source
-        self._report = report
-        self._habits = habits
-        self._found: dict[str, tuple[Scalar, Span]] = {}
-        self._current = ""
-
-    def read(self, start: int, end: int) -> list[tuple[Scalar, Span]]:
-        text = self._source.text
-        for at, stop, after in lines_of(text, start, end):
-            line = text[at:stop]
-            key = re.match(_KEY, line)
-            if not line.strip() or self._is_comment(line):
-                continue  # part of a value only if the value continues after it
-            if self._current and self._goes_on(line, key[1] if key else ""):
-                word, span = self._found[self._current]
-                self._found[self._current] = (word, (span[0], after))
-            elif key is None:
-                self._report.error(".syntax", 'expected "key: value"', self._source, (at, stop), INDENT)
-            elif key[1] in self._found and key[1] not in self._habits.repeated:
-                self._refuse_second(key[1], (at, at + key.end(1)))
-            elif len(self._found) == MAX_KEYS:
-                self._report.error(".too_large", f"more than {MAX_KEYS} keys", self._source, (at, stop))
-                break
-            else:
-                self._current = key[1]
-                word = Scalar(key[1], key[1], at, at + key.end(1), "", text)
-                self._found[self._current] = (word, (at, after))
-        return list(self._found.values())
-
-    def _is_comment(self, line: str) -> bool:
-        """Return whether a line is a comment; in a block of text it is a normal line."""
-        if not line.lstrip().startswith("#"):
-            return False
-        if line[0] == "#" or not self._current:
-            return True
-        word, _ = self._found[self._current]
-        return _BLOCK.match(self._source.text, word.end) is None
-
-    def _goes_on(self, line: str, key: str) -> bool:
-        """Return whether a line belongs to the key above it."""
-        if line[0] in " \t-]}":
-            return True
-        return self._current in self._habits.prose and key.lower() not in self._habits.known
-
-    def _refuse_second(self, key: str, at: Span) -> None:
-        line_before = self._source.position(self._found[key][0].start).line
-        message = f'key "{key}" is already given at line {line_before}'
-        self._report.error(".duplicate_key", message, self._source, at, "remove one of them")
+def _chunks(
+    source: Source, report: Report, habits: Habits, start: int, end: int
+) -> list[tuple[Scalar, Span]]:
+    """Return each key with its lines: its own, and those below that are indented or list items."""
+    text = source.text
+    chunks: dict[str, tuple[Scalar, Span]] = {}
+    current = ""
+    for at, stop, after in lines_of(text, start, end):
+        line = text[at:stop]
+        if not line.strip():
+            continue  # part of a value only if the value continues after it
+        if line.lstrip().startswith("#"):
+            in_block = current and line[0] != "#" and _BLOCK.match(text, chunks[current][0].end)
+            if not in_block:
+                continue  # a comment; in a block of text it is a normal line
+        found = re.match(_KEY, line)
+        key = found[1] if found else ""
+        span = (at, at + len(key))
+        ends_prose = current not in habits.prose or key.lower() in habits.known
+        if current and (line[0] in " \t-]}" or not ends_prose):
+            word, (first, _) = chunks[current]
+            chunks[current] = (word, (first, after))
+        elif not key:
+            report.error(".syntax", 'expected "key: value"', source, (at, stop), INDENT)
+        elif key in chunks and key not in habits.repeated:
+            message = f'key "{key}" is already given at line {source.position(chunks[key][0].start).line}'
+            report.error(".duplicate_key", message, source, span, "remove one of them")
+        elif len(chunks) == MAX_KEYS:
+            report.error(".too_large", f"more than {MAX_KEYS} keys", source, (at, stop))
+            break
+        else:
+            current = key
+            chunks[key] = (Scalar(key, key, *span, "", text), (at, after))
+    return list(chunks.values())
 
 
 def _is_quoted(source: Source, colon: int) -> bool:

@@ -94,7 +94,16 @@ def character_map(source: str, start: int, end: int, style: str, value: str) -> 
         return _flow(source, start, end, "")
     if style in ("'", '"'):
         return _flow(source, start + 1, end - 1, style)
-    return _block(source, start, end, style, value)
+    # The characters of a block scalar; the value determines the parent's indentation.
+    at = start + 1
+    while at < end and source[at] in "+-0123456789":
+        at += 1
+    header = source[start + 1 : at]
+    while at < end and source[at] not in "\r\n":
+        at += 1
+    body = _after_break(source, at) if at < end else end
+    lines = list(lines_of(source, body, end))
+    return _block_lines(source, lines, _block_indent(source, lines, value), style, header)
 
 
 def _flow(source: str, at: int, end: int, quote: str) -> Pieces:
@@ -164,19 +173,6 @@ def _escape(source: str, at: int, pieces: Pieces) -> int:
     char = chr(int(source[at + 2 : stop], 16)) if digits else _SIMPLE_ESCAPES[kind]
     pieces.append((char, at, stop))
     return stop
-
-
-def _block(source: str, start: int, end: int, style: str, value: str) -> Pieces:
-    """Return the characters of a block scalar; the value determines the parent's indentation."""
-    at = start + 1
-    while at < end and source[at] in "+-0123456789":
-        at += 1
-    header = source[start + 1 : at]
-    while at < end and source[at] not in "\r\n":
-        at += 1
-    body = _after_break(source, at) if at < end else end
-    lines = list(lines_of(source, body, end))
-    return _block_lines(source, lines, _block_indent(source, lines, value), style, header)
 
 
 def _block_indent(source: str, lines: list[tuple[int, int, int]], value: str) -> int:
@@ -267,8 +263,7 @@ class Scalar:
 
     def _characters(self) -> Pieces:
         if self._pieces is None:
-            found = character_map(self._source, self.start, self._limit, self.style, self.text)
-            self._pieces = found
+            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
         return self._pieces
 
     def __repr__(self) -> str:
@@ -299,6 +294,11 @@ class Mapping:
         self.start = start
         self.end = end
         self._index = {key.text: i for i, (key, _) in enumerate(entries)}
+
+    def add(self, key: Scalar, value: Node) -> None:
+        """Add an entry; for parsers of formats in which a later line can extend an earlier table."""
+        self._index[key.text] = len(self.entries)
+        self.entries.append((key, value))
 
     def get(self, name: str) -> Node | None:
         """Return the value under `name`; None if there is no such key."""

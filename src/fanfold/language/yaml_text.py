@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -188,7 +188,8 @@ class _Composer:
             self._error(".syntax", f"the {self._form.name} is empty", (0, 0), self._form.begin_with)
             return None
         if start.tags:
-            self._error(".tag", "tags are not allowed", self._first_word("%TAG"))
+            at = max(self._text.find("%TAG"), 0)
+            self._error(".tag", "tags are not allowed", (at, at + len("%TAG")))
         tree = self._node(self._next(), 0)
         if isinstance(tree, Scalar) and tree.value is None and self._report.ok:
             self._error(
@@ -211,15 +212,15 @@ class _Composer:
                 raise _Stop from None
 
             at, began = error.problem_mark, error.context_mark
-            found = explain(
+            complaint = explain(
                 self._text,
                 error.problem or "",
                 at.index if at is not None else 0,
                 error.context or "",
                 began.index if began is not None else None,
             )
-            if found.span[0] != self._template_at:
-                self._error(found.code, found.message, found.span, found.help)
+            if complaint.span[0] != self._template_at:
+                self._error(*complaint)
         raise _Stop
 
     def _node(self, event: Any, depth: int) -> Node:
@@ -244,7 +245,10 @@ class _Composer:
             self._error(".too_deep", message, (start, start + 1))
             raise _Stop
         if isinstance(event, events.SequenceStartEvent):
-            return self._sequence(event, start, depth + 1)
+            items: list[Node] = []
+            while not isinstance(item := self._next(), self._events.SequenceEndEvent):
+                items.append(self._node(item, (depth + 1)))
+            return Sequence(items, start, self._end(event, item, start, items))
         return self._mapping(event, start, depth + 1)
 
     def _scalar(self, event: Any, start: int) -> Scalar:
@@ -264,12 +268,6 @@ class _Composer:
             self._error(".encoding", message, scalar.span(*found.span()), "remove it")
         return scalar
 
-    def _sequence(self, event: Any, start: int, depth: int) -> Sequence:
-        items: list[Node] = []
-        while not isinstance(item := self._next(), self._events.SequenceEndEvent):
-            items.append(self._node(item, depth))
-        return Sequence(items, start, self._end(event, item, start, items))
-
     def _mapping(self, event: Any, start: int, depth: int) -> Node:
         entries: list[tuple[Scalar, Node]] = []
         firsts: dict[str, Scalar] = {}
@@ -281,16 +279,27 @@ class _Composer:
             last = [value]
             if not isinstance(key, Scalar):
                 if not template:
-                    self._refuse_key(key)
+                    kind = "list" if isinstance(key, Sequence) else "mapping"
+                    self._error(".bad_type", f"keys must be text, not a {kind}", (key.start, key.end))
             elif key.text in firsts:
-                self._refuse_duplicate(key, firsts[key.text])
+                place = self._source.position(firsts[key.text].start)
+                shown = shorten(key.text, MAX_SHOWN_CHARS)
+                message = f'key "{shown}" is already given at line {place.line}, column {place.column}'
+                self._error(".duplicate_key", message, (key.start, key.end), "remove one of them")
             else:
                 self._require_text(key)
                 firsts[key.text] = key
                 entries.append((key, value))
         end = self._end(event, item, start, last)
         if template:
-            return self._unquoted_template(start, end)
+            # Report `{{inputs.x}}` without quotes, which is a mapping in YAML; return the intended text.
+            text = self._text[start:end]
+            fix = None
+            if re.fullmatch(_QUOTABLE, text) and re.compile(_ENDS_VALUE).match(self._text, end):
+                fix = Fix(self._source.range(start, end), f'"{text}"')
+            self._error(".syntax", TEMPLATE_AT_START, (start, end), QUOTE_TEMPLATE, fix)
+            self._template_at = start
+            return Scalar(text, text, start, end, "", self._text)
         return Mapping(entries, start, end)
 
     def _end(self, event: Any, closing: Any, start: int, nodes: list[Node]) -> int:
@@ -308,27 +317,6 @@ class _Composer:
         self._error(".bad_type", message, (key.start, key.end), "put the key in quotes", fix)
         key.value = key.text
 
-    def _refuse_key(self, key: Node) -> None:
-        kind = "list" if isinstance(key, Sequence) else "mapping"
-        self._error(".bad_type", f"keys must be text, not a {kind}", (key.start, key.end))
-
-    def _refuse_duplicate(self, key: Scalar, first: Scalar) -> None:
-        place = self._source.position(first.start)
-        shown = shorten(key.text, MAX_SHOWN_CHARS)
-        message = f'key "{shown}" is already given at line {place.line}, column {place.column}'
-        self._error(".duplicate_key", message, (key.start, key.end), "remove one of them")
-
-    def _unquoted_template(self, start: int, end: int) -> Scalar:
-        """Report `{{inputs.x}}` without quotes, which is a mapping in YAML; return the intended text."""
-
-        text = self._text[start:end]
-        fix = None
-        if re.fullmatch(_QUOTABLE, text) and re.compile(_ENDS_VALUE).match(self._text, end):
-            fix = Fix(self._source.range(start, end), f'"{text}"')
-        self._error(".syntax", TEMPLATE_AT_START, (start, end), QUOTE_TEMPLATE, fix)
-        self._template_at = start
-        return Scalar(text, text, start, end, "", self._text)
-
     def _refuse_properties(self, at: int) -> int:
         """Report the anchor and the tag before a node; return where the node itself starts."""
         while match := re.compile(_PROPERTY).match(self._text, at):
@@ -339,10 +327,6 @@ class _Composer:
                 self._error(".tag", "tags are not allowed", span, "remove the tag")
             at = match.end()
         return at
-
-    def _first_word(self, word: str) -> Span:
-        at = max(self._text.find(word), 0)
-        return (at, at + len(word))
 
     def _error(self, code: str, message: str, span: Span, hint: str = "", fix: Fix | None = None) -> None:
         self._report.error(code, message, self._source, span, hint, fix)
@@ -363,67 +347,60 @@ TEMPLATE_AT_START = "text that begins with {{ must be quoted, or YAML reads it a
 _BARE_TEMPLATE = r"(?:^|[:\-,\[{?]\s)\s*(\{\{.*?(?:\}\}|$))"
 
 
-class Complaint(Struct, frozen=True):
+class Complaint(NamedTuple):
     """An error that is ready to be reported."""
 
     code: str
     message: str
     span: Span
-    help: str
-
-
-class _Rewording(Struct, frozen=True):
-    problem: str
-    message: str
     help: str = ""
-    at_context: bool = False
 
 
-_TABLE = (
-    _Rewording(
-        "mapping values are not allowed",
+_REWORDED = {
+    "mapping values are not allowed": (
         'a ": " is not possible here',
         "quote text that contains a colon followed by a space, or check the indentation",
     ),
-    _Rewording("found unexpected end of stream", "this quoted text never ends", "close the quote", True),
-    _Rewording("found unexpected document indicator", "this quoted text never ends", "close the quote", True),
-    _Rewording(
-        "could not find expected ':'", "this line is not a key with a value", 'write "key: value"', True
-    ),
-    _Rewording(
-        "did not find expected ',' or ']'",
+    "found unexpected end of stream": ("this quoted text never ends", "close the quote"),
+    "found unexpected document indicator": ("this quoted text never ends", "close the quote"),
+    "could not find expected ':'": ("this line is not a key with a value", 'write "key: value"'),
+    "did not find expected ',' or ']'": (
         'the list that opens on line {line} needs "," or "]" here',
         QUOTE_BRACKETS,
     ),
-    _Rewording(
-        "did not find expected ',' or '}'",
+    "did not find expected ',' or '}'": (
         'the mapping that opens on line {line} needs "," or "}" here',
         QUOTE_BRACKETS,
     ),
-    _Rewording(
-        "did not find expected '-' indicator",
+    "did not find expected '-' indicator": (
         'a list item that starts with "- " was expected here',
         "check the indentation",
     ),
-    _Rewording(
-        "did not find expected key", "a key was expected here", "check the indentation and the quotes"
-    ),
-    _Rewording("did not find expected node content", "a value was expected here"),
-    _Rewording(
-        "found unknown escape character",
+    "did not find expected key": ("a key was expected here", "check the indentation and the quotes"),
+    "did not find expected node content": ("a value was expected here", ""),
+    "found unknown escape character": (
         "double quotes do not know this escape",
         "write \\\\ for a backslash, or use single quotes",
     ),
-    _Rewording("did not find expected hexdecimal number", "this escape needs more hexadecimal digits"),
-    _Rewording("block sequence entries are not allowed", 'a list item is not possible here, after "key:"'),
-    _Rewording("block mapping keys are not allowed", "a key is not possible here"),
-    _Rewording("did not find expected <document start>", "only one document is allowed"),
-    _Rewording("did not find expected comment or line break", "only a comment may follow | or > on its line"),
-    _Rewording(
-        "did not find expected alphabetic", "a name must follow & or *", "quote text that begins with & or *"
+    "did not find expected hexdecimal number": ("this escape needs more hexadecimal digits", ""),
+    "block sequence entries are not allowed": ('a list item is not possible here, after "key:"', ""),
+    "block mapping keys are not allowed": ("a key is not possible here", ""),
+    "did not find expected <document start>": ("only one document is allowed", ""),
+    "did not find expected comment or line break": ("only a comment may follow | or > on its line", ""),
+    "did not find expected alphabetic": (
+        "a name must follow & or *",
+        "quote text that begins with & or *",
     ),
-    _Rewording("found undefined tag handle", "this tag is not known", "quote text that begins with !", True),
+    "found undefined tag handle": ("this tag is not known", "quote text that begins with !"),
+}
+"""By the start of libyaml's message: our message and a hint."""
+_AT_ITS_START = (
+    "found unexpected end of stream",
+    "found unexpected document indicator",
+    "could not find expected ':'",
+    "found undefined tag handle",
 )
+"""Errors that are shown at the start of the construct, not where libyaml noticed them."""
 
 
 def explain(text: str, problem: str, at: int, context: str = "", context_at: int | None = None) -> Complaint:
@@ -432,7 +409,16 @@ def explain(text: str, problem: str, at: int, context: str = "", context_at: int
     span = (at, min(at + 1, len(text)))
     char = text[at : at + 1]
     if "Unicode character escape" in problem:
-        return _bad_escape(text, at)
+        # The error for `\ud800`: half of a surrogate pair, or above the Unicode range.
+        start = text.rfind("\\", 0, at + 1)
+        digits = {"x": 2, "u": 4, "U": 8}.get(text[start + 1 : start + 2], 0)
+        message = "this escape is not a Unicode character"
+        return Complaint(
+            ".encoding",
+            message,
+            (start, start + 2 + digits),
+            "write the character itself, or \\U and 8 digits",
+        )
     if char == "\t" or "tab character" in problem:
         return Complaint(".syntax", "tabs cannot indent YAML", span, "indent with spaces")
     bare = _bare_template(text, at)
@@ -440,27 +426,14 @@ def explain(text: str, problem: str, at: int, context: str = "", context_at: int
         return Complaint(".syntax", TEMPLATE_AT_START, bare, QUOTE_TEMPLATE)
     if "cannot start any token" in problem:
         return Complaint(".syntax", f'text cannot begin with "{char}"', span, "put the text in quotes")
-    for entry in _TABLE:
-        if problem.startswith(entry.problem):
+    for known, (message, hint) in _REWORDED.items():
+        if problem.startswith(known):
             began = at if context_at is None else context_at
-            if entry.at_context:
+            if known in _AT_ITS_START:
                 span = (began, min(began + 1, len(text)))
-            message = entry.message.replace("{line}", str(text.count("\n", 0, began) + 1))
-            return Complaint(".syntax", message, span, entry.help)
+            line = text.count("\n", 0, began) + 1
+            return Complaint(".syntax", message.replace("{line}", str(line)), span, hint)
     return Complaint(".syntax", f"{context}: {problem}" if context else problem, span, "")
-
-
-def _bad_escape(text: str, at: int) -> Complaint:
-    """Return the error for `\\ud800`: half of a surrogate pair, or above the Unicode range."""
-    start = text.rfind("\\", 0, at + 1)
-    digits = {"x": 2, "u": 4, "U": 8}.get(text[start + 1 : start + 2], 0)
-    message = "this escape is not a Unicode character"
-    return Complaint(
-        ".encoding",
-        message,
-        (start, start + 2 + digits),
-        "write the character itself, or \\U and 8 digits",
-    )
 
 
 def _bare_template(text: str, at: int) -> Span | None:

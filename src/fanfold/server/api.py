@@ -2,7 +2,7 @@
 
 Nothing that an operation does runs on the event loop. What looks at runs is called by one thread, which
 alone reads the kept trees (more threads would only take turns); everything else by threads of its own. An
-answer that was made since anything last happened in the project is given again without asking anybody.
+answer that was made since anything last happened in the project is sent again without reading anything.
 """
 
 from __future__ import annotations
@@ -155,6 +155,8 @@ class MatchedRequest(NamedTuple):
     parts: dict[str, str]
     query: bytes
     visitor: Principal
+    traceparent: str
+    """The W3C trace context of the sender, as it came."""
 
 
 class RouteTable:
@@ -274,7 +276,8 @@ class Api:
         visitor: Principal = request.scope[VISITOR]
         if route.role == "operator":
             visitor.must_be_operator()
-        return MatchedRequest(route, parts, request.scope.get("query_string", b""), visitor)
+        query, trace = request.scope.get("query_string", b""), request.headers.get("traceparent", "")
+        return MatchedRequest(route, parts, query, visitor, trace)
 
     async def _look(self, asked: MatchedRequest) -> Response:
         route = asked.route
@@ -317,7 +320,7 @@ class Api:
         body = read_body(route.body, data)
 
         def act() -> bytes:
-            done = route.call(desk=self._desk, asked=parameters, body=body)
+            done = route.call(desk=self._desk, asked=parameters, body=body, traceparent=asked.traceparent)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:
@@ -350,7 +353,7 @@ def _reply(route: Route, body: bytes) -> Response:
 
 
 class _LatestReplies:
-    """Bodies that the looking thread made last. Whoever asked before one was begun is given that one: where
+    """Bodies that the looking thread made last. A request from before one was begun gets that one: where
     many ask for the same and the thread has much to do, it does it once.
     """
 

@@ -8,7 +8,7 @@ Rules
 * The link is exchanged for a cookie, so that the token stands in no address bar and no history. Sessions
   outlive the server, or a page that is open could not go on when it is started again; they end after
   `SESSION_S`, and with the configured token they came from.
-* A session that a user of this machine began is no other user's (`peers` says why that has to be said).
+* A session that a user of this machine started belongs to that user alone (see `peers`).
 * `operator` may do everything, `viewer` may look.
 """
 
@@ -33,7 +33,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fanfold.api.doctor import digest_of, new_token
+from fanfold.api.system import digest_of, new_token
 from fanfold.errors import EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
 from fanfold.project_files import write_whole
 from fanfold.server.requests import HEADERS, failure
@@ -42,7 +42,7 @@ Role: TypeAlias = Literal["viewer", "operator"]
 
 SESSION_S = 14 * 24 * 3600
 LINK = "link"
-"""The name of whoever came by a link: always the user who started the server, whichever start it was."""
+"""The name of a user who came by a link: always the user who started the server, whichever start it was."""
 MAX_SESSIONS = 200
 """Kept at once; the oldest make room."""
 MAX_FILE_BYTES = 256 * 1024
@@ -56,11 +56,11 @@ class Session(Struct, frozen=True):
     came_with: str
     until: float
     user: int | None = None
-    """Whose browser it is, where that is a user of this machine: nobody else's is let in by its cookie."""
+    """Whose browser it is, if that is a user of this machine: its cookie admits no other user's browser."""
 
 
 class Principal(Struct, frozen=True):
-    """Who asks for something. `name` tells one from another without giving anything away."""
+    """The sender of a request. `name` distinguishes senders without revealing a secret."""
 
     role: Role
     name: str
@@ -92,7 +92,7 @@ class Admission:
         self._sessions = _read(file)
 
     def with_token(self, token: str) -> Principal | None:
-        """Who shows this token; every known one is compared, so that time tells nothing."""
+        """Who shows this token; every known one is compared, so that the time reveals nothing."""
         shown = digest_of(token)
         found: Principal | None = None
         if self._link is not None and hmac.compare_digest(shown, self._link):
@@ -139,7 +139,7 @@ def _read(file: Path) -> list[Session]:
         with file.open("rb") as opened:
             return msgspec.json.decode(opened.read(MAX_FILE_BYTES), type=list[Session])
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return []  # nobody is let in by a file that cannot be read
+        return []  # an unreadable file admits no user
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ Address = tuple[str, int]
 
 
 def owner_of_peer(client: Address | None, server: Address | None) -> int | None:
-    """The user whose process connected from `client`; None for another machine, or where nobody can tell."""
+    """The user whose process connected from `client`; None for another machine, or if it is unknown."""
     if client is None or server is None:
         return None
     try:
@@ -186,15 +186,15 @@ def _ask(client: Address, server: Address) -> int | None:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
         asked.settimeout(_WAIT_S)
         asked.sendto(header + body, (0, 0))
-        told = asked.recv(4096)
-    if _HEADER.unpack_from(told)[1] != _BY_FAMILY:
+        reply = asked.recv(4096)
+    if _HEADER.unpack_from(reply)[1] != _BY_FAMILY:
         return None
-    owner: int = _UID.unpack_from(told, _UID_AT)[0]
+    owner: int = _UID.unpack_from(reply, _UID_AT)[0]
     return owner
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What every request passes first: is it for this server, from this server's pages, and from somebody known.
+# The checks of every request: is it for this server, from this server's pages, and from a known sender?
 #
 # Rules
 # * The `Host` must be exactly one of ours: a name that an attacker's page was rebound to is not (421).
@@ -202,11 +202,14 @@ def _ask(client: Address, server: Address) -> int | None:
 # (403).
 #   A change that comes with a cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can send.
 # * A cookie counts only in the hands of the user of this machine whose browser it was given to.
-# * Everything needs a token, files of the console too, but for the one request that brings it: `/?token=…`.
+# * Everything needs a token, files of the console too, but for the one request that brings it: `/?token=…`,
+#   and for webhooks, which are signed.
 # * Every reply has the headers of `replies.HEADERS`.
 
 VISITOR = "fanfold.visitor"
 """Where in a request's scope its visitor is found."""
+SIGNED = "/hooks/"
+"""Messages below this path are verified by their signature and need no token."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITE = frozenset({"same-origin", "none"})
 _WAY_IN = """<!doctype html><meta charset="utf-8"><title>Fanfold</title>
@@ -235,7 +238,9 @@ class RequestGuard:
         try:
             self._check_origin(scope["method"], headers)
             entering = self._enter(scope)
-            if entering is None:
+            if scope["path"].startswith(SIGNED):
+                scope[VISITOR] = Principal("viewer", "webhook")  # the signature is checked there
+            elif entering is None:
                 scope[VISITOR] = self._visitor(scope, headers)
         except FanfoldError as error:
             entering = self._refuse(error, scope, headers)
@@ -325,13 +330,11 @@ def _with_headers(send: Send) -> Send:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Connections, bounded: who connects and says nothing, or says it very slowly, keeps nobody else out.
+# Connections are bounded: a silent or very slow client keeps no other client out.
 #
-# Anybody on the machine can connect, token or not. So the head of a request has to arrive within `HEAD_S`,
-# and
-# where `MAX_CONNECTIONS` are open, the one that has been silent longest makes room. Only one that is being
-# answered does not: somebody could take all the room with requests that were refused already. One that does
-# not
+# Every process on the machine can connect, token or not. So the head of a request has to arrive within
+# `HEAD_S`. If `MAX_CONNECTIONS` are open, the one that has been silent longest makes room, unless it is being
+# answered: a client could take all the room with requests that were refused already. A client that does not
 # read its answer is dropped after `WRITE_S`.
 
 HEAD_S = 12.0

@@ -14,6 +14,7 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
+from html import escape
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +60,8 @@ class _CachedFile(NamedTuple):
 class ConsoleFiles:
     """An ASGI application for everything that is not the API."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, project: str = "", folder: Path = FOLDER) -> None:
+        self._project = escape(project).encode()
         self._files = {
             f"/{file.relative_to(folder).as_posix()}": file
             for file in folder.rglob("*")
@@ -78,7 +80,7 @@ class ConsoleFiles:
         file = self._files.get(ASSETS + part if is_lasting else name)
         if request.method not in ("GET", "HEAD") or file is None:
             if request.method == "GET" and request.headers.get("sec-fetch-dest") == "document":
-                # Somebody mistyped an address: the console says so, with the way back.
+                # A mistyped address: the console reports it, with the way back.
                 return Response(self._page().body, 404, {"cache-control": "no-cache"}, TYPES[".html"])
             return failure(NotFoundError("request.not_found", "there is nothing at this path"))
         kept = self._page() if name == "/index.html" else self._read(file)
@@ -97,6 +99,7 @@ class ConsoleFiles:
         names = sorted(name for name in self._files if name.endswith(".js") and name not in ALONE)
         modules = "\n    ".join(f'<link rel="modulepreload" href="{name}" />' for name in names)
         body = self._read(self._files["/index.html"]).body.replace(MODULES_HERE, modules.encode())
+        body = body.replace(b'data-project=""', b'data-project="%s"' % self._project)
         body = body.replace(f'"{ASSETS}'.encode(), f'"{ASSETS}{self._edition()}/'.encode())
         return _CachedFile(0, body, f'"{sha256(body).hexdigest()[:32]}"')
 

@@ -8,29 +8,31 @@ from msgspec import Meta, Struct, structs
 
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import PendingQuestions
-from fanfold.api.archives import ImportResult, export_run, import_run
+from fanfold.api.archives import AuditedRun, ImportResult, export_run, import_run, replay_run
 from fanfold.api.changes import diff
-from fanfold.api.costs import RunCost, run_cost
-from fanfold.api.doctor import Examination
-from fanfold.api.explain import explain_run, explain_step
+from fanfold.api.explain import explain_run, explain_step, what_if
 from fanfold.api.graph import Drawing, draw_run, parse_opened
 from fanfold.api.history import (
     EventPage,
     FoundOutputs,
+    RunCost,
     RunPage,
     inspect_found,
     page_of_events,
     page_of_runs,
     query,
     read_step_log,
+    run_cost,
     transcript,
 )
 from fanfold.api.overview import (
     AgentsDocument,
     Comparison,
     Home,
+    RecordedRecipe,
     all_questions,
     compare_runs,
+    recorded_recipe,
     session_transcript,
     show_agents,
     show_home,
@@ -38,17 +40,17 @@ from fanfold.api.overview import (
 )
 from fanfold.api.report import executive_report
 from fanfold.api.run_documents import InspectDocument, RunChanges
+from fanfold.api.run_options import PRINTABLE, RunOptions, Word
 from fanfold.api.spellings import RunWords, SpelledAction, Spellings, StartWords, spell, spell_start
 from fanfold.api.step_documents import ExplainedRun, ExplainedStep, StepPage
+from fanfold.api.system import Examination
 from fanfold.api.transcripts import Transcript
-from fanfold.api.verify import AuditedRun, replay_run, what_if
 from fanfold.engine.forecast_documents import WhatIf
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON
 from fanfold.server.api import NoParameters, Routes
 from fanfold.server.requests import AppState
 from fanfold.server.run_routes import (
-    PRINTABLE,
     Answer,
     Comment,
     Count,
@@ -56,14 +58,12 @@ from fanfold.server.run_routes import (
     RecipeName,
     RunAt,
     RunName,
-    RunOptions,
     RunQuery,
     Seen,
     Status,
     StepAt,
     StepPath,
     StepQuery,
-    Word,
     Words,
 )
 from fanfold.store.search import Filters
@@ -77,6 +77,7 @@ MAX_LOGGED = 5_000
 class RunsQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     status: Status | None = None
     recipe: RecipeName | None = None
+    since: Annotated[str, Meta(max_length=40, description="12h, 7d, or a date.")] = ""
     q: Words = ""
     limit: Count = 50
     cursor: RunName | None = None
@@ -139,6 +140,7 @@ def list_runs(desk: AppState, asked: RunsQuery) -> RunPage:
         desk.history,
         status=asked.status,
         recipe=asked.recipe,
+        since=asked.since,
         words=asked.q,
         limit=asked.limit,
         cursor=asked.cursor,
@@ -149,6 +151,11 @@ def list_runs(desk: AppState, asked: RunsQuery) -> RunPage:
 def inspect_run(desk: AppState, asked: InspectQuery) -> InspectDocument:
     found = find_run(desk.history, asked.run, asked.at)
     return inspect_found(desk.history, found, with_state=asked.state)
+
+
+@ROUTES.look("/api/runs/{run}/recipe", "The recipe and inputs that a run recorded")
+def show_recorded_recipe(desk: AppState, asked: RunQuery) -> RecordedRecipe:
+    return recorded_recipe(desk.history, asked.run)
 
 
 @ROUTES.look("/api/runs/{run}/graph", "The picture of a run")
@@ -231,7 +238,7 @@ def compare(desk: AppState, asked: PairQuery) -> Comparison:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What is told across runs: home, questions, search, agents, this installation.
+# Documents across runs: home, questions, search, agents, this installation.
 
 
 class SearchQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):

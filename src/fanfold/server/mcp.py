@@ -1,7 +1,7 @@
 """The MCP server of a project: the SDK's, with lists that are looked up when they are asked for.
 
 Every call opens the project anew, so that it sees recipes, roles and settings as they are, and closes it when
-it is over. What a call started goes on without the server.
+it is over. Runs that a call started continue without the server.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ from starlette.types import ASGIApp
 
 from fanfold.api.addresses import find_run
 from fanfold.api.history import inspect_step, transcript
-from fanfold.api.permission import Options
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
 from fanfold.api.report import executive_report
 from fanfold.api.run_documents import indented
-from fanfold.api.run_list import list_heads
+from fanfold.api.run_options import Options
 from fanfold.api.tool_registry import INSTRUCTIONS, call_tool, instructions, offered
 from fanfold.api.tools import (
     CallMemory,
@@ -86,7 +85,7 @@ from fanfold.language.inputs import parse_input_text
 # Fanfold as an MCP server: tools, recipes as prompts, runs as resources. It presents and decides nothing.
 
 # -----------------------------------------------------------------------------------------------------------
-# Recipes as prompts: a person picks one in their client, and the model is told how to run it.
+# Recipes as prompts: a person picks one in their client, and the model gets the call that runs it.
 
 MAX_PROMPTS = 200
 
@@ -98,7 +97,7 @@ def list_prompts(project: Project) -> list[Prompt]:
         try:
             plan = check_recipe(project, name).runnable()
         except FanfoldError:
-            continue  # `fanfold check` tells what is wrong with it
+            continue  # `fanfold check` reports its errors
         arguments = [
             PromptArgument(name=one.name, description=one.description or None, required=one.required)
             for one in plan.inputs
@@ -109,7 +108,7 @@ def list_prompts(project: Project) -> list[Prompt]:
 
 
 def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetPromptResult:
-    """What the model is told when a person picked a recipe."""
+    """Return the prompt for the model when a person picked a recipe."""
     plan = check_recipe(project, name).runnable()
     inputs: dict[str, JSON] = {}
     for one in plan.inputs:
@@ -129,7 +128,7 @@ def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetProm
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Runs as resources: the report of each, the output of a step, what an agent was told, said and did.
+# Runs as resources: the report of each, the output of a step, the transcript of an agent.
 
 SCHEME = "fanfold://runs/"
 MARKDOWN = "text/markdown"
@@ -168,7 +167,7 @@ def list_resources(project: Project) -> list[Resource]:
             description=f"Report of run {head.run_id} of {head.recipe}",
             mime_type=MARKDOWN,
         )
-        for head in list_heads(project, limit=MAX_LISTED)
+        for head in project.heads(limit=MAX_LISTED)
     ]
 
 
@@ -255,7 +254,7 @@ class OpenCall:
         self.result: CallToolResult | None = None
 
     def input_required(self, needed: InputRequired) -> InputRequiredResult:
-        """What the client is told: the question, and the state to bring back with the answer."""
+        """Return the question for the client, and the state that comes back with the answer."""
         form = needed.form
         state = RoundState(self.token, self.memory.run, {form.key: _digest(form)})
         request = ElicitRequest(
@@ -291,7 +290,7 @@ class Rounds:
 
 
 class ClientPerson:
-    """Whoever sits in front of the client of one call."""
+    """The person at the client of one call."""
 
     def __init__(self, context: Context[Any, Any], asked: dict[str, str], memory: CallMemory) -> None:
         self._context = context
@@ -384,7 +383,7 @@ class FanfoldServer(MCPServer[Any]):
         self._how_to_allow = how_to_allow
         self._rounds = Rounds()
         self.leaving = False
-        """Set when connections are closed or lost: calls then end, and what they started goes on."""
+        """Set when connections are closed or lost: calls then end, and their runs continue."""
 
     async def serve(self, incoming: Any, outgoing: Any) -> None:
         """Serve one connection until the other side closes it."""
@@ -436,12 +435,12 @@ class FanfoldServer(MCPServer[Any]):
         person: ClientPerson,
         memory: CallMemory,
     ) -> CallToolResult:
-        told = 0
+        reported = 0
 
         async def report(line: str) -> None:
-            nonlocal told
-            told += 1
-            await context.report_progress(told, message=line)
+            nonlocal reported
+            reported += 1
+            await context.report_progress(reported, message=line)
 
         with self._project() as project:
             caller = ToolContext(
@@ -522,7 +521,7 @@ def _words(error: FanfoldError) -> str:
 async def _undisturbed(call: Coroutine[Any, Any, _Result]) -> _Result:
     """Have a call done in a task of its own, which hears once that it is cancelled.
 
-    The SDK's tasks are told again and again until they are over, so that nothing could be cleared up in them.
+    The SDK cancels its tasks repeatedly until they end, so that no clean-up could finish in them.
     """
     task = asyncio.create_task(call)
     try:
@@ -568,7 +567,7 @@ class HttpEndpoint:
                 self.stopping()
 
     def stopping(self) -> None:
-        """Calls end now because the server does; nobody cancelled them."""
+        """End the calls because the server ends; they were not cancelled."""
         if isinstance(self._server, FanfoldServer):
             self._server.leaving = True
 
@@ -633,7 +632,9 @@ class _Incoming:
         try:
             while isinstance(message := await self._incoming.__anext__(), Exception):
                 for refusal in _refusals(message):
-                    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody is there
+                    with suppress(
+                        anyio.BrokenResourceError, anyio.ClosedResourceError
+                    ):  # no client is connected
                         await self._outgoing.send(SessionMessage(refusal))
             return message
         except StopAsyncIteration:
@@ -645,7 +646,7 @@ class _Incoming:
 
 
 def _refusals(wrong: Exception) -> list[JSONRPCError]:
-    """What is said to a line that is no message: to each request that can be made out in it, else to none."""
+    """Answer a line that is not a message: each request that can be recognised in it, else none."""
     if not isinstance(wrong, ValidationError):
         return [_refusal(None, PARSE_ERROR, "this line cannot be read")]
     mistakes = wrong.errors(include_url=False)

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from fanfold.api.approvals import error_document, refused_document
-from fanfold.api.doctor import Examination
 from fanfold.api.project import Project
+from fanfold.api.system import Examination
 from fanfold.errors import (
     EXIT_BUDGET,
     EXIT_NOT_FOUND,
@@ -223,6 +223,7 @@ _STATUSES = {
     "request.method": 405,
     "request.slow": 408,
     "request.too_large": 413,
+    "schedule.capped": 429,
     "request.media_type": 415,
     "request.host": 421,
     "request.unauthorized": 401,
@@ -251,7 +252,7 @@ def failure(error: FanfoldError, headers: dict[str, str] | None = None) -> Respo
     """An error as every surface says it."""
     status = status_of(error)
     document = refused_document(error) if status == UNUSABLE else error_document(error)
-    # Never kept by anybody: the next answer may be another one.
+    # Never cached: the next answer may differ.
     sent = {"cache-control": "no-store", **(headers or {})}
     return Response(msgspec.json.encode(document), status, sent, "application/json")
 
@@ -263,9 +264,8 @@ def failure(error: FanfoldError, headers: dict[str, str] | None = None) -> Respo
 # * A key belongs to who used it, and to the request it came with: with another body it is refused, and while
 #   the first request is still being answered it is too.
 # * Only what was done is remembered; after an error one may try again.
-# * What is remembered is written down before anything is done, so a key means the same to the next server.
-# If
-#   this one dies or is stopped in between, nobody knows whether it was done: who asks again is told so, and
+# * A key is stored before anything is done, so it means the same to the next server. If this one dies or is
+#   stopped in between, it is unknown whether the request was carried out: a repeated request reports it, and
 #   nothing is done twice.
 # * Keys are forgotten after a day, and when there are too many, but none whose request is being answered.
 

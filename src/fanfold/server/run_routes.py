@@ -11,10 +11,18 @@ from msgspec import Meta, Struct, structs
 from fanfold.api import changes, run_handle
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import AnswerResult
-from fanfold.api.capture import CaptureResult, capture
+from fanfold.api.authoring import CaptureResult, capture
 from fanfold.api.changes import OpenedArtifact, list_artifacts, open_artifact, undo
-from fanfold.api.fork import ChosenAgents, Fork, ForkForecast, at_turn, foretell, plan_fork, start_fork
-from fanfold.api.limits import check_agents, check_budget, check_concurrency, check_raised, micro_usd
+from fanfold.api.fork import (
+    ChosenAgents,
+    Fork,
+    ForkForecast,
+    at_turn,
+    forecast_fork,
+    plan_fork,
+    plan_retry,
+    start_fork,
+)
 from fanfold.api.overview import (
     CheckedText,
     Pulse,
@@ -30,9 +38,8 @@ from fanfold.api.overview import (
     try_text,
 )
 from fanfold.api.ownership import hand_over, resume_detached
-from fanfold.api.permission import Options, permit_adopted
+from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project
-from fanfold.api.retry import RetryOptions, plan_retry
 from fanfold.api.run_documents import (
     ApplyResult,
     ArtifactList,
@@ -41,12 +48,13 @@ from fanfold.api.run_documents import (
     changes_below,
     run_head,
 )
+from fanfold.api.run_options import PRINTABLE, RaisedLimits, RunOptions, Word, check_raised
+from fanfold.api.schedules import ScheduleRows, list_schedules
 from fanfold.api.start import foresee_run, start, start_consent
 from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
 from fanfold.engine.forecast_documents import DryRun
 from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.events import LimitsRaised
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.language.inputs import bind_inputs, bind_known
@@ -59,14 +67,12 @@ from fanfold.store.protocol import RunHead
 # -----------------------------------------------------------------------------------------------------------
 # What routes are asked with: parts of the path and of the query, with their bounds.
 
-PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 RunName: TypeAlias = Annotated[
     str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", description="An id, the beginning of one, or `last`.")
 ]
 RecipeName: TypeAlias = Annotated[
     str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}(@v?[1-9][0-9]{0,8})?$", description="`name` or `name@2`.")
 ]
-Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
 StepPath: TypeAlias = Annotated[
     str, Meta(max_length=2_000, pattern=PRINTABLE, description="A slash in it is %2F.")
 ]
@@ -161,23 +167,9 @@ def save_recipe(desk: AppState, asked: RecipeQuery, body: RecipeEdit) -> RecipeP
     return save_text(desk.fresh(), asked.name, body.text, body.seen)
 
 
-Amount = Annotated[int, Meta(ge=1, le=2**53)]
-Dollars = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 Comment = Annotated[str, Meta(max_length=20_000)]
 Answer = Annotated[str, Meta(max_length=1_000_000)]
 Seen = Annotated[str, Meta(max_length=64)]
-
-
-class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be fixed for one run; what is left out, recipe and configuration say."""
-
-    model: Word | None = None
-    agent_backend: Word | None = None
-    max_concurrency: Amount | None = None
-    max_agents: Amount | None = None
-    budget_usd: Dollars | None = None
-    budget_tokens: Amount | None = None
-    permission: Literal["read_only", "ask", "auto"] = "ask"
 
 
 class DryRunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -201,13 +193,9 @@ class StartBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     seen: Seen | None = None
 
 
-class ResumeBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ResumeBody(RaisedLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Limits that are raised. `yes` permits what an adopted run does; `wait` keeps waits for providers."""
 
-    budget_usd: Dollars | None = None
-    budget_tokens: Amount | None = None
-    max_agents: Amount | None = None
-    max_steps: Amount | None = None
     wait: bool = False
     yes: bool = False
 
@@ -233,7 +221,7 @@ class ForkBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=True
     step: str | None = msgspec.field(default=None, name="from")
     inputs: dict[str, JSON] = {}
     prompt: dict[str, str] = {}
-    turn: Amount | None = None
+    turn: Number | None = None
     say: Comment | None = None
     dry_run: bool = False
     yes: bool = False
@@ -314,7 +302,7 @@ def foresee(desk: AppState, asked: RecipeQuery, body: DryRunBody) -> ForeseenRun
     checked = find_named(project, asked.name, scripted=body.scripted)
     plan = checked.runnable()
     inputs, missing = bind_known(plan, body.inputs)
-    options = _options(project, body.options, "" if body.scripted else None)
+    options = body.options.checked(project.config, script="" if body.scripted else None)
     found = foresee_run(project, checked, inputs, options, missing)[0]
     consent = start_consent(project, plan, inputs, options)
     request = consent.request
@@ -323,27 +311,26 @@ def foresee(desk: AppState, asked: RecipeQuery, body: DryRunBody) -> ForeseenRun
     )
 
 
+@ROUTES.get("/api/schedules", "Schedules and webhooks of the project")
+def show_schedules(desk: AppState) -> ScheduleRows:
+    return list_schedules(desk.fresh())
+
+
 @ROUTES.change("POST", "/api/runs", "Start a recipe", status=201)
-def start_run(desk: AppState, body: StartBody) -> StartedRun:
+def start_run(desk: AppState, body: StartBody, traceparent: str) -> StartedRun:
     project = desk.fresh()
     script = _script(body.script)
     plan = find_named(project, body.recipe, scripted=script is not None).runnable()
-    options = _options(project, body.options, script)
+    options = body.options.checked(
+        project.config, script=script, script_file="" if script is None else "script"
+    )
+    options = structs.replace(options, traceparent=traceparent)
     if body.seen is not None:
         consent = start_consent(project, plan, bind_inputs(plan, body.inputs), options)
         if consent.request.digest != body.seen:
             message = f"what {plan.name} does changed since it was shown"
             raise WorldError("permission.changed", message, hint="look at it again, then start it")
     return StartedRun(hand_over(start(project, plan, body.inputs, options, yes=body.yes)).root)
-
-
-def _options(project: Project, given: RunOptions, script: str | None) -> Options:
-    check_concurrency(project.config, given.max_concurrency)
-    check_agents(project.config, given.max_agents)
-    check_budget(given.budget_usd, given.budget_tokens)
-    said = msgspec.structs.asdict(given)
-    named = {"backend": said.pop("agent_backend"), "budget_micro_usd": micro_usd(said.pop("budget_usd"))}
-    return Options(script=script, script_file="" if script is None else "script", **named, **said)
 
 
 def _script(given: dict[str, JSON] | None) -> str | None:
@@ -357,15 +344,15 @@ def _script(given: dict[str, JSON] | None) -> str | None:
 
 @ROUTES.change("POST", "/api/runs/{run}/pause", "Pause a whole run")
 async def pause_run(desk: AppState, asked: RunQuery) -> ActionResult:
-    return _said(await run_handle.pause(desk.fresh(), asked.run))
+    return _action_result(await run_handle.pause(desk.fresh(), asked.run))
 
 
 @ROUTES.change("POST", "/api/runs/{run}/cancel", "Cancel a run")
 async def cancel_run(desk: AppState, asked: RunQuery) -> ActionResult:
-    return _said(await run_handle.cancel(desk.fresh(), asked.run))
+    return _action_result(await run_handle.cancel(desk.fresh(), asked.run))
 
 
-def _said(head: RunHead) -> ActionResult:
+def _action_result(head: RunHead) -> ActionResult:
     return ActionResult(head.run_id, head.status, f"run {head.run_id} is {head.status}")
 
 
@@ -376,9 +363,7 @@ def resume_run(desk: AppState, asked: RunQuery, body: ResumeBody) -> ActionResul
     seen = project.view(root)
     if seen.root.status in RUN_TERMINAL:
         raise AuthorError("run.ended", f"run {root} is {seen.root.status} already", hint="fork or retry it")
-    check_budget(body.budget_usd, body.budget_tokens)
-    wanted = LimitsRaised(body.max_agents, body.max_steps, body.budget_tokens, micro_usd(body.budget_usd))
-    raised = check_raised(project, seen, wanted)
+    raised = check_raised(project, seen, body.limits())
     permit_adopted(project, seen, yes=body.yes, attendant=None)
     resume_detached(project, root, raised, keep_waits=body.wait)
     return ActionResult(root, "running", f"run {root} goes on in the background")
@@ -398,12 +383,11 @@ def fork_run(desk: AppState, asked: RunQuery, body: ForkBody) -> ForkedRun:
 def retry_run(desk: AppState, asked: RunQuery, body: RetryBody) -> ForkedRun:
     project = desk.fresh()
     found = find_run(project, asked.run)
-    wanted = RetryOptions(agents=body.chosen())
-    return _fork(project, plan_retry(project, found.tree, wanted), body)
+    return _fork(project, plan_retry(project, found.tree, body.chosen()), body)
 
 
 def _fork(project: Project, fork: Fork, body: ForkBody | RetryBody) -> ForkedRun:
-    forecast = foretell(project, fork)
+    forecast = forecast_fork(project, fork)
     if body.dry_run:
         return ForkedRun(None, forecast)
     return ForkedRun(hand_over(start_fork(project, fork, yes=body.yes, seen=body.seen)).root, forecast)
@@ -422,7 +406,7 @@ async def answer_question(desk: AppState, asked: StepQuery, body: AnswerBody) ->
     )
 
 
-@ROUTES.change("POST", "/api/runs/{run}/answers/{step}", "Answer the question of an ask step")
+@ROUTES.change("POST", "/api/runs/{run}/answers/{step}", "Answer the question of an ask step or an agent")
 async def reply_to_question(desk: AppState, asked: StepQuery, body: ReplyBody) -> AnswerResult:
     return await run_handle.reply(desk.fresh(), asked.run, asked.step, body.text, seen=body.seen)
 

@@ -7,8 +7,6 @@ import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from hashlib import sha256
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import uvicorn
@@ -16,19 +14,23 @@ from msgspec import Struct
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fanfold.api.doctor import ServeAddress, new_token
+from fanfold.api.notifications import record_console
+from fanfold.api.system import ServeAddress, new_token
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.server.api import Api, RouteTable
 from fanfold.server.auth import VISITOR, Admission, BoundedConnection, Principal, RequestGuard
 from fanfold.server.console_files import ConsoleFiles
 from fanfold.server.requests import AppState, Idempotency, failure
-from fanfold.server.route_table import routes
+from fanfold.server.routes import routes
 from fanfold.server.streams import Feed
+from fanfold.server.webhooks import HOOKS, Webhooks
 
 # -----------------------------------------------------------------------------------------------------------
 # Another application beside the console, made when it is first asked for.
 #
 # Most servers are never asked for MCP, and what it is made of takes as much memory as everything else here.
+
+OnReady: TypeAlias = Callable[[ServeAddress], None]
 
 
 class MountedApp(Protocol):
@@ -106,7 +108,8 @@ class Application:
         self._desk = desk
         self._mcp = mcp
         self._keys = keys
-        self._console = ConsoleFiles()
+        self._console = ConsoleFiles(desk.history.folder.name)
+        self._hooks = Webhooks(desk.fresh)
         self._api: Api | None = None
         self.feed: Feed | None = None
         inner = Router(redirect_slashes=False, default=self._dispatch, lifespan=self._live)
@@ -129,7 +132,7 @@ class Application:
             self._api.close()
 
     def stopping(self) -> None:
-        """The server was asked to stop: nobody is to wait for a stream."""
+        """End the streams: the server was asked to stop."""
         self._mcp.stopping()
         if self.feed is not None:
             self.feed.close()
@@ -142,6 +145,8 @@ class Application:
         first = scope["path"].split("/")[1]
         if first == "api" and self._api is not None:
             await self._api(scope, receive, send)
+        elif first == HOOKS:
+            await self._hooks(scope, receive, send)
         elif first == "mcp":
             await self._serve_mcp(scope, receive, send)
         else:
@@ -192,9 +197,9 @@ def serve(
     mcp: MakeMounted,
     *,
     take_over: Callable[[], list[str]],
-    tell: Callable[[ServeAddress], None],
+    on_ready: OnReady,
 ) -> None:
-    """Serve until somebody stops it. `tell` is called once it can be reached."""
+    """Serve until it is stopped. `on_ready` is called once it can be reached."""
     _check(address, tokens)
     with _listen(address) as listening:
         port = int(listening.getsockname()[1])
@@ -205,18 +210,18 @@ def serve(
         token = new_token() if address.is_loopback else None
         project = desk.history
         access = Admission(
-            _kept_file(project.config.home, project.folder, "json"),
+            project.own_file("server", "json"),
             link=token,
             operators=tokens.operators,
             viewers=tokens.viewers,
         )
-        keys = Idempotency(_kept_file(project.config.home, project.folder, "requests.jsonl"))
+        keys = Idempotency(project.own_file("server", "requests.jsonl"))
         application = Application(desk, access, hosts, f"fanfold-{port}", keys, MountedLater(mcp))
         url = f"http://{name}:{port}/"
         link = None if token is None else f"{url}?token={token}"
         config = uvicorn.Config(
             application,
-            log_level="error",  # anybody can send what is no request: that is not worth a line each
+            log_level="error",  # any client can send invalid requests: they are not worth a line each
             access_log=False,
             server_header=False,
             lifespan="on",
@@ -225,9 +230,12 @@ def serve(
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_graceful_shutdown=GRACE_S,
         )
-        _Server(config, application, lambda: tell(ServeAddress(url, link, take_over()))).run(
-            sockets=[listening]
-        )
+
+        def begin() -> None:
+            record_console(project, url)
+            on_ready(ServeAddress(url, link, take_over()))
+
+        _Server(config, application, begin).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
@@ -244,7 +252,7 @@ class _Server(uvicorn.Server):
             self._begun()
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """Somebody stops the server: that is how it ends, and no interruption. The second time, at once."""
+        """Stop the server: this is its normal end, not an interruption. The second time, stop at once."""
         del sig, frame
         self._application.stopping()
         self.force_exit = self.should_exit
@@ -288,8 +296,3 @@ def _listen(address: Address) -> socket.socket:
             "server.address", message, hint="--port chooses another one, 0 any that is free"
         ) from None
     return listening
-
-
-def _kept_file(home: Path, project: Path, kind: str) -> Path:
-    """With the user, not with the project: what a checkout brings lets nobody in."""
-    return home / "server" / f"{sha256(bytes(project)).hexdigest()[:16]}.{kind}"

@@ -4,8 +4,8 @@ Rules
 * The `id` of an event is its durable number in the tree. Who comes back with it as `Last-Event-ID` gets what
   follows: no gap, no duplicate, however long it was away, from this server or the next.
 * Nothing is queued for a client. Each has only the number it has got to; what follows is read from what all
-  streams of a run share, or from the store. A client that takes nothing for `SLOW_S` is let go, and goes on
-  where it was when it comes back.
+  streams of a run share, or from the store. A client that takes nothing for `SLOW_S` is disconnected. It
+  continues where it was when it comes back.
 * When the server stops, streams end at once, and the page's reconnection does the rest.
 """
 
@@ -37,10 +37,10 @@ from fanfold.store.protocol import RunHead, Store
 #
 # `generation` counts what was heard. A document that was made in a generation is what it would be now, as
 # long
-# as that is still the current one; whoever waits for something new waits for the next.
+# as that is still the current one; a reader that waits for something new waits for the next.
 
 PAUSE_S = 0.02
-"""Between two wake-ups: a run that commits a thousand times a second is told of fifty times."""
+"""Between two wake-ups: a run that commits a thousand times a second causes fifty."""
 
 
 class Feed:
@@ -54,7 +54,7 @@ class Feed:
         """Set when the server is about to stop: streams end by themselves."""
 
     async def run(self) -> None:
-        """Wake whoever waits, until cancelled."""
+        """Wake all waiting readers, until cancelled."""
         try:
             while True:
                 await self._signal.wait()
@@ -95,8 +95,8 @@ PIECE = 200
 MAX_SHARED = 2_000
 """Events of a run that its streams share; who is further behind reads the store."""
 MARGIN_MS = 20_000
-"""Clocks of processes differ, what one recorded is told a little later, and a page is loaded before its
-stream is there. Told once more is better than not at all.
+"""Clocks of processes differ, events are sent a little after they were recorded, and a page is loaded before
+its stream is open. Sending twice is better than not at all.
 """
 MAX_NUMBER = 2**53
 LISTED = 200
@@ -147,7 +147,7 @@ class Streams:
         return self._reply(self._run_frames(head.run_id, head.root_run_id, after))
 
     def of_project(self, after: int, request: Request) -> Response:
-        """Which runs move; who was away is told those that did meanwhile."""
+        """Yield which runs move; a client that was away gets those that moved meanwhile."""
         return self._reply(self._project_frames(_last_seen(request, after)))
 
     def _reply(self, frames: AsyncIterator[bytes]) -> Response:
@@ -190,10 +190,10 @@ class Streams:
                 self._shared.pop(root, None)
 
     async def _project_frames(self, seen_ms: int) -> AsyncIterator[bytes]:
-        """The number of an event is when it was told: a run that ended since then is told again."""
-        # Who comes for the first time asked for its page just before: what ended in between is told too.
+        """Number each event by its time of sending: a run that ended since then is sent again."""
+        # A new client loaded its page just before: runs that ended in between are sent, too.
         moved = _ProjectChanges(self._project.store, (seen_ms or wall_clock_ms()) - MARGIN_MS)
-        told: dict[tuple[str, str], Activity] = {}
+        sent: dict[tuple[str, str], Activity] = {}
         yield b"event: hello\ndata: {}\n\n"
         while not self._feed.closing.is_set():
             news = self._feed.next()
@@ -202,10 +202,10 @@ class Streams:
             if frames:
                 yield b"".join(frames)
             doing = {(one.run_id, one.path): one for one in await self._activity()}
-            fresh = [one for key, one in doing.items() if told.get(key) != one]
-            # Who is not at work any more is known by what this client was told: others may have looked since.
-            fresh += [structs.replace(told[key], tool="", words="") for key in told if key not in doing]
-            told = doing
+            fresh = [one for key, one in doing.items() if sent.get(key) != one]
+            # Which sessions stopped follows from what this client got: other clients may have read since.
+            fresh += [structs.replace(sent[key], tool="", words="") for key in sent if key not in doing]
+            sent = doing
             if fresh:
                 yield b"".join(_frame("activity", one) for one in fresh)
             if not await _happens(news):
@@ -278,7 +278,7 @@ class _SharedLog:
         """The number before the first that is held."""
         if number < first:
             return self._read(number)
-        if number > self._last:  # nobody who reads on from here has got this far: what is held begins anew
+        if number > self._last:  # no reader has come this far: the kept part starts anew
             self._frames.clear()
             self._last = number
         if number == self._last:
@@ -295,7 +295,7 @@ class _SharedLog:
 
 
 class _EventStream(Response):
-    """A reply that goes on until its frames end, the client leaves, or it takes nothing any more."""
+    """A reply that lasts until its frames end, the client leaves, or the client stops reading."""
 
     def __init__(self, frames: AsyncIterator[bytes], streams: Streams) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})

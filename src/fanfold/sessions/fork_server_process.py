@@ -76,7 +76,7 @@ def how_to_become(asked: dict[str, Any], launcher: ModuleType) -> Callable[[list
     command, variables = asked["argv"], asked["environment"]
     if command[:4] == [sys.executable, "-I", "-S", launcher.__file__]:
         start = launcher.prepare(command[4:], variables)
-        return lambda _, told: launcher.become(start, told)
+        return lambda _, status_fd: launcher.become(start, status_fd)
     return lambda argv, _: os.execvpe(argv[0], argv, variables)  # noqa: S606 - a list and no shell is what we want
 
 

@@ -9,6 +9,7 @@ Rules
   not stored again. An entry larger than `MAX_INLINE_BYTES` is also stored as a blob, so the size of a log
   does not depend on the length of messages. A prompt is stored without the outputs of other steps in it, but
   with their hashes. Reading restores all of this.
+* Each session has a chain of its own. The event that ends an execution names the last link (`Journal.links`).
 * Secrets are removed here, before an entry is numbered or hashed.
 """
 
@@ -24,8 +25,7 @@ from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Ending, Entry, Response, UserInput
 from fanfold.kernel.events import Envelope
-from fanfold.store.protocol import Store
-from fanfold.store.sealing import LARGE_BYTES, Blobs
+from fanfold.store.protocol import LARGE_BYTES, Blobs, Store, as_stored, session_link
 
 if TYPE_CHECKING:
     from fanfold.store.journal import Journal
@@ -93,14 +93,23 @@ def _entry_decoder() -> msgspec.json.Decoder[Entry]:
 class SessionLog:
     """Appends to the log of one session. `path` is the tree path of its step."""
 
-    __slots__ = ("_path", "_run_id", "_seq", "_session_id", "journal")
+    __slots__ = ("_execution", "_link", "_path", "_run_id", "_seq", "_session_id", "journal")
 
-    def __init__(self, journal: Journal, session_id: str, run_id: str, path: str, last_seq: int = 0) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        session_id: str,
+        run_id: str,
+        path: str,
+        execution: int,
+        last: tuple[int, bytes] = (0, b""),
+    ) -> None:
         self.journal = journal
         self._session_id = session_id
         self._run_id = run_id
         self._path = path
-        self._seq = last_seq
+        self._execution = execution
+        self._seq, self._link = last
 
     def hold(self, entry: Entry, placed: Sequence[str] = ()) -> None:
         """Number an entry; the next commit writes it.
@@ -109,8 +118,8 @@ class SessionLog:
         """
         journal, blobs = self.journal, self.journal.blobs
         if isinstance(entry, Ending) and entry.output is not UNSET:
-            told = {"text": ""} if isinstance(entry, Response) and entry.text == entry.output else {}
-            entry = structs.replace(entry, output=UNSET, output_blob=blobs.put(entry.output), **told)
+            cleared = {"text": ""} if isinstance(entry, Response) and entry.text == entry.output else {}
+            entry = structs.replace(entry, output=UNSET, output_blob=blobs.put(entry.output), **cleared)
         whole = _encode(entry)
         encoded = journal.store.clean(whole)
         if len(encoded) > MAX_INLINE_BYTES:
@@ -122,11 +131,15 @@ class SessionLog:
             named = [piece.blob for piece in pieces if isinstance(piece, _PlacedValue)]
             encoded = _encode(_PackedEntry(kind, blobs.put_encoded(encoded), size, named))
         self._seq += 1
+        at = time.time_ns() // 1_000_000
+        self._link = journal.links[self._session_id] = session_link(
+            self._link, self._session_id, self._seq, at, self._execution, encoded
+        )
         envelope = Envelope(
             self._session_id,
             self._seq,
             0,  # the log of a session is not part of the order of its run tree
-            time.time_ns() // 1_000_000,
+            at,
             "session_event",
             msgspec.Raw(encoded),
             self._run_id,
@@ -134,7 +147,7 @@ class SessionLog:
             None,
             0,
             self._path,
-            journal.epoch,
+            self._execution,
         )
         journal.hold(envelope, encoded)
 
@@ -156,11 +169,15 @@ def _in_pieces(text: str, placed: Sequence[str], blobs: Blobs) -> _Pieces:
     return [*pieces, text[at:]]
 
 
-def open_log(journal: Journal, session_id: str, run_id: str, path: str) -> tuple[SessionLog, list[Entry]]:
+def open_log(
+    journal: Journal, session_id: str, run_id: str, path: str, execution: int
+) -> tuple[SessionLog, list[Entry]]:
     """Open the log of a session for appending; return it with its entries so far."""
-    recorded = list(read_recorded(journal.store, session_id))
-    last_seq = recorded[-1][0].seq if recorded else 0
-    return SessionLog(journal, session_id, run_id, path, last_seq), [entry for _, entry in recorded]
+    seq, link = 0, b""
+    for one in journal.store.log(session_id, 0, as_stored):
+        seq, link = one.seq, session_link(link, session_id, one.seq, one.at, one.epoch, one.data)
+    log = SessionLog(journal, session_id, run_id, path, execution, (seq, link))
+    return log, read_entries(journal.store, session_id)
 
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:
@@ -185,10 +202,10 @@ def _unpacked(store: Store, data: bytes) -> bytes:
     """Return the encoded entry, read from its blob if it has one."""
     if b'"blob":"' not in data[:_PACKED_BEGIN]:
         return data
-    said = msgspec.json.decode(data)
-    if not isinstance(said, dict) or said.keys() - {"placed"} != _PACKED:
+    document = msgspec.json.decode(data)
+    if not isinstance(document, dict) or document.keys() - {"placed"} != _PACKED:
         return data
-    content = store.blob(said["blob"])
+    content = store.blob(document["blob"])
     return _put_together(store, content) if content.startswith(_PIECED_BEGIN) else content
 
 

@@ -207,6 +207,10 @@ class Process:
         """Return the kept part of stdout and stderr so far."""
         return self._out.capture.text(), self._err.capture.text()
 
+    def stderr_after(self, position: int) -> tuple[bytes, int]:
+        """Return what arrived on stderr after a position, as far as it was kept, and the new position."""
+        return self._err.capture.after(position)
+
     @property
     def started(self) -> bool:
         """Whether the command was executed; valid after the process ended."""
@@ -223,8 +227,8 @@ class Process:
         self._news.cwd = cwd
         life, self._life = os.pipe()
         ends = [os.pipe() for _ in range(4)]
-        (stdin, feed), (out, stdout), (err, stderr), (news, telling) = ends
-        theirs = (stdin, stdout, stderr, life, telling)
+        (stdin, feed), (out, stdout), (err, stderr), (news, report_end) = ends
+        theirs = (stdin, stdout, stderr, life, report_end)
         try:
             fork_keeper(self.argv, cwd, environment, keeper_mark(self.session_id), theirs)
         except BaseException:
@@ -396,6 +400,18 @@ class Capture:
         self._tail_bytes += len(self._tail[-1])
         while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
             self._tail_bytes -= len(self._tail.popleft())
+
+    def after(self, position: int) -> tuple[bytes, int]:
+        """Return the bytes after a position, as far as they are kept, and the position of the end.
+
+        >>> capture = Capture(8)
+        >>> capture.add(b"0123456789abcdef")
+        >>> capture.after(2), capture.after(14)
+        ((b'23cdef', 16), (b'ef', 16))
+        """
+        tail = b"".join(self._tail)[-self._tail_limit :] if self._tail else b""
+        kept = self._head[position:] + tail[max(0, position - self._seen + len(tail)) :]
+        return bytes(kept), self._seen
 
     def text(self) -> str:
         """Return the kept bytes as text."""

@@ -117,7 +117,7 @@ class Reaper:
         self._wake = wake
         self._become_command = become
         self._command = 0
-        self._told = os.memfd_create("told") if LINUX else -1
+        self._status_fd = os.memfd_create("status") if LINUX else -1
         """The memory file in which the future command reports its progress; see the module head."""
 
     def run(self, argv: list[str]) -> None:
@@ -156,7 +156,7 @@ class Reaper:
                 os._exit(127)
             for number in _RESTORED:  # not `signal.signal`: it touches memory that a fork must copy
                 libc().signal(number, _DEFAULT)
-            self._become_command(argv, self._told)
+            self._become_command(argv, self._status_fd)
         except OSError as error:
             os.write(failing, str(error.errno).encode())
         finally:
@@ -207,15 +207,15 @@ class Reaper:
 
     def _kill(self) -> None:
         began = time.monotonic()
-        rounds = told = 0
+        rounds = reported = 0
         while not self._reap():
             self._signal_all(signal.SIGKILL, in_groups=True)
             rounds += 1
             if rounds > 200:
                 time.sleep(min(rounds / 100_000, 0.05))
-            if not told and time.monotonic() - began > STUBBORN_S:
+            if not reported and time.monotonic() - began > STUBBORN_S:
                 self._tell("l")
-                told = 1
+                reported = 1
 
     def _signal_all(self, number: int, in_groups: bool) -> None:
         if not LINUX:  # no /proc: only the command's own group can be reached
@@ -243,9 +243,9 @@ class Reaper:
 
     def _was_executed(self, status: int) -> bool:
         """Whether the command was executed. If not, bubblewrap exits with 1 and reports no exit code."""
-        told = os.pread(self._told, 4096, 0) if self._told >= 0 else b""
-        failed = told.startswith(b"w") and b'"exit-code"' not in told and status == WRAPPER_FAILED << 8
-        return not failed and b"s\n" not in told
+        report = os.pread(self._status_fd, 4096, 0) if self._status_fd >= 0 else b""
+        failed = report.startswith(b"w") and b'"exit-code"' not in report and status == WRAPPER_FAILED << 8
+        return not failed and b"s\n" not in report
 
     def _tell(self, line: str) -> None:
         try:

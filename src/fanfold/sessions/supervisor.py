@@ -24,7 +24,17 @@ from msgspec import UNSET, structs
 
 from fanfold.agents.backend import Progress, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import Backends
-from fanfold.agents.entries import Entry, News, Response, ToolResult, UserInput, paid_in, since_last_input
+from fanfold.agents.entries import (
+    Entry,
+    FailedRequest,
+    News,
+    QueuedRequest,
+    Response,
+    ToolResult,
+    UserInput,
+    paid_in,
+    since_last_input,
+)
 from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.sessions.log import SessionLog, open_log
@@ -70,6 +80,7 @@ class RunningSession:
         "_is_watched",
         "_killing",
         "_paid",
+        "_report",
         "_task",
         "_timers",
         "_watchers",
@@ -82,11 +93,12 @@ class RunningSession:
         "stop_reason",
     )
 
-    def __init__(self, request: SessionRequest, log: SessionLog, grace_s: float) -> None:
+    def __init__(self, request: SessionRequest, log: SessionLog, grace_s: float, report: Progress) -> None:
         task = asyncio.current_task()
         assert task is not None, "a session runs in a task"
         self.request = request
         self.log = log
+        self._report = report
         self._paid: list[Entry] = []
         self.fault: LeaseLost | StoreFault | BugError | None = None
         self.denied: dict[str, str] = {}
@@ -125,6 +137,8 @@ class RunningSession:
         except (LeaseLost, StoreFault, BugError) as fault:
             self.fault = fault
             raise
+        if isinstance(entry, FailedRequest | QueuedRequest):
+            self._report(entry)
         if self.pausing and isinstance(entry, Response | ToolResult) and entry.output is UNSET:
             self.stop("paused")
             await asyncio.sleep(0)  # the cancellation is raised here
@@ -145,43 +159,34 @@ class RunningSession:
             if usage is not None:
                 self.request.account.paid(usage, getattr(entry, "model", ""))
 
-    def listening(self, tell: Progress) -> Progress:
-        """Wrap a progress callback so that every call counts as activity."""
+    def hear_news(self, news: News) -> None:
+        """Report a live update; it counts as activity."""
+        self._heard_at = self._task.get_loop().time()
+        self._report(news)
 
-        def told(news: News) -> None:
-            self._heard_at = self._task.get_loop().time()
-            tell(news)
-
-        return told
-
-    async def run(
-        self,
-        work: Coroutine[Any, Any, SessionResult],
-        timeout_ms: int | None = None,
-        idle_ms: int | None = None,
-    ) -> SessionResult:
-        """Await the back end and return its result. Raises the exception of the back end, or `Stuck`."""
+    def limit(self, timeout_ms: int | None, idle_ms: int | None) -> None:
+        """Start the clocks of a session whose back end is about to run."""
         if timeout_ms is not None:
             self._later(timeout_ms / 1_000, lambda: self.stop("timeout"))
         if idle_ms is not None:
             self._heard_at = self._task.get_loop().time()
             self._later(idle_ms / 1_000, lambda: self._judge_silence(idle_ms / 1_000))
-        try:
-            return await _Steps(self, work)
-        finally:
-            self._is_over = True
-            for timer in self._timers:
-                timer.cancel()
-            for watcher in self._watchers:
-                watcher.set_result(None)
-            if not self._is_heard:  # the back end ended before the cancellation reached it
-                try:
-                    await asyncio.sleep(0)
-                except asyncio.CancelledError:
-                    pass
-            while self._asked:  # the cancellations were for the session, not for the task
-                self._asked -= 1
-                self._task.uncancel()
+
+    async def end(self) -> None:
+        """Note that the back end has ended, and take back the cancellations that were for the session."""
+        self._is_over = True
+        for timer in self._timers:
+            timer.cancel()
+        for watcher in self._watchers:
+            watcher.set_result(None)
+        if not self._is_heard:  # the back end ended before the cancellation reached it
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                pass
+        while self._asked:  # the cancellations were for the session, not for the task
+            self._asked -= 1
+            self._task.uncancel()
 
     @property
     def is_called_away(self) -> bool:
@@ -261,8 +266,8 @@ class RunningSession:
         self._timers.append(asyncio.get_running_loop().call_later(delay_s, action))
 
 
-class _Steps:
-    """Awaits a coroutine like `await`, but sees cancellations first and can abandon the coroutine."""
+class _BackendRun:
+    """Awaits a back end like `await`, but sees cancellations first and can abandon its coroutine."""
 
     __slots__ = ("_live", "_work")
 
@@ -335,11 +340,11 @@ class Supervisor:
         """
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
-        agent = self.backends.named(backend)
+        agent = self.backends.of_role(backend, request.role)
         if not self._places.take_free():
             await self._places.take()
         try:
-            live = self._open(request, journal)
+            live = self._open(request, journal, on_progress)
         except BaseException:
             self._places.give_back()
             raise
@@ -350,14 +355,18 @@ class Supervisor:
         error: BaseException | None = None
         try:
             try:
-                tell = on_progress if idle_ms is None else live.listening(on_progress)
-                result = await live.run(agent.run(request, live.record, tell), timeout_ms, idle_ms)
-            except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
+                report = on_progress if idle_ms is None else live.hear_news
+                live.limit(timeout_ms, idle_ms)
+                result = await _BackendRun(live, agent.run(request, live.record, report))
+            except BaseException as raised:  # noqa: BLE001 - raised again when nothing of the session is left
                 error = raised
+            await live.end()
             if live.leaves_something:
                 await finish_despite_cancel(live.end_processes())
+            durable = durable or (result is not None and result.asks is not None)
+            if (durable or error is not None) and live.fault is None:
+                live.pay()  # a failure reports no sum
             if durable and live.fault is None:
-                live.pay()
                 await journal.flush()
         finally:
             self._places.give_back()
@@ -399,20 +408,20 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------ opening
 
-    def _open(self, request: SessionRequest, journal: Journal) -> RunningSession:
-        about = journal, request.session_id, request.run_id, request.step
+    def _open(self, request: SessionRequest, journal: Journal, report: Progress) -> RunningSession:
+        about = journal, request.session_id, request.run_id, request.step, request.execution
         entries: Sequence[Entry] = ()
         if request.execution == 1:  # the first execution: no log exists
             log = SessionLog(*about)
         else:
             log, entries = open_log(*about)
         if not entries:
-            said = UserInput(text=request.prompt)
-            log.hold(said, request.placed)
-            entries = [said] if request.earlier else ()
+            first_input = UserInput(text=request.prompt)
+            log.hold(first_input, request.placed)
+            entries = [first_input] if request.earlier else ()
         if entries:
             request = structs.replace(request, entries=[*request.earlier, *entries])
-        return RunningSession(request, log, self.grace_s)
+        return RunningSession(request, log, self.grace_s, report)
 
 
 def _tell(

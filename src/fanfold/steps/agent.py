@@ -13,38 +13,46 @@ from msgspec.structs import replace
 from fanfold.agents.backend import SUMMARY_CHARS, SessionFailed, SessionRequest
 from fanfold.agents.entries import AgentBegin, Entry, ToolCall, UserInput
 from fanfold.agents.role import Role
-from fanfold.errors import WorldError
-from fanfold.kernel.commands import Start
+from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON, Step, Value
-from fanfold.kernel.state import FAILED, Loop, Node, Scope
-from fanfold.kernel.step_transitions import tries_again
+from fanfold.kernel.state import Loop, Node, Scope
+from fanfold.language import tree
+from fanfold.language.checks import Unit, why_read_only
 from fanfold.language.consent import Effect
+from fanfold.language.draft import UNKNOWN, Draft, NamedRole, RoleFacts, find_role
 from fanfold.language.json_text import as_text
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import read_body
-from fanfold.language.template import UnresolvedPath, parse_template, render, render_known, resolve
+from fanfold.language.leaf_steps import AgentBody, WrittenStep, read_body
+from fanfold.language.references import TextPlace, warn_of_braces
+from fanfold.language.tables import Entries, Notes, quoted
+from fanfold.language.template import (
+    Hole,
+    TemplateError,
+    UnresolvedPath,
+    parse_template,
+    render,
+    render_known,
+    resolve,
+)
 from fanfold.language.terminal import shorten_line, shorten_middle
+from fanfold.language.tree import Scalar
 from fanfold.sessions.log import read_entries
-from fanfold.steps.ids import is_held, root_of, session_id, typed_path
-from fanfold.steps.records import home_of, session_of, turn_before
+from fanfold.steps.ids import is_held, is_interruption, session_id
+from fanfold.steps.order import EarlierTurn, Job, NeededAgreement, Order, Outcome
 from fanfold.steps.run_config import RunConfig, with_stages
 from fanfold.steps.step_type import (
     Execution,
     Filling,
-    Job,
     LeafType,
-    Outcome,
     Preparation,
     Services,
     StepLabel,
-    failure,
+    StepReply,
     text_of,
     value_of,
 )
 from fanfold.steps.values import FEEDBACK_CHARS, MAX_CLAIMS, Piece, Values
-from fanfold.store.protocol import Store
-from fanfold.store.sealing import LARGE_BYTES
+from fanfold.store.protocol import LARGE_BYTES, Store
 
 if TYPE_CHECKING:
     from fanfold.steps.step_workspace import StepWorkspace
@@ -62,7 +70,7 @@ _PLACED = rb'\{\{\s*feedback\b|:"feedback(?:"|\.|\[| [=!])'
 """Finds `feedback` in a template, or as the value or start of an expression, but not as a field name."""
 
 
-def told_of_round_before(node: Node, feedback: JSON) -> str:
+def feedback_section(node: Node, feedback: JSON) -> str:
     """The section with feedback that is appended to the prompt of an agent, or empty text."""
     if feedback in (None, ""):
         return ""
@@ -77,20 +85,24 @@ def told_of_round_before(node: Node, feedback: JSON) -> str:
 
 
 FROM_BEFORE = "What earlier phases found (read_file and list_files have all of it under ctx/wf):"
-FROM_LAST_ROUND = "What was said about the last round, which did not pass:"
+FROM_LAST_ROUND = "Feedback on the last round, which did not pass:"
 MAX_EXTRACT = 1_600
+SKILL_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+_ONE_STEP_EACH = "write a step for each, with a `when`; or choose one for the run with --model"
 
 
 class AgentJob(Job, frozen=True):
     """The job of an agent step."""
 
-    said: AgentBody
+    settings: AgentBody
     prompt: str
     inputs: dict[str, JSON]
     judged: str = ""
     """For a critic or reviewer: the text that it judges and may quote."""
     pieces: tuple[Piece, ...] = ()
     """For a fold: the outputs to summarize."""
+    phase: str = ""
+    """For a fold: the path of its phase."""
     agents_left: int = 0
     """For a fold: how many more sessions it may use."""
     placed: tuple[str, ...] = ()
@@ -107,56 +119,96 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
     """The step type of agents."""
 
     body = AgentBody
+    job = AgentJob
+    waiting = "waits for an answer"
 
-    def label(self, step: Step, said: AgentBody) -> StepLabel:
-        who = f"one of {', '.join(said.agents)}" if said.pick else said.role
+    def from_recipe(self, step: WrittenStep) -> AgentBody:
+        entries, unit = step.entries, step.unit
+        node = entries.nodes.get("agent")
+        picked = node if isinstance(node, Scalar) and "{{" in node.text else None
+        listed = [
+            find_role(scalar.text, scalar, unit.around, unit.notes) for scalar in entries.scalars("agents")
+        ]
+        _check_listed(step, picked, listed)
+        role = _role(entries, unit) if picked is None else _widest(listed)
+        step.draft.facts.role = role
+        for key in ("model", "reasoning_effort"):
+            warn_of_braces(entries.nodes.get(key), f'"{key}"', _ONE_STEP_EACH, unit.notes)
+        for one in listed or [role]:
+            _check_tools(entries, one.facts, unit)
+            _check_isolation(step, one)
+        return AgentBody(
+            agent=role.name,
+            agent_version=role.version,
+            pick="" if picked is None else unit.references.template(picked, step.place),
+            agents=tuple(scalar.text for scalar in entries.scalars("agents")) if picked is not None else (),
+            prompt=_prompt_of(step, role),
+            idle_timeout_ms=entries.milliseconds("idle_timeout"),
+            continue_from=_continued(step),
+            model=entries.text("model") or unit.defaults.model,
+            reasoning_effort=entries.text("reasoning_effort"),
+            max_turns=entries.integer("max_turns"),
+            may_ask=_may_ask(step, listed or [role]),
+            skills=_skills(step),
+            tools=tuple(item.text for item in entries.scalars("tools")) if "tools" in entries.nodes else None,
+        )
+
+    def complete(self, draft: Draft, settings: AgentBody) -> AgentBody:
+        if draft.entries.text("context") == "none":
+            return settings
+        summaries = tuple(name for name in draft.facts.depends_on if name not in draft.placed)
+        return replace(settings, summaries=summaries) if summaries else settings
+
+    def label(self, step: Step, settings: AgentBody) -> StepLabel:
+        who = f"one of {', '.join(settings.agents)}" if settings.pick else settings.role
         return StepLabel("writer" if step.posture == "writer" else "reader", who)
 
-    def effects(self, step: Step, _said: AgentBody, filling: Filling) -> Iterator[Effect]:
+    def effects(self, step: Step, _settings: AgentBody, filling: Filling) -> Iterator[Effect]:
         if step.posture == "writer":
             how = "" if step.merge == "auto" else f" ({step.merge})"
             how = " in the project itself" if step.workspace_mode == "shared" else how
             yield Effect(step.id, "write", f"writes{how}", ", ".join(map(filling.pattern, step.write_set)))
 
-    def circumstances(self, frozen: RunConfig, said: AgentBody) -> JSON:
+    def circumstances(self, frozen: RunConfig, settings: AgentBody) -> JSON:
         """The role with the roles of its stages, the models, and the project's instructions to agents."""
-        own = frozen.role_of(said)
+        own = frozen.role_of(settings)
         stages = with_stages({own.name: own}, frozen.roles.get)
-        told = msgspec.to_builtins(frozen.instructions)
-        models = (frozen.model_of(said) or frozen.default_model, frozen.model)
-        return (msgspec.to_builtins(stages), models, told, frozen.backend_of(own))
+        instructions = msgspec.to_builtins(frozen.instructions)
+        models = (frozen.model_of(settings) or frozen.default_model, frozen.model)
+        return (msgspec.to_builtins(stages), models, instructions, frozen.backend_of(own))
 
-    def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
-        prompt = _prompt(step, said)
-        if said.pick:
-            name = text_of(said.pick, step.names).strip()
-            if name not in said.agents:
-                return AgentJob(said, prompt, step.inputs, unlisted=name or "nothing")
+    def prepare(self, step: Preparation, settings: AgentBody) -> AgentJob:
+        prompt = _prompt(step, settings)
+        if settings.pick:
+            name = text_of(settings.pick, step.names).strip()
+            if name not in settings.agents:
+                return AgentJob(settings, prompt, step.inputs, unlisted=name or "nothing")
             role, marked, version = name.partition("@")
-            said = replace(said, agent=role, agent_version=version if marked else None)
-        if said.purpose == "fold":
+            settings = replace(settings, agent=role, agent_version=version if marked else None)
+        if settings.purpose == "fold":
             pieces, agents = _folded(step.values, step.node), step.values.agents_left()
-            return AgentJob(said, prompt, step.inputs, "", pieces, agents)
-        judged, placed = _judged(step.values, step.node, said), _placed(step, said, prompt)
-        return AgentJob(said, prompt, step.inputs, judged, placed=placed)
+            phase = step.node.parent.path if step.node.parent is not None else ""
+            return AgentJob(settings, prompt, step.inputs, pieces=pieces, phase=phase, agents_left=agents)
+        judged, placed = _judged(step.values, step.node, settings), _placed(step, settings, prompt)
+        return AgentJob(settings, prompt, step.inputs, judged, placed=placed)
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
-        start, node, job, place = execution.start, execution.node, execution.job, execution.place
+        order, job, place = execution.order, execution.job, execution.place
         if job.unlisted:
-            message = f"{node.path} was given the role {job.unlisted!r:.80}, which is not among its agents"
-            hint = f"it may be one of: {', '.join(job.said.agents)}"
-            told = failure(node, start, "permission", "agent.not_listed", message, hint, retryable=False)
-            return Outcome(error=told)
-        _check_place(services.store, start, node, place)
-        role = services.session_role(node.step, job.said)
+            message = f"{order.path} was given the role {job.unlisted!r:.80}, which is not among its agents"
+            hint = f"it may be one of: {', '.join(job.settings.agents)}"
+            denied = order.failure("permission", "agent.not_listed", message, hint, retryable=False)
+            return Outcome(error=denied)
+        _check_place(services.store, order, place)
+        role = services.session_role(order.step, job.settings)
         request = _request(role, execution, services)
-        if job.said.purpose == "fold":
+        if job.settings.purpose == "fold":
             return await _fold(services, execution, request)
         try:
             result = await services.supervisor.run_step(
                 request,
                 backend=job.backend or services.frozen.backend_of(role),
-                idle_ms=job.said.idle_timeout_ms,
+                idle_ms=job.settings.idle_timeout_ms,
                 on_progress=execution.progress,
                 journal=services.journal,
                 # In a snapshot the reply is durable before the merge starts, so that merged work is never
@@ -165,69 +217,104 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             )
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage)
+        if result.asks is not None:
+            question = f"{role.name} asks: {result.asks.question}"
+            return Outcome(asks=NeededAgreement(question, result.asks.show, result.asks.call))
         output = _looked_up(services, execution, result.output) if job.judged else result.output
-        return Outcome(output, None, result.summary, result.usage, _denied(execution, result.denied))
+        return Outcome(output, None, result.summary, result.usage, _denied(order, result.denied))
 
-    def rescue(self, node: Node, job: AgentJob, outcome: Outcome) -> Outcome:
+    def answer(self, step: Preparation, _said: AgentBody, reply: StepReply) -> Outcome:
+        if reply.text is None or not reply.text.strip():
+            message = f"the agent of {step.node.path} asks a question, to be answered with text"
+            hint = "an answer is text, given with the command `answer`"
+            raise AuthorError("question.needs_text", message, hint=hint)
+        return Outcome(reply.text)
+
+    def rescue(self, job: AgentJob, outcome: Outcome) -> Outcome:
         """An extract of the outputs if the fold of a phase failed, so that the work is not lost."""
         from fanfold.steps.phases import extract
 
         failure = outcome.error
-        if job.said.purpose != "fold" or failure is None or is_held(failure):
-            return outcome
-        if tries_again(node, FAILED, failure):
+        if job.settings.purpose != "fold" or failure is None or is_held(failure):
             return outcome
         message = f"no summary was made of it: {failure.message or failure.code}"
         warning = replace(failure, code="fold.extract", message=message, hint="")
-        output = f"(Extract of the outputs; nobody could sum them up.)\n{extract(job.pieces, MAX_EXTRACT)}"
+        output = (
+            f"(Extract of the outputs; they could not be summarized.)\n{extract(job.pieces, MAX_EXTRACT)}"
+        )
         return Outcome(output, None, output, outcome.usage, warning, outcome.evidence)
 
     def task(self, job: AgentJob) -> str:
         return job.prompt
 
     def who(self, job: AgentJob) -> str:
-        return job.said.role if job.said.pick and not job.unlisted else ""
+        return job.settings.role if job.settings.pick and not job.unlisted else ""
 
 
-def _denied(execution: Execution[AgentJob], denied: Mapping[str, str]) -> Failure | None:
+def _denied(order: Order[AgentJob], denied: Mapping[str, str]) -> Failure | None:
     """The warning for an agent that was denied tools, or None."""
     if not denied:
         return None
-    node, reason = execution.node, shorten_line(next(iter(denied.values())), SUMMARY_CHARS)
-    message = f"{node.path} was denied {', '.join(denied)}: {reason}"
+    reason = shorten_line(next(iter(denied.values())), SUMMARY_CHARS)
+    message = f"{order.path} was denied {', '.join(denied)}: {reason}"
     hint = "widen its role, its write_set or the run's permission if it needs them"
-    return failure(node, execution.start, "permission", "agent.denied", message, hint, retryable=False)
+    return order.failure("permission", "agent.denied", message, hint, retryable=False)
 
 
-def _check_place(store: Store, start: Start, node: Node, place: StepWorkspace) -> None:
+def _check_place(store: Store, order: Order[AgentJob], place: StepWorkspace) -> None:
     """Raise `workspace.lost` if a session would continue without the files that it changed."""
-    session = home_of(node, start.attempt)
-    goes_on = start.execution > 1 or session != session_id(start.run, start.step, start.attempt)
-    if not goes_on or place.child is None or not place.is_new:
+    continues = order.execution > 1 or order.home != order.session
+    if not continues or place.child is None or not place.is_new:
         return
-    if any(isinstance(entry, ToolCall | AgentBegin) for entry in read_entries(store, session)):
-        message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
-        hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again from the start"
+    if any(isinstance(entry, ToolCall | AgentBegin) for entry in read_entries(store, order.home)):
+        message = f"the workspace of {order.path} is gone, and with it what its agent had changed"
+        hint = f"fanfold fork {order.root} --from {order.typed_path} runs the step again from the start"
         raise WorldError("workspace.lost", message, hint=hint)
 
 
-def conversation(store: Store, frozen: RunConfig, node: Node) -> list[Entry]:
+GO_ON = "Continue from here."
+FILES_MOVED = "The files are as they are now, which may not be as you left them: look before you rely on it."
+
+
+def interrupted(store: Store, node: Node, attempt: int) -> Sequence[Entry]:
+    """The entries of an attempt whose agent is a program and was interrupted; empty for any other attempt.
+
+    The program still knows its conversation, so the next attempt or a retry of the run continues it.
+    `node.error` must be the failure of that attempt.
+    """
+    if not is_interruption(node.error):
+        return ()
+    return _resumable(store, session_id(node.run.id, node.path, attempt))
+
+
+def _resumable(store: Store, session: str) -> Sequence[Entry]:
+    """The entries of a session if its agent is a program that can continue its conversation."""
+    entries = read_entries(store, session)
+    known = any(isinstance(entry, AgentBegin) and entry.conversation for entry in entries)
+    return entries if known else ()
+
+
+def conversation(store: Store, frozen: RunConfig, order: Order[AgentJob]) -> list[Entry]:
     """The earlier entries of the conversation that a step continues.
 
     They are the entries that a fork took over, or those of all earlier turns. A turn that never started adds
     the message that it was sent.
     """
-    taken = frozen.taken_up.get(node.run.tree_path(node.path))
-    if taken is not None:
-        return [recorded.entry for recorded in taken.entries]
-    before = turn_before(node)
-    if before is None:
-        return []
-    if not before.attempt:
-        said: Sequence[Entry] = [UserInput(text=words_of(before))]
-    else:
-        said = read_entries(store, session_of(before))
-    return [*conversation(store, frozen, before), *said]
+    later: list[Entry] = []
+    path = order.path
+    for turn in (*reversed(order.turns), None):
+        taken = frozen.taken_up.get(order.in_tree(path))
+        if taken is not None:
+            return [*(recorded.entry for recorded in taken.entries), *later]
+        if turn is not None:
+            later, path = [*_entries_of(store, turn), *later], turn.path
+    return later
+
+
+def _entries_of(store: Store, turn: EarlierTurn) -> Sequence[Entry]:
+    if turn.session:
+        return read_entries(store, turn.session)
+    return [UserInput(text=render(parse_template(turn.prompt), {}))]
 
 
 def words_of(node: Node) -> str:
@@ -236,35 +323,38 @@ def words_of(node: Node) -> str:
 
 
 def _request(role: Role, execution: Execution[AgentJob], services: Services) -> SessionRequest:
-    start, node, job, place = execution.start, execution.node, execution.job, execution.place
-    path = node.run.tree_path(node.path)
+    order, job, place = execution.order, execution.job, execution.place
+    path = order.tree_path
     taken = services.frozen.taken_up.get(path)
+    before = _resumable(services.store, order.interrupted) if order.interrupted else ()
+    say = f"{GO_ON} {FILES_MOVED}" if before else taken.say if taken is not None else ""
     return SessionRequest(
-        session_id=session_id(start.run, start.step, start.attempt),
-        run_id=start.run,
+        session_id=order.session,
+        run_id=order.run,
         step=path,
-        attempt=start.attempt,
-        execution=start.execution,
+        attempt=order.attempt,
+        execution=order.execution,
         role=role,
-        prompt=(taken.say if taken is not None else "") or asked_of(role, job),
+        prompt=say or asked_of(role, job),
         placed=job.placed,
-        output_schema=node.step.output_schema,
-        outputs=node.step.outputs,
+        output_schema=order.step.output_schema,
+        outputs=order.step.outputs,
         workspace=place.path,
         folder=str(services.memory.parent),
-        read_set=node.read_set,
-        write_set=node.write_set,
-        root=job.said.purpose == "lead",
-        earlier=conversation(services.store, services.frozen, node),
+        read_set=order.read_set,
+        write_set=order.write_set,
+        root=job.settings.purpose == "lead",
+        earlier=[*conversation(services.store, services.frozen, order), *before],
         account=execution.account,
-        strays=lambda: services.isolation.strays(node, place),
+        texts=execution.texts,
+        strays=lambda: services.isolation.strays(order, place),
         probe=job.probe,
     )
 
 
 def asked_of(role: Role, job: AgentJob) -> str:
     """The prompt of the step. A step without its own prompt gets that of its role, filled with its inputs."""
-    if job.said.prompt is not None or role.prompt_template is None:
+    if job.settings.prompt is not None or role.prompt_template is None:
         return job.prompt
     own = render(parse_template(role.prompt_template), {"inputs": job.inputs})
     return "\n\n".join(part for part in (own, job.prompt) if part)
@@ -337,11 +427,11 @@ def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
         parts.append(Section(judged, "claims" if action.purpose == "review" else "result"))
     if node.run.plan.phased and action.purpose == "work":
         for name, heading in (("digest", FROM_BEFORE), ("feedback", FROM_LAST_ROUND)):
-            told = names.get(name)
-            if told and f"{{{{{name}}}}}" not in (action.prompt or "").replace(" ", ""):
-                parts.append(Section(f"{heading}\n{as_text(told)}", name))
-    elif action.purpose == "work" and (told := told_of_round_before(node, names.get("feedback"))):
-        parts.append(Section(told, "feedback"))
+            value = names.get(name)
+            if value and f"{{{{{name}}}}}" not in (action.prompt or "").replace(" ", ""):
+                parts.append(Section(f"{heading}\n{as_text(value)}", name))
+    elif action.purpose == "work" and (text := feedback_section(node, names.get("feedback"))):
+        parts.append(Section(text, "feedback"))
     return parts
 
 
@@ -360,7 +450,7 @@ async def _fold(services: Services, execution: Execution[AgentJob], request: Ses
         result = await services.supervisor.run_step(
             request,
             backend=services.frozen.backend_of(request.role),
-            idle_ms=job.said.idle_timeout_ms,
+            idle_ms=job.settings.idle_timeout_ms,
             on_progress=execution.progress,
             journal=services.journal,
         )
@@ -377,13 +467,11 @@ def _publish(services: Services, execution: Execution[AgentJob], summary: str) -
     The files can be derived from the log. If they cannot be written now, they are written later with the
     other files of the run.
     """
-    node = execution.node
-    if node.parent is None:
-        return
     from fanfold.steps.published import publish_phase
 
+    order, job = execution.order, execution.job
     try:
-        publish_phase(services.memory, node.run.id, node.parent.path, execution.job.pieces, summary)
+        publish_phase(services.memory, order.run, job.phase, job.pieces, summary)
     except OSError:
         return
 
@@ -400,9 +488,9 @@ def _folded(values: Values, node: Node) -> tuple[Piece, ...]:
     return tuple(values.pieces(body)) if isinstance(body, Scope) else ()
 
 
-def _judged(values: Values, node: Node, said: AgentBody) -> str:
+def _judged(values: Values, node: Node, settings: AgentBody) -> str:
     """The text that a critic or reviewer gets about the phase that it judges."""
-    if said.purpose not in ("critic", "review"):
+    if settings.purpose not in ("critic", "review"):
         return ""
     from fanfold.steps.phases import show
 
@@ -411,7 +499,7 @@ def _judged(values: Values, node: Node, said: AgentBody) -> str:
         phase = phase.parent
     if phase is None:
         return ""
-    if said.purpose == "critic":
+    if settings.purpose == "critic":
         return f"Result:\n\n{show(values.pieces(phase)).text}"
     claims = values.claims(phase)
     listed = [Piece(f"Claim {claim.name}", claim.text) for claim in claims[:MAX_CLAIMS]]
@@ -424,11 +512,11 @@ def _looked_up(services: Services, execution: Execution[AgentJob], output: JSON)
     from fanfold.steps.phases import Beside, CitedEvidence, judged_verdict
 
     job, place = execution.job, execution.place
-    beside: list[Beside] = [PublishedFiles(services.memory, execution.node.run.id)]
+    beside: list[Beside] = [PublishedFiles(services.memory, execution.order.run)]
     if place.artifacts is not None:
         beside.append(ArtifactFiles(place.artifacts, place.path))
     checked = CitedEvidence(place.path, job.judged, beside).checked(output)
-    if job.said.purpose == "critic" and isinstance(checked, dict):
+    if job.settings.purpose == "critic" and isinstance(checked, dict):
         return judged_verdict(checked)
     return checked
 
@@ -442,3 +530,189 @@ def sibling(node: Node, name: str) -> Node | None:
             return found
         parent = parent.parent
     return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Checks of the step in a recipe
+
+
+def _role(entries: Entries, unit: Unit) -> NamedRole:
+    node = entries.nodes.get("agent")
+    if isinstance(node, Scalar):
+        return find_role(node.text, node, unit.around, unit.notes)
+    return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes, entries.head())
+
+
+def _check_isolation(step: WrittenStep, role: NamedRole) -> None:
+    """Refuse the shared workspace for an isolated role that can write."""
+    entries, notes = step.entries, step.notes
+    if not role.facts.isolated:
+        return
+    mode = entries.text("workspace_mode") or step.unit.defaults.workspace_mode
+    if mode == "shared" and not why_read_only(step.draft, role.facts, role.name):
+        at = entries.nodes.get("workspace_mode") or entries.head()
+        message = (
+            f"role {quoted(role.name)} (isolation, hooks) works in a tree of its own, not in the shared one"
+        )
+        hint = "say `workspace_mode: isolated` for this step"
+        notes.error("recipe.conflicting_keys", message, at, hint)
+
+
+def _check_listed(step: WrittenStep, picked: Scalar | None, listed: list[NamedRole]) -> None:
+    """Check that a template has the list of its possible roles, and the list has a template."""
+    entries, notes = step.entries, step.notes
+    if picked is not None and not listed and not entries.has("agents"):
+        hint = "list them: agents: [explorer, worker]"
+        notes.error(
+            "recipe.missing_key", "a role that is a template needs the roles it may give", picked, hint
+        )
+    elif entries.has("agents") and picked is None:
+        message = '"agents" belongs to a template in "agent", which is not here'
+        notes.error("recipe.conflicting_keys", message, entries.keys["agents"])
+    elif "agents" in entries.nodes and not listed:
+        notes.error("recipe.bad_value", '"agents" must not be empty', entries.nodes["agents"])
+
+
+def _widest(listed: list[NamedRole]) -> NamedRole:
+    """Return the role with the most permissions, which determines the step's claims and cost."""
+    writers = [one for one in listed if not one.facts.read_only]
+    return (writers or listed or [NamedRole("default", None, UNKNOWN, known=False)])[0]
+
+
+def _continued(step: WrittenStep) -> str | None:
+    """Return the step whose conversation continues here; the edge to it counts as written."""
+    node, draft, notes = step.entries.nodes.get("continue"), step.draft, step.notes
+    if not isinstance(node, Scalar):
+        return None
+    target = draft.scope.by_id.get(node.text)
+    problem = hint = ""
+    if target is None:
+        hint = notes.did_you_mean(node.text, draft.scope.by_id.keys() - {draft.id})
+        message = f"step {quoted(draft.id)} continues {quoted(node.text)}, which does not exist here"
+        notes.error("recipe.unknown_step", message, node, hint)
+    elif target.type != "agent":
+        problem = f"{quoted(node.text)} is no agent step, and has no conversation"
+    elif any(target.entries.has(key) or step.entries.has(key) for key in ("for_each", "repeat")):
+        problem = "a conversation continues from one step to one step, not from or into a map or a loop"
+    elif _meant(target.entries, step.unit) != _meant(step.entries, step.unit):
+        problem = f"{quoted(node.text)} has another role, and a conversation belongs to one"
+        named = target.entries.text("agent")
+        hint = f"write agent: {named}" if named and not step.entries.has("agent") else ""
+    elif draft is target:
+        problem = "a step cannot continue its own conversation"
+    if problem:
+        notes.error("recipe.conflicting_keys", problem, node, hint)
+    elif target is not None:
+        target.used = True
+        draft.written.setdefault(target.id, node)
+        draft.placed.add(target.id)
+    return node.text
+
+
+def _meant(entries: Entries, unit: Unit) -> RoleFacts | str:
+    """Return the role that a step names, under any of its names; a template is returned as text."""
+    named = entries.text("agent") or unit.defaults.agent or "default"
+    name, _, version = named.partition("@")
+    return unit.around.roles.find(name, version or None) or named
+
+
+class _FromFile(Scalar):
+    """Text from another file: its problems are shown where the file is named."""
+
+    __slots__ = ()
+
+    def span(self, i: int, j: int) -> tuple[int, int]:
+        del i, j
+        return self.start, self.end
+
+
+def _read_prompt(step: WrittenStep) -> str | None:
+    """Return the template in the file of `prompt_file`, with checked references."""
+    node, notes = step.entries.nodes.get("prompt_file"), step.notes
+    if not isinstance(node, Scalar):
+        return None
+    ref = node.text if "/" in node.text else f"./{node.text}"
+    try:
+        text = step.unit.around.library.find(ref, step.unit.source.file).data.decode()
+    except FanfoldError as error:
+        notes.error("recipe.bad_value", f"the prompt cannot be read: {error.message}", node, error.hint)
+        return None
+    except UnicodeDecodeError:
+        notes.error("recipe.encoding", f"{quoted(node.text)} is not UTF-8", node)
+        return None
+    if not text.strip():
+        notes.error("recipe.bad_value", f"{quoted(node.text)} is empty", node)
+    place = TextPlace(step.place.draft, step.place.scope, step.place.names, placing=True)
+    written = _FromFile(text, text, node.start, node.end, "", "")
+    return step.unit.references.template(written, place)
+
+
+def _prompt_of(step: WrittenStep, role: NamedRole) -> str | None:
+    entries, notes = step.entries, step.notes
+    prompt = step.template("prompt", placing=True)
+    if prompt is not None and not prompt.strip():
+        notes.error("recipe.bad_value", "the prompt is empty", entries.nodes["prompt"])
+    if not entries.lacks("prompt"):
+        return prompt
+    if not entries.lacks("prompt_file"):
+        return _read_prompt(step)
+    if role.facts.prompt_template:
+        _check_prompt_template(step.draft, role.name, role.facts.prompt_template, notes)
+    elif entries.lacks("inputs") and role.known:
+        message = f"step {quoted(step.draft.id)} has neither {quoted('prompt')} nor {quoted('inputs')}"
+        hint = f"role {quoted(role.name)} has no prompt template of its own"
+        notes.error("recipe.missing_key", message, entries.head(), hint)
+    return None
+
+
+def _check_prompt_template(draft: Draft, role: str, text: str, notes: Notes) -> None:
+    """Check that the inputs of a step include all values of the role's own template."""
+    given = draft.entries.nodes.get("inputs")
+    known = [key.text for key, _ in given.entries] if isinstance(given, tree.Mapping) else []
+    whose = f"the prompt template of role {quoted(role)}"
+    try:
+        paths = [part.path for part in parse_template(text) if isinstance(part, Hole)]
+    except TemplateError as error:
+        notes.error("recipe.bad_template", f"{whose} cannot be used: {error.message}", draft.entries.head())
+        return
+    for path in paths:
+        if path.root != "inputs":
+            message = f"{whose} asks for {quoted(path.text)}, and may ask for inputs alone"
+            notes.error("recipe.bad_template", message, draft.entries.head())
+        elif path.parts[0] not in known:
+            message = f"{whose} asks for {quoted(path.text)}, which step {quoted(draft.id)} does not give"
+            hint = notes.did_you_mean(str(path.parts[0]), known) or "write it in the step's inputs"
+            notes.error("recipe.bad_template", message, draft.entries.head(), hint)
+
+
+def _skills(step: WrittenStep) -> tuple[str, ...]:
+    """Read `skills`: names of folders. Whether they exist is checked when a run starts."""
+    for item in step.entries.scalars("skills"):
+        if not re.fullmatch(SKILL_NAME, item.text):
+            hint = "the name of a folder: letters, digits, _ and -"
+            step.notes.error("recipe.bad_value", f"{quoted(item.text)} is no name of a skill", item, hint)
+    return tuple(item.text for item in step.entries.scalars("skills"))
+
+
+def _may_ask(step: WrittenStep, roles: Sequence[NamedRole]) -> bool:
+    """Read `may_ask`, and refuse it for a role whose agent is a program: it has its own tools."""
+    wanted = step.entries.flag("may_ask")
+    program = next((role for role in roles if role.facts.backend not in (None, "model", "local")), None)
+    if wanted and program is not None:
+        message = f"role {quoted(program.name)} is done by {program.facts.backend}, which cannot ask"
+        hint = "remove `may_ask`, or use a role whose agent is a model"
+        step.notes.error("recipe.conflicting_keys", message, step.entries.keys["may_ask"], hint)
+    return wanted
+
+
+def _check_tools(entries: Entries, role: RoleFacts, unit: Unit) -> None:
+    allowed, around, notes = role.tools, unit.around, unit.notes
+    for item in entries.scalars("tools"):
+        if allowed is None and role.backend is None and not around.is_tool(item.text):
+            names = around.tool_names()
+            near = notes.did_you_mean(item.text, names)
+            hint = near or f"there are {', '.join(names)}"
+            notes.error("recipe.bad_value", f"there is no tool {quoted(item.text)}", item, hint)
+        if allowed is not None and item.text not in allowed:
+            hint = notes.did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"
+            notes.error("recipe.bad_value", f"the role has no tool {quoted(item.text)}", item, hint)

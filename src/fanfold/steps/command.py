@@ -11,20 +11,19 @@ from msgspec import Struct
 
 from fanfold.agents.redaction import MIN_SECRET_CHARS, looks_secret
 from fanfold.errors import WorldError
-from fanfold.kernel.commands import Start
 from fanfold.kernel.plan import JSON, Step
-from fanfold.kernel.state import Node
+from fanfold.language.checks import read_arguments, read_environment, read_own_variables, read_script
 from fanfold.language.consent import Effect
 from fanfold.language.json_text import as_text, read_json
-from fanfold.language.leaf_steps import CommandBody
+from fanfold.language.leaf_steps import CommandBody, WrittenStep
 from fanfold.language.terminal import shorten_middle
-from fanfold.steps.ids import session_id
-from fanfold.steps.step_type import Execution, Filling, Job, LeafType, Outcome, Services, StepLabel, failure
+from fanfold.steps.order import Job, Order, Outcome
+from fanfold.steps.step_type import Execution, Filling, LeafType, Services, StepLabel
 
 if TYPE_CHECKING:
     from fanfold.sessions.processes import ExitStatus
 
-MAX_SAID_CHARS = 2_000
+MAX_SHOWN_CHARS = 2_000
 """The length of program output in a failure. People read it, and the next iteration of a loop gets it."""
 
 
@@ -42,13 +41,24 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
     """The step type of commands."""
 
     body = CommandBody
+    job = CommandJob
     starts_programs = True
 
-    def label(self, _step: Step, said: CommandBody) -> StepLabel:
-        return StepLabel("command", " ".join(said.run) or said.shell.strip())
+    def from_recipe(self, step: WrittenStep) -> CommandBody:
+        entries, references, place = step.entries, step.unit.references, step.place
+        return CommandBody(
+            run=read_arguments(entries, references, place) if "run" in entries.nodes else (),
+            shell=read_script(entries, references.notes),
+            env=read_environment(entries, references, place),
+            env_vars=read_own_variables(entries, references.notes),
+            network=entries.flag("network"),
+        )
 
-    def effects(self, step: Step, said: CommandBody, filling: Filling) -> Iterator[Effect]:
-        job = self.prepare(filling, said)
+    def label(self, _step: Step, settings: CommandBody) -> StepLabel:
+        return StepLabel("command", " ".join(settings.run) or settings.shell.strip())
+
+    def effects(self, step: Step, settings: CommandBody, filling: Filling) -> Iterator[Effect]:
+        job = self.prepare(filling, settings)
         # The program comes first: long variables before it would push it out of view.
         rows = [shlex.join(job.argv)]
         rows += [f"with {name}={shlex.quote(value)}" for name, value in job.env.items()]
@@ -58,75 +68,72 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
             rows.append(f"may write {', '.join(map(filling.pattern, step.write_set))}{where}")
         yield Effect(step.id, "command", "runs", "\n".join(rows), network=job.network)
 
-    def prepare(self, step: Filling, said: CommandBody) -> CommandJob:
-        argv = _arguments(said, tuple(step.text(part) for part in said.run))
-        env = {name: step.text(value) for name, value in said.env.items()}
+    def prepare(self, step: Filling, settings: CommandBody) -> CommandJob:
+        argv = _arguments(settings, tuple(step.text(part) for part in settings.run))
+        env = {name: step.text(value) for name, value in settings.env.items()}
         variables = {name: as_text(value) for name, value in step.inputs.items()}
-        return CommandJob(argv, env | variables, said.network, said.env_vars)
+        return CommandJob(argv, env | variables, settings.network, settings.env_vars)
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
         from fanfold.steps.programs import SETUP_FAILED, why_not_startable
 
-        start, node, job, place = execution.start, execution.node, execution.job, execution.place
+        order, job, place = execution.order, execution.job, execution.place
         if withheld := why_withheld(job.own_variables, services.granted.variables):
             code, message, hint = withheld.code, withheld.message, withheld.hint
-            return Outcome(error=failure(node, start, "permission", code, message, hint, retryable=False))
+            return Outcome(error=order.failure("permission", code, message, hint, retryable=False))
         environment = job.env | {name: os.environ[name] for name in job.own_variables}
         if problem := why_not_startable(job.argv, environment):
-            return Outcome(
-                error=failure(node, start, "agent", "command.not_startable", problem, retryable=False)
-            )
+            return Outcome(error=order.failure("agent", "command.not_startable", problem, retryable=False))
         try:
             ended = await services.programs.run(
                 job.argv,
                 place,
-                session_id=session_id(start.run, start.step, start.attempt),
+                session_id=order.session,
                 # In a snapshot it may write anywhere, since undeclared changes are never merged.
-                read_only=place.child is None and node.step.posture == "read_only",
+                read_only=place.child is None and order.step.posture == "read_only",
                 network=job.network,
                 environment=environment,
                 named=job.own_variables,
             )
         except FileNotFoundError:
             text = f"there is no program {job.argv[0]!r}"
-            return Outcome(error=failure(node, start, "agent", "command.not_found", text, retryable=False))
+            return Outcome(error=order.failure("agent", "command.not_found", text, retryable=False))
         except OSError as error:
             text = f"{job.argv[0]} cannot be executed: {error.strerror}"
-            return Outcome(
-                error=failure(node, start, "agent", "command.not_startable", text, retryable=False)
-            )
+            return Outcome(error=order.failure("agent", "command.not_startable", text, retryable=False))
         except WorldError as error:
             if error.code != SETUP_FAILED:
                 raise
-            return Outcome(error=failure(node, start, "transport", error.code, error.message, error.hint))
-        return _said(start, node, job, ended)
+            return Outcome(error=order.failure("transport", error.code, error.message, error.hint))
+        return result_of(order, ended)
 
     def task(self, job: CommandJob) -> str:
         return f"Run the command: {' '.join(job.argv)}"
 
 
-def _arguments(said: CommandBody, run: tuple[str, ...]) -> tuple[str, ...]:
-    return ("sh", "-c", said.shell) if said.shell else run
+def _arguments(settings: CommandBody, run: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", settings.shell) if settings.shell else run
 
 
-def _said(start: Start, node: Node, job: CommandJob, ended: ExitStatus) -> Outcome:
+def result_of(order: Order[CommandJob], ended: ExitStatus) -> Outcome:
     """The outcome of a program that ran to its end."""
+    step, program = order.step, order.job.argv[0]
     parts = {"exit_code": ended.exit_code, "stdout": ended.stdout, "stderr": ended.stderr}
-    if node.step.outputs:
-        return Outcome({name: parts[name] for name in node.step.outputs if name in parts})
+    if step.outputs:
+        return Outcome({name: parts[name] for name in step.outputs if name in parts})
     output = ended.stdout.removesuffix("\n")
     if ended.exit_code != 0:
         # Programs differ in which stream has the errors, and the end of the output matters most.
-        said = shorten_middle(_without_rules(f"{ended.stdout}\n{ended.stderr}"), MAX_SAID_CHARS, tail=2 / 3)
-        text = f"{job.argv[0]} ended with status {ended.exit_code}" + (f": {said}" if said else "")
-        return Outcome(error=failure(node, start, "agent", "command.failed", text))
+        shown = shorten_middle(_without_rules(f"{ended.stdout}\n{ended.stderr}"), MAX_SHOWN_CHARS, tail=2 / 3)
+        text = f"{program} ended with status {ended.exit_code}" + (f": {shown}" if shown else "")
+        return Outcome(error=order.failure("agent", "command.failed", text))
     value: JSON = output
-    if node.step.output_schema is not None:  # then the output is a value, not text
+    if step.output_schema is not None:  # then the output is a value, not text
         try:
             value = read_json(output)
         except ValueError as error:
-            text = f"{job.argv[0]} did not print one JSON value: {error}"
-            return Outcome(error=failure(node, start, "invalid_output", "output.not_json", text))
+            text = f"{program} did not print one JSON value: {error}"
+            return Outcome(error=order.failure("invalid_output", "output.not_json", text))
     return Outcome(value)
 
 

@@ -9,37 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from msgspec import Struct
 
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Failure
-from fanfold.kernel.plan import EVERYTHING, Step
+from fanfold.kernel.plan import EVERYTHING, Step, Traits, check_branch_name
+from fanfold.language import keys
+from fanfold.language.checks import read_patterns
 from fanfold.language.consent import Effect
-from fanfold.language.leaf_steps import DeliverBody, PullRequestWish
+from fanfold.language.keys import DELIVER, PULL_REQUEST, StepSyntax
+from fanfold.language.leaf_steps import Body, WrittenStep
+from fanfold.language.tables import Entries, read_entries
+from fanfold.language.tree import Scalar
 from fanfold.steps.ids import root_of, session_id, typed_path
+from fanfold.steps.order import Job, NeededAgreement, Outcome
 from fanfold.steps.step_type import (
     Execution,
     Filling,
-    Job,
     LeafType,
-    NeededAgreement,
-    Outcome,
     Preparation,
     Services,
     StepLabel,
     StepReply,
-    failure,
 )
 from fanfold.store.protocol import LeaseLost, StoreFault
 
 if TYPE_CHECKING:
-    from fanfold.kernel.state import Run
     from fanfold.steps.run_config import RunConfig
     from fanfold.workspace.delivery import Deliveries
     from fanfold.workspace.receipts import Receipt
 
 T = TypeVar("T")
 _CLASSES = {"deliver.conflict": "conflict", "deliver.interrupted": "transport"}
+
+
+class PullRequestWish(Struct, frozen=True, omit_defaults=True, gc=False):
+    title: str
+    body: str = ""
+    base: str = ""
+    draft: bool = False
+
+
+class DeliverBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = keys.SYNTAXES_DELIVER
+    branch: str
+    message: str
+    push: bool = False
+    pull_request: PullRequestWish | None = None
+
+    def traits(self) -> Traits:
+        return Traits(slot=False, workspace="claims")
 
 
 class DeliverJob(Job, frozen=True):
@@ -57,29 +78,57 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
     """The step type of deliveries."""
 
     body = DeliverBody
+    job = DeliverJob
     waiting = "asks to deliver"
 
-    def label(self, _step: Step, said: DeliverBody) -> StepLabel:
-        what = "pull request" if said.pull_request is not None else "push" if said.push else "commit"
-        return StepLabel("deliver", f"{what}, branch {said.branch}")
+    def from_recipe(self, step: WrittenStep) -> DeliverBody:
+        node, notes, draft = step.entries.nodes.get("deliver"), step.notes, step.draft
+        entries = read_entries(node, DELIVER, notes) if node is not None else None
+        if entries is None:
+            return DeliverBody("", "")
+        if draft.narrowed:
+            message = "a deliver step changes a repository, and what is around it only reads"
+            notes.error("recipe.conflicting_keys", message, step.entries.keys["deliver"])
+        patterns, templated = read_patterns(
+            entries.scalars("paths"), draft, step.unit.references, writes=False
+        )
+        draft.facts.write_set = patterns
+        draft.facts.templated_sets |= templated
+        wanted, branch = entries.nodes.get("pull_request"), entries.nodes.get("branch")
+        if wanted is not None and entries.has("push") and not entries.flag("push"):
+            message = "a pull request needs its branch on the server, and `push: false` keeps it here"
+            notes.error("recipe.conflicting_keys", message, entries.keys["push"], 'leave "push" out')
+        if isinstance(branch, Scalar) and "{{" not in branch.text and (why := check_branch_name(branch.text)):
+            notes.error("recipe.bad_value", why, branch)
+        inner = read_entries(wanted, PULL_REQUEST, notes) if wanted is not None else None
+        return DeliverBody(
+            branch=_text(step, entries, "branch"),
+            message=_text(step, entries, "message"),
+            push=entries.flag("push"),
+            pull_request=None if inner is None else _pull_request(step, inner),
+        )
 
-    def effects(self, step: Step, said: DeliverBody, filling: Filling) -> Iterator[Effect]:
-        branch, message, wish = _filled(filling, said)
+    def label(self, _step: Step, settings: DeliverBody) -> StepLabel:
+        what = "pull request" if settings.pull_request is not None else "push" if settings.push else "commit"
+        return StepLabel("deliver", f"{what}, branch {settings.branch}")
+
+    def effects(self, step: Step, settings: DeliverBody, filling: Filling) -> Iterator[Effect]:
+        branch, message, wish = _filled(filling, settings)
         rows = [f"branch {branch}", f"message {message}"]
         if wish is not None:
             rows += [f"pull request {wish.title}", wish.body] if wish.body else [f"pull request {wish.title}"]
-        does = "commits and pushes" if said.push else "commits"
-        yield Effect(step.id, "deliver", does, "\n".join(rows), network=said.push, permitted=True)
+        does = "commits and pushes" if settings.push else "commits"
+        yield Effect(step.id, "deliver", does, "\n".join(rows), network=settings.push, permitted=True)
 
-    def prepare(self, step: Preparation, said: DeliverBody) -> DeliverJob:
-        branch, message, wish = _filled(step, said)
-        return DeliverJob(branch, message, said.push, wish, step.values.receipts(step.node.run))
+    def prepare(self, step: Preparation, settings: DeliverBody) -> DeliverJob:
+        branch, message, wish = _filled(step, settings)
+        return DeliverJob(branch, message, settings.push, wish, step.values.receipts(step.node.run))
 
     async def perform(self, services: Services, execution: Execution[DeliverJob]) -> Outcome:
-        start, node = execution.start, execution.node
+        order = execution.order
         if services.frozen.permission == "read_only":
             message = "this run may only read, and a delivery changes a repository"
-            denied = failure(node, start, "permission", "deliver.denied", message, retryable=False)
+            denied = order.failure("permission", "deliver.denied", message, retryable=False)
             return Outcome(error=denied)
         try:
             return await _deliver(services, execution)
@@ -91,18 +140,11 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
                 error = WorldError(
                     "deliver.failed", f"{error.strerror or error}: {error.filename or 'delivery'}"
                 )
-            told = failure(
-                node,
-                start,
-                _CLASSES.get(error.code, "tool"),
-                error.code,
-                error.message,
-                error.hint,
-                retryable=False,
-            )
-            return Outcome(error=told, holds=True)
+            kind = _CLASSES.get(error.code, "tool")
+            failure = order.failure(kind, error.code, error.message, error.hint, retryable=False)
+            return Outcome(error=failure, holds=True)
 
-    def answer(self, step: Preparation, _said: DeliverBody, reply: StepReply) -> Outcome:
+    def answer(self, step: Preparation, _settings: DeliverBody, reply: StepReply) -> Outcome:
         node = step.node
         if reply.text is not None or reply.decision not in ("approve", "reject"):
             message = f"{node.path} asks whether it may deliver"
@@ -119,32 +161,32 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
         return f"Deliver to branch {job.branch}"
 
 
-def _filled(step: Filling, said: DeliverBody) -> tuple[str, str, PullRequestWish | None]:
-    wish = said.pull_request
+def _filled(step: Filling, settings: DeliverBody) -> tuple[str, str, PullRequestWish | None]:
+    wish = settings.pull_request
     if wish is not None:
         wish = PullRequestWish(step.text(wish.title), step.text(wish.body), step.text(wish.base), wish.draft)
-    return step.text(said.branch), step.text(said.message), wish
+    return step.text(settings.branch), step.text(settings.message), wish
 
 
 async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outcome:
     from fanfold.workspace.delivery import Wish
     from fanfold.workspace.remotes import PullRequestText
 
-    node, job = execution.node, execution.job
+    order, job = execution.order, execution.job
     spaces, begin = services.isolation.spaces, services.journal.confirm
     deliveries: Deliveries = await _in_thread(lambda: spaces.deliveries(Path(execution.place.path), begin))
-    name = session_id(node.run.id, node.path, 1)
+    name = session_id(order.run, order.path, 1)
     made = await _in_thread(lambda: deliveries.find(name))
-    if made is None and node.agreed:
+    if made is None and order.agreed:
         raise WorldError(
             "deliver.changed", "what was agreed to is not there any more", hint="run the step anew"
         )
     if made is None:
-        receipts = _known(services, (*job.receipts, *_taken_over(services.frozen, node.run)))
+        receipts = _known(services, (*job.receipts, *_taken_over(services.frozen, order.run_path)))
         wish = Wish(
             job.branch,
             job.message,
-            node.write_set or EVERYTHING,
+            order.write_set or EVERYTHING,
             job.push,
             None
             if job.pull_request is None
@@ -154,7 +196,7 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
         )
         made = await _in_thread(lambda: deliveries.compose(name, wish, receipts))
     planned = made
-    if not node.agreed and not services.granted.deliver_unasked:
+    if not order.agreed and not services.granted.deliver_unasked:
         question, show = await _in_thread(lambda: deliveries.question(planned))
         return Outcome(asks=NeededAgreement(question, show))
     receipts = _known(services, planned.receipts)
@@ -169,10 +211,10 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
     return Outcome(output, summary=f"{branch} at {commit[:12]}{f', {url}' if url else ''}")
 
 
-def _taken_over(frozen: RunConfig, run: Run) -> Iterator[str]:
+def _taken_over(frozen: RunConfig, run_path: str) -> Iterator[str]:
     """The receipts of merges in the forked run, of steps of this run and the runs below it."""
     for path, receipts in frozen.reused_merges.items():
-        if not run.path or path.startswith(f"{run.path}/"):
+        if not run_path or path.startswith(f"{run_path}/"):
             yield from receipts
 
 
@@ -193,3 +235,17 @@ async def _in_thread(work: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Checks of the step in a recipe
+
+
+def _pull_request(step: WrittenStep, entries: Entries) -> PullRequestWish:
+    title, body, base = (_text(step, entries, key) for key in ("title", "body", "base"))
+    return PullRequestWish(title, body, base, entries.flag("draft"))
+
+
+def _text(step: WrittenStep, entries: Entries, key: str) -> str:
+    node = entries.nodes.get(key)
+    return step.unit.references.template(node, step.place) if isinstance(node, Scalar) else ""

@@ -15,27 +15,26 @@ import os
 import stat
 from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b, file_digest
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from fanfold.agents.backend import SessionFailed, subject_of
+from fanfold.agents.backend import TRACE, SentText, SessionFailed, subject_of
 from fanfold.agents.entries import Preparing
 from fanfold.agents.spending import UNLIMITED, Account
-from fanfold.errors import BugError, FanfoldError
-from fanfold.kernel.commands import Start
+from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
-from fanfold.kernel.state import COMPLETED, Node, State, is_shared_writer
 from fanfold.language.json_text import strict
 from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.terminal import said
-from fanfold.steps.ids import is_held, root_of, session_id, settling_ids, typed_path
-from fanfold.steps.records import Memory, child_of, home_of
+from fanfold.language.terminal import exception_text
+from fanfold.steps.ids import is_held, settling_ids, span_id
+from fanfold.steps.order import Job, Order, Outcome
+from fanfold.steps.records import ArtifactsPublished, Merge
 from fanfold.steps.run_config import RunConfig
-from fanfold.steps.step_type import Execution, Job, Outcome, Services, Tell, failure
+from fanfold.steps.step_type import Execution, OnProgress, Services
 from fanfold.steps.step_workspace import StepWorkspace
 from fanfold.steps.table import type_of
 from fanfold.steps.values import check_output, unfit
@@ -55,21 +54,20 @@ SKIPPED_FOLDERS = frozenset(
 MAX_FILES = 20_000
 
 
-def content_key(node: Node, job: Job, frozen: RunConfig, project: str) -> str | None:
+def content_key(order: Order[Job], frozen: RunConfig, project: str) -> str | None:
     """The key of a step, or None if its read-set has too many files or cannot be read."""
     try:
-        content = _content_of(project, node.read_set)
+        content = _content_of(project, order.read_set)
     except OSError:
         return None  # a file was removed while it was read
     if content is None:
         return None
-    kind = type_of(node.step)
-    step = (msgspec.to_builtins(node.step.action), node.step.output_schema, node.step.outputs)
+    step, job, kind = order.step, order.job, type_of(order.step)
     facts = (
         type(job).__name__,
         msgspec.to_builtins(replace(job, artifacts=ArtifactView(job.artifacts.seen))),
-        kind.circumstances(frozen, kind.read(node.step)),
-        step,
+        kind.circumstances(frozen, kind.read(step)),
+        (msgspec.to_builtins(step.action), step.output_schema, step.outputs),
         frozen.script,
     )
     return blake2b(msgspec.json.encode((facts, content)), digest_size=16).hexdigest()
@@ -108,17 +106,21 @@ def _content(path: str) -> bytes | None:
 
 
 NO_CHANGES = "agent.no_changes"
+HOST_FAULTS = (StoreFault, LeaseLost, BugError)
+"""Errors that are not the step's failure: the host must stop."""
 
 
 class StepExecutor:
     """Executes steps of one run with one configuration."""
 
-    def __init__(self, services: Services, project: str) -> None:
+    def __init__(self, services: Services, project: str, trace: str = "") -> None:
         self._services = services
+        self._trace = trace
+        """The W3C trace context of a step, with `%s` for its span; empty if telemetry is off."""
         self._isolation = services.isolation
         self._store = services.store
         self._supervisor = services.supervisor
-        self._frozen = services.frozen
+        self._frozen = self.config = services.frozen
         self._project = project
         self._runs = str(services.memory / "runs")
         self._keys: dict[tuple[str, str], str] = {}
@@ -128,34 +130,34 @@ class StepExecutor:
         """The artifacts of each run by path, with the step that published them in this process."""
         self._closing: set[asyncio.Task[None]] = set()
 
-    def reuse(self, node: Node, job: Job) -> tuple[str | None, Failure | None]:
+    def reuse(self, order: Order[Job]) -> tuple[str | None, Failure | None]:
         """The output or failure of an earlier run that replaces this step.
 
         It comes from the run that was forked, or from the cache.
         """
-        path = node.run.tree_path(node.path)
+        path = order.tree_path
         kept = self._frozen.reused.get(path), self._frozen.reused_failures.get(path)
-        if any(kept) or not node.step.cache or path in self._frozen.taken_up:
+        if any(kept) or not order.step.cache or path in self._frozen.taken_up:
             return kept
-        key = content_key(node, job, self._frozen, self._project)
+        key = content_key(order, self._frozen, self._project)
         if key is None:
             return None, None
-        self._keys[node.run.id, node.path] = key
+        self._keys[order.run, order.path] = key
         cached = self._store.cached(key)
         return cached if cached and self._services.journal.blobs.adopt(cached) else None, None
 
-    def subjects(self, node: Node, job: Job) -> list[tuple[str, str]]:
+    def subjects(self, order: Order[Job]) -> list[tuple[str, str]]:
         """The back ends for an agent step, in order of preference, each with the subject of its waits."""
-        said = getattr(job, "said", None)
-        if not isinstance(said, AgentBody):
+        settings = getattr(order.job, "settings", None)
+        if not isinstance(settings, AgentBody):
             return []
-        role, frozen = self._services.session_role(node.step, said), self._frozen
+        role, frozen = self._services.session_role(order.step, settings), self._frozen
         names = dict.fromkeys((frozen.backend_of(role), *frozen.fallback_backends(role)))
         return [(name, subject_of(self._supervisor.backends.named(name), role)) for name in names]
 
-    def cache_key(self, node: Node) -> str | None:
+    def cache_key(self, run: str, path: str) -> str | None:
         """The content key that this step had when it started. Its output is cached under this key."""
-        return self._keys.pop((node.run.id, node.path), None)
+        return self._keys.pop((run, path), None)
 
     async def aclose(self) -> None:
         """End running functions and close connections. They are opened again if needed."""
@@ -183,10 +185,12 @@ class StepExecutor:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def sweep(self, state: State) -> None:
-        """Discard workspaces of completed steps and closed children that an earlier owner left."""
-        await self._isolation.sweep(lambda found: _over(state, found))
-        closed = [home_of(node, max(1, node.attempt)) for node in state.root.nodes.values() if node.closed]
+    async def sweep(self, is_over: Callable[[list[str]], list[str]], closed: Sequence[str]) -> None:
+        """Discard workspaces of completed steps and closed children that an earlier owner left.
+
+        `is_over` selects the sessions whose step completed. `closed` are the workspaces of closed children.
+        """
+        await self._isolation.sweep(is_over)
         if closed:
             await self._isolation.discard(closed)
 
@@ -195,103 +199,134 @@ class StepExecutor:
         return any(self._supervisor.pause(one) for one in (session, *settling_ids(session)))
 
     async def perform(
-        self, start: Start, node: Node, job: Job, progress: Tell, account: Account = UNLIMITED
+        self,
+        order: Order[Job],
+        progress: OnProgress,
+        account: Account = UNLIMITED,
+        texts: Callable[[], Sequence[SentText]] | None = None,
     ) -> Outcome:
-        """Do the work of one execution.
+        """Do the work of one execution, and merge its changes while the step still has its path claims.
 
         Failures of the step are part of the outcome. Only a cancellation and errors that must stop the host
         are raised.
         """
+        place: StepWorkspace | None = None
+        if self._trace:
+            TRACE.set(self._trace % span_id("step", order.session))
         try:
-            if _needs_place(node):
-                outcome = await self._in_place(start, node, job, progress, account)
-            else:
-                here = Execution(start, node, job, StepWorkspace(self._project, None), progress, account)
-                outcome = await _checked(node, await self._work(here))
-        except (StoreFault, LeaseLost, BugError):
-            raise  # not the step's failure: its host must stop
-        except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
-            outcome = Outcome(error=_caught(node, start, error))
-        return outcome if outcome.error is None else type_of(node.step).rescue(node, job, outcome)
+            place = await self._open(order, progress)
+            execution = Execution(order, place, progress, account, texts or (lambda: order.texts))
+            try:
+                outcome = _recall(place.stored)
+                if outcome is None:
+                    self._services.journal.confirm()
+                    outcome = await self._work(execution)
+                    if outcome.asks is not None and place.artifacts is not None:  # it continues there later
+                        await self._isolation.leave(order.session, place)
+                        return outcome
+                    outcome = await _checked(order, outcome)
+                if place.artifacts is not None:
+                    outcome = await self._merge(execution, outcome)
+            except HOST_FAULTS:
+                raise
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything: the step fails
+                outcome = _caught(order, error)
+            return outcome if place.artifacts is None else await self._close(execution, outcome)
+        except GeneratorExit:
+            if place is not None:
+                self._isolation.let_go(place)  # the event loop is gone, so this cannot wait
+            raise
+        except BaseException as error:
+            if place is not None:
+                await self._isolation.leave(order.session, place)
+            if isinstance(error, HOST_FAULTS) or not isinstance(error, Exception):
+                raise
+            return _caught(order, error)
 
-    async def _in_place(
-        self, start: Start, node: Node, job: Job, progress: Tell, account: Account
-    ) -> Outcome:
-        """Execute a step in its workspace and merge its changes while it still has its path claims."""
-        session = session_id(start.run, start.step, start.attempt)
-        if node.step.traits.continues is not None:
-            await self._isolation.check_proposals(node)
-        takes_time = self._isolation.takes_time(node)
+    async def _work(self, execution: Execution[Job]) -> Outcome:
+        """Do the work of an execution in its open workspace. A replay answers from a recording instead."""
+        return await type_of(execution.order.step).perform(self._services, execution)
+
+    async def _open(self, order: Order[Job], progress: OnProgress) -> StepWorkspace:
+        """The workspace of an execution. It has no artifacts if the step does not work with files."""
+        if not _needs_place(order):
+            return StepWorkspace(self._project, None)
+        if order.turns:
+            await self._isolation.check_proposals(order)
+        takes_time = self._isolation.takes_time(order)
         if takes_time:
             progress(Preparing("opens its workspace"))
-        journal, home = self._services.journal, home_of(node, start.attempt)
+        journal = self._services.journal
         journal.confirm()  # a process that lost the lease must not replace the workspace of the new owner
-        place = await self._isolation.open(node, session, start.execution, home, journal.epoch)
+        place = await self._isolation.open(order, journal.epoch)
         if takes_time:
             progress(Preparing())
-        room = place.artifacts = self._room(start, node, job, place, session)
-        try:
-            execution = Execution(start, node, job, place, progress, account)
-            outcome = await self._work_and_merge(execution, session)
-            if outcome.error is not None:
-                journal.confirm()  # nor may it remove that workspace
-                if not is_held(outcome.error):  # else the step continues with its artifacts
-                    room.drop()
-                await self._isolation.close(session, place, outcome.error)
-        except GeneratorExit:
-            self._isolation.let_go(place)  # the event loop is gone, so this cannot wait
-            raise
-        except BaseException:
-            await self._isolation.leave(session, place)
-            raise
+        place.artifacts = self._room(order, place)
+        return place
+
+    async def _merge(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
+        """Check the changes of an execution, merge them and publish its artifacts."""
+        order, place = execution.order, execution.place
+        if self._isolation.is_watched(order.session):
+            strayed = await self._check_shared(order, place)
+            if strayed is not None:
+                return _refused(outcome, _joined(outcome.error, strayed))
+        if outcome.error is not None:
+            return outcome
+        room = place.artifacts
+        made = await self._collect(order, room) if room is not None and not room.is_empty else {}
+        if self._isolation.comes_home(order, place):
+            execution.progress(Preparing("brings its changes home"))
+            outcome = await self._bring_home(execution, outcome)
+        if outcome.error is None:
+            outcome = _judge_changes(order, place, outcome)
+        if outcome.error is None and made:
+            self._services.journal.confirm()
+            await self._publish(place, made)
+        return outcome
+
+    async def _close(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
+        """Close the workspace after a failure. After success it stays until the log has the outcome."""
+        session, place, room = execution.order.session, execution.place, execution.place.artifacts
+        assert room is not None, "the step works with files"
+        if place.child is not None or place.merged is not None:
+            execution.progress(Preparing())
         unsettled = ""
-        if outcome.error is None and (self._isolation.rests(session, place) or room.is_open):
+        if outcome.error is not None:
+            self._services.journal.confirm()  # a process that lost the lease may not remove the workspace
+            if not is_held(outcome.error):  # else the step continues with its artifacts
+                room.drop()
+            await self._isolation.close(session, place, outcome.error)
+        elif self._isolation.rests(session, place) or room.is_open:
             self._ended[session] = place
             unsettled = session
         if not place.evidence and not unsettled:
             return outcome
-        return msgspec.structs.replace(outcome, evidence=tuple(place.evidence), unsettled=unsettled)
+        return replace(outcome, evidence=tuple(place.evidence), unsettled=unsettled)
 
-    async def _work_and_merge(self, execution: Execution[Job], session: str) -> Outcome:
-        start, node, place = execution.start, execution.node, execution.place
+    async def _check_shared(self, order: Order[Job], place: StepWorkspace) -> Failure | None:
+        """The failure of a step that changed what it may not, or whose changes cannot be compared.
+
+        It is not retried: the next attempt would start from these changes.
+        """
         try:
-            outcome = _recall(place.said) or await _checked(node, await self._work(execution))
-            if self._isolation.is_watched(session):
-                strayed = await self._isolation.check_shared(node, session, place, self._others(node))
-                if outcome.error is None and strayed is not None:
-                    return Outcome(error=strayed, usage=outcome.usage)
-            room, done = place.artifacts, outcome.error is None
-            made = await self._collect(node, room) if done and room is not None and not room.is_empty else {}
-            if done and self._isolation.comes_home(node, place):
-                execution.progress(Preparing("brings its changes home"))
-                outcome = await self._bring_home(execution, session, outcome)
-            if outcome.error is None:
-                outcome = _judge_changes(start, node, place, outcome)
-            if outcome.error is None and made:
-                self._services.journal.confirm()
-                await self._publish(place, made)
-        except (StoreFault, LeaseLost, BugError):
-            raise  # not the step's failure: its host must stop
-        except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
-            return Outcome(error=_caught(node, start, error))
-        finally:
-            if place.child is not None or place.merged is not None:
-                execution.progress(Preparing())
-        return outcome
+            return await self._isolation.check_shared(order, place, self._others(order))
+        except WorldError as error:
+            return order.failure("violation", error.code, error.message, error.hint, retryable=False)
 
-    def _room(self, start: Start, node: Node, job: Job, place: StepWorkspace, session: str) -> ArtifactRoom:
+    def _room(self, order: Order[Job], place: StepWorkspace) -> ArtifactRoom:
         """The folder for the artifacts of an execution. It starts empty, except for agents that continue."""
-        is_new = start.execution == 1
-        room = ArtifactRoom(self._runs, node.run.id, session, job.artifacts, is_new=is_new)
-        if not is_new and node.step.traits.role is None and place.said is None:
+        is_new = order.execution == 1
+        room = ArtifactRoom(self._runs, order.run, order.session, order.job.artifacts, is_new=is_new)
+        if not is_new and order.step.traits.role is None and place.stored is None:
             room.drop()
         return room
 
-    async def _collect(self, node: Node, room: ArtifactRoom) -> dict[str, Artifact]:
+    async def _collect(self, order: Order[Job], room: ArtifactRoom) -> dict[str, Artifact]:
         """The artifacts that a step will publish. Their names are reserved for the step from now on."""
-        own = family(node.path)
+        own = family(order.path)
         made = await asyncio.to_thread(room.collect, own, self._store.clean)
-        names = self._published.setdefault(node.run.id, PublishedNames())
+        names = self._published.setdefault(order.run, PublishedNames())
         for path in made:
             names.check(path, own)
         for path in made:
@@ -299,79 +334,71 @@ class StepExecutor:
         return made
 
     async def _publish(self, place: StepWorkspace, made: dict[str, Artifact]) -> None:
-        from fanfold.steps.records import ArtifactsPublished
-
         assert place.artifacts is not None, "it was made there"
         await asyncio.to_thread(place.artifacts.publish, made)
         blobs = self._services.journal.blobs
-        files = [
-            msgspec.structs.replace(one, text=blobs.put(one.text) if one.text else "")
-            for one in made.values()
-        ]
+        files = [replace(one, text=blobs.put(one.text) if one.text else "") for one in made.values()]
         place.evidence.append(ArtifactsPublished(files=tuple(files)))
 
-    def _others(self, node: Node) -> list[tuple[str, ...]]:
+    def _others(self, order: Order[Job]) -> list[tuple[str, ...]]:
         """The path sets that writers of other runs may change while a step shares the project tree."""
-        if not is_shared_writer(node):
+        if not order.is_shared_writer:
             return []
         return [claim.patterns for claim in self._store.claims_beside(self._services.journal.root)]
 
-    async def _bring_home(self, execution: Execution[Job], session: str, outcome: Outcome) -> Outcome:
+    async def _bring_home(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
         """Merge the changes of a step. With `on_conflict: resolve` an agent resolves merge conflicts."""
         from fanfold.steps.resolving import Settling, takes
 
-        start, node, place = execution.start, execution.node, execution.place
-        if place.said is None and node.step.merge != "discard":
+        order, place = execution.order, execution.place
+        if place.stored is None and order.step.merge != "discard":
             self._services.journal.confirm()
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None
-        if start.execution == 1 or not await self._isolation.is_disputed(settling_ids(session)[0]):
+        if order.execution == 1 or not await self._isolation.is_disputed(settling_ids(order.session)[0]):
             self._services.journal.confirm()
-            merged = await self._isolation.merge(node, place)
-            if not takes(self._frozen, node, merged):
-                refused = self._isolation.tell(node, place, merged)
+            merged = await self._isolation.merge(order, place)
+            if not takes(self._frozen, order, merged):
+                refused = self._isolation.record_merge(order, place, merged)
                 return outcome if refused is None else _refused(outcome, refused)
-        settling = Settling(
-            self._isolation, self._services, execution, type_of(node.step).task(execution.job)
-        )
+        settling = Settling(self._services, execution, type_of(order.step).task(order.job))
         refused = await settling.run(merged)
         if settling.spent is not None:
-            usage = (outcome.usage or NOTHING_SPENT) + settling.spent
-            outcome = msgspec.structs.replace(outcome, usage=usage)
+            outcome = replace(outcome, usage=(outcome.usage or NOTHING_SPENT) + settling.spent)
         return outcome if refused is None else _refused(outcome, refused)
 
-    async def _work(self, execution: Execution[Job]) -> Outcome:
-        self._services.journal.confirm()
-        try:
-            return await type_of(execution.node.step).perform(self._services, execution)
-        except SessionFailed as error:  # from a tool of a scripted agent, outside any session
-            return Outcome(error=error.failure, usage=error.usage)
 
-
-def _needs_place(node: Node) -> bool:
+def _needs_place(order: Order[Job]) -> bool:
     """Whether a step works with files. A step in the project tree does only if it has a write-set."""
-    workspace = node.step.traits.workspace
-    return workspace not in ("none", "claims") and (workspace != "project" or bool(node.write_set))
+    workspace = order.step.traits.workspace
+    return workspace not in ("none", "claims") and (workspace != "project" or bool(order.write_set))
 
 
-async def _checked(node: Node, outcome: Outcome) -> Outcome:
+async def _checked(order: Order[Job], outcome: Outcome) -> Outcome:
     """The outcome, or a failure if the output does not match the step's declaration."""
     if outcome.error is not None or outcome.asks is not None:
         return outcome
     try:
         value = strict(outcome.output)
     except BaseException as error:  # noqa: BLE001 - reading a value may run code of its own
-        invalid: Failure | None = unfit(node, error)
+        invalid: Failure | None = unfit(order.path, error)
     else:
         if value is not outcome.output:
-            outcome = msgspec.structs.replace(outcome, output=value)
-        if node.step.output_schema is None:
-            invalid = check_output(node, value)
+            outcome = replace(outcome, output=value)
+        if order.step.output_schema is None:
+            invalid = check_output(order, value)
         else:
             from fanfold.language.json_text import aside  # imported late: few steps have a schema
 
-            invalid = await aside(check_output, node, value)
+            invalid = await aside(check_output, order, value)
     return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
+
+
+def _joined(error: Failure | None, refused: Failure) -> Failure:
+    """The violation of a step, or its own failure with the violation; that one is not retried either."""
+    if error is None:
+        return refused
+    return replace(error, message=f"{error.message}; {refused.message}", retryable=False)
 
 
 def _refused(outcome: Outcome, refused: Failure) -> Outcome:
@@ -382,62 +409,47 @@ def _remembered(outcome: Outcome) -> bytes:
     return msgspec.json.encode([outcome.output, outcome.summary, outcome.usage, outcome.warning])
 
 
-def _recall(said: bytes | None) -> Outcome | None:
+def _recall(stored: bytes | None) -> Outcome | None:
     """The outcome that an earlier execution stored when its work was finished."""
-    if said is None:
+    if stored is None:
         return None
-    values = [*msgspec.json.decode(said), None][:4]  # earlier releases wrote no warning
+    values = [*msgspec.json.decode(stored), None][:4]  # earlier releases wrote no warning
     output, summary, usage, warning = msgspec.convert(values, tuple[JSON, str, Usage | None, Failure | None])
     return Outcome(output, None, summary, usage, warning)
 
 
-def _judge_changes(start: Start, node: Node, place: StepWorkspace, outcome: Outcome) -> Outcome:
+def _judge_changes(order: Order[Job], place: StepWorkspace, outcome: Outcome) -> Outcome:
     """The outcome, adjusted if an isolated writer merged and proposed no changes.
 
     This is a failure if the step requires changes, else a warning if the step is an agent.
     """
-    step = node.step
+    step = order.step
     if step.posture != "writer" or step.workspace_mode != "isolated" or step.merge == "discard":
         return outcome
-    from fanfold.steps.records import Merge
-
     if any(isinstance(fact, Merge) for fact in place.evidence):
         return outcome
-    message = f"{node.path} changed no file"
+    message = f"{order.path} changed no file"
     if outcome.warning is not None:
         message += f" ({outcome.warning.message})"
     if step.require_changes:
-        hint = f"fanfold transcript {root_of(node)} {typed_path(node)} shows what it did instead"
-        return Outcome(error=failure(node, start, "agent", NO_CHANGES, message, hint), usage=outcome.usage)
-    if step.traits.role is None or node.run.plan.open:
+        hint = f"fanfold transcript {order.root} {order.typed_path} shows what it did instead"
+        return Outcome(error=order.failure("agent", NO_CHANGES, message, hint), usage=outcome.usage)
+    if step.traits.role is None or order.in_open_run:
         return outcome  # commands and subagents often write nothing, which is normal
     hint = "require_changes: true makes this a failure; posture: read_only is for steps that only read"
-    return msgspec.structs.replace(
-        outcome, warning=failure(node, start, "agent", NO_CHANGES, message, hint, retryable=False)
-    )
+    return replace(outcome, warning=order.failure("agent", NO_CHANGES, message, hint, retryable=False))
 
 
-def _over(state: State, found: list[str]) -> list[str]:
-    """The sessions among `found` whose step completed."""
-    if not found:
-        return []
-    left = set(found)
-    over: list[str] = []
-    for run in state.runs.values():
-        for node in run.nodes.values():
-            if node.status == COMPLETED and node.step.workspace_mode == "isolated":
-                session = session_id(run.id, node.path, node.attempt)
-                homes = (home_of(node, node.attempt), session, *settling_ids(session))
-                over += [one for one in dict.fromkeys(homes) if one in left]
-    return over
-
-
-def _caught(node: Node, start: Start, error: Exception) -> Failure:
-    if isinstance(error, FanfoldError) and error.code.startswith("artifact."):
-        return failure(node, start, "violation", error.code, error.message, error.hint, retryable=False)
-    if isinstance(error, FanfoldError):
-        return failure(node, start, "agent", error.code, error.message, error.hint)
-    return failure(node, start, "agent", "step.exception", said(error))
+def _caught(order: Order[Job], error: Exception) -> Outcome:
+    """The failure of a step whose work raised an exception."""
+    if isinstance(error, SessionFailed):  # from a tool of a scripted agent, outside any session
+        return Outcome(error=error.failure, usage=error.usage)
+    if not isinstance(error, FanfoldError):
+        return Outcome(error=order.failure("agent", "step.exception", exception_text(error)))
+    if error.code.startswith("artifact."):
+        failure = order.failure("violation", error.code, error.message, error.hint, retryable=False)
+        return Outcome(error=failure)
+    return Outcome(error=order.failure("agent", error.code, error.message, error.hint))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -445,6 +457,29 @@ def _caught(node: Node, start: Start, error: Exception) -> Failure:
 #
 # A step configuration is a role, a back end, a script and a permission. Children with the same configuration
 # share connections. Other children share only the workspaces of the project.
+
+
+class RemoteExecution(Protocol):
+    """Executes orders in other processes, which outlive the driver of the run."""
+
+    driver: str
+    """The name of this driver, for the log."""
+
+    def takes(self, order: Order[Job]) -> bool:
+        """Whether another process executes an order."""
+        ...
+
+    async def perform(self, order: Order[Job], account: Account) -> Outcome:
+        """Have an order executed, or await it if an earlier driver did so. Cancelling this stops it."""
+        ...
+
+    def pause(self, session: str) -> bool:
+        """End a session after its current turn. False if it does not run there."""
+        ...
+
+    def detach(self) -> None:
+        """Leave all executions running from now on: this driver ends, and the next one awaits them."""
+        ...
 
 
 class StepExecutors:
@@ -455,21 +490,38 @@ class StepExecutors:
         self._make = make
         self._made: dict[str, StepExecutor] = {}
 
-    def of(self, node: Node, memory: Memory) -> StepExecutor:
-        """The executor of a step."""
-        facts = memory.added.get(child_of(node)) if memory.added else None
-        if facts is None:
+    remote: RemoteExecution | None = None
+    """Executes orders in other processes. None: this process executes all of them."""
+
+    async def perform(
+        self,
+        order: Order[Job],
+        progress: OnProgress,
+        account: Account,
+        texts: Callable[[], Sequence[SentText]] | None = None,
+    ) -> Outcome:
+        """Do the work of one execution; see `StepExecutor.perform`."""
+        if self.remote is not None and self.remote.takes(order):
+            return await self.remote.perform(order, account)
+        return await self.of(order).perform(order, progress, account, texts)
+
+    def of(self, order: Order[Job]) -> StepExecutor:
+        """The executor for an order."""
+        config = order.config
+        if not config:
             return self._own
-        if facts not in self._made:
-            self._made[facts] = self._make(facts)
-        return self._made[facts]
+        if config not in self._made:
+            self._made[config] = self._make(config)
+        return self._made[config]
 
     @property
     def _all(self) -> Sequence[StepExecutor]:
         return [self._own, *self._made.values()]
 
     def pause(self, session: str) -> bool:
-        """End a session after its current turn. False if it does not run here."""
+        """End a session after its current turn. False if it does not run."""
+        if self.remote is not None and self.remote.pause(session):
+            return True
         return any(performer.pause(session) for performer in self._all)
 
     def settle(self, session: str) -> None:
@@ -481,9 +533,9 @@ class StepExecutors:
         """Discard the workspaces of a child that was closed."""
         self._own.discard(homes)
 
-    async def sweep(self, state: State) -> None:
-        """Discard the workspaces that an earlier owner left."""
-        await self._own.sweep(state)
+    async def sweep(self, is_over: Callable[[list[str]], list[str]], closed: Sequence[str]) -> None:
+        """Discard the workspaces that an earlier owner left; see `StepExecutor.sweep`."""
+        await self._own.sweep(is_over, closed)
 
     async def aclose(self) -> None:
         """Close all executors when the host of the tree ends."""

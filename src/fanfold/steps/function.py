@@ -7,31 +7,30 @@ is called in a separate process (`FunctionProcesses`), with the source as it was
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from fanfold.kernel.plan import JSON, Step
+from fanfold.language import keys
 from fanfold.language.consent import Effect
-from fanfold.language.leaf_steps import FunctionBody
+from fanfold.language.keys import StepSyntax
+from fanfold.language.leaf_steps import Body, WrittenStep
+from fanfold.language.tables import quoted
+from fanfold.language.tree import Scalar
 from fanfold.steps.function_calls import is_module_name, registered
-from fanfold.steps.ids import root_of, typed_path
+from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.run_config import RunConfig
-from fanfold.steps.step_type import (
-    Execution,
-    Filling,
-    Job,
-    LeafType,
-    Outcome,
-    Services,
-    StepLabel,
-    failure,
-    shown,
-)
+from fanfold.steps.step_type import Execution, Filling, LeafType, Services, StepLabel, shown
 from fanfold.steps.values import TOO_LARGE_HINT
 
 if TYPE_CHECKING:
     from fanfold.steps.function_calls import CallFailure
+
+
+class FunctionBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = keys.FUNCTION
+    handler: str
 
 
 class FunctionJob(Job, frozen=True):
@@ -45,19 +44,29 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
     """The step type of functions."""
 
     body = FunctionBody
+    job = FunctionJob
 
-    def label(self, _step: Step, said: FunctionBody) -> StepLabel:
-        return StepLabel("function", said.handler)
+    def from_recipe(self, step: WrittenStep) -> FunctionBody:
+        unit, node = step.unit, step.entries.nodes.get("handler")
+        if isinstance(node, Scalar) and not unit.around.is_handler(node.text):
+            hint = unit.notes.did_you_mean(node.text, list(unit.around.handler_names()))
+            message = f"there is no handler {quoted(node.text)}"
+            hint = hint or "register it with @fanfold.function, or name it package.module:callable"
+            unit.notes.error("recipe.unknown_handler", message, node, hint)
+        return FunctionBody(handler=step.entries.text("handler") or "")
 
-    def effects(self, step: Step, said: FunctionBody, filling: Filling) -> Iterator[Effect]:
-        job = self.prepare(filling, said)
+    def label(self, _step: Step, settings: FunctionBody) -> StepLabel:
+        return StepLabel("function", settings.handler)
+
+    def effects(self, step: Step, settings: FunctionBody, filling: Filling) -> Iterator[Effect]:
+        job = self.prepare(filling, settings)
         given = ", ".join(f"{name}={shown(value)}" for name, value in job.inputs.items())
         yield Effect(step.id, "function", "calls the Python function", f"{job.handler}({given})")
 
-    def prepare(self, step: Filling, said: FunctionBody) -> FunctionJob:
-        return FunctionJob(said.handler, step.inputs)
+    def prepare(self, step: Filling, settings: FunctionBody) -> FunctionJob:
+        return FunctionJob(settings.handler, step.inputs)
 
-    def circumstances(self, frozen: RunConfig, _said: FunctionBody) -> JSON:
+    def circumstances(self, frozen: RunConfig, _settings: FunctionBody) -> JSON:
         return msgspec.to_builtins(frozen.sources)  # all of them: the imports of a handler are unknown
 
     async def perform(self, services: Services, execution: Execution[FunctionJob]) -> Outcome:
@@ -68,31 +77,27 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
 
             return Outcome(await call_here(handler, job.inputs, begin))
         if not is_module_name(job.handler) and job.handler not in services.frozen.sources.handlers:
-            return _elsewhere(execution)
+            return _elsewhere(execution.order)
         reply = await services.functions.call(job.handler, job.inputs, begin)
-        return Outcome(reply.output) if reply.error is None else _failed(execution, reply.error)
+        return Outcome(reply.output) if reply.error is None else _failed(execution.order, reply.error)
 
     def task(self, job: FunctionJob) -> str:
         return f"Call the function: {job.handler}"
 
 
-def _elsewhere(execution: Execution[FunctionJob]) -> Outcome:
+def _elsewhere(order: Order[FunctionJob]) -> Outcome:
     """The outcome for a function that only the program which started the run has registered."""
-    start, node = execution.start, execution.node
-    name = execution.job.handler
-    message = f'the function "{name}" is one of the program that began this run, and not here'
-    hint = f'go on in that program: ff.resume("{root_of(node)}") of its project'
-    told = failure(node, start, "permission", "function.elsewhere", message, hint, retryable=False)
-    return Outcome(error=told, holds=True)
+    message = f'the function "{order.job.handler}" is one of the program that began this run, and not here'
+    hint = f'continue in that program: ff.resume("{order.root}") of its project'
+    error = order.failure("permission", "function.elsewhere", message, hint, retryable=False)
+    return Outcome(error=error, holds=True)
 
 
-def _failed(execution: Execution[FunctionJob], error: CallFailure) -> Outcome:
-    start, node = execution.start, execution.node
+def _failed(order: Order[FunctionJob], error: CallFailure) -> Outcome:
     message, hint = error.message, error.hint
     if error.kind == "permission" and error.code != "function.not_allowed":
-        hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs it with the source as it is now"
+        hint = f"fanfold fork {order.root} --from {order.typed_path} runs it with the source as it is now"
     elif error.kind == "invalid_output":
-        message = f"{node.path}: {message}"
+        message = f"{order.path}: {message}"
         hint = TOO_LARGE_HINT if error.code == "output.too_large" else ""
-    retryable = error.kind != "permission"
-    return Outcome(error=failure(node, start, error.kind, error.code, message, hint, retryable))
+    return Outcome(error=order.failure(error.kind, error.code, message, hint, error.kind != "permission"))

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from fanfold.errors import EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
 from fanfold.language.json_text import JSON, MAX_VALUE_BYTES, TooLarge, strict
-from fanfold.language.terminal import said, shorten, words_of
+from fanfold.language.terminal import exception_message, exception_text, shorten
 from fanfold.project_files import read_named, resolve_beneath
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class FunctionCall(Struct, frozen=True):
     file: str | None
     """The file that registers the handler, relative to the project; None for `package.module:callable`."""
     inputs: dict[str, JSON]
+    trace: str = ""
+    """The W3C trace context of the step, for `TRACEPARENT`."""
 
 
 class CallFailure(Struct, frozen=True):
@@ -446,6 +448,8 @@ def answer_calls(incoming: int, outgoing: int) -> None:
 
 
 def _answer(handlers: Handlers, call: FunctionCall, loop: _Loop) -> FunctionReply:
+    if call.trace:
+        os.environ["TRACEPARENT"] = call.trace
     try:
         handler = handlers.find(call.handler, call.file)
         value = _call(handler, call.inputs, loop)
@@ -454,13 +458,13 @@ def _answer(handlers: Handlers, call: FunctionCall, loop: _Loop) -> FunctionRepl
     except FanfoldError as error:
         return FunctionReply(error=CallFailure("agent", error.code, error.message, error.hint))
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything; it is the call's failure
-        return FunctionReply(error=CallFailure("agent", "step.exception", said(error)))
+        return FunctionReply(error=CallFailure("agent", "step.exception", exception_text(error)))
     try:
         return FunctionReply(strict(value))
     except TooLarge as error:
         return FunctionReply(error=CallFailure("invalid_output", "output.too_large", str(error)))
     except BaseException as error:  # noqa: BLE001 - reading a value may run code of its own
-        return FunctionReply(error=CallFailure("invalid_output", "output.not_json", words_of(error)))
+        return FunctionReply(error=CallFailure("invalid_output", "output.not_json", exception_message(error)))
 
 
 def _call(handler: Callable[..., Any], inputs: dict[str, Any], loop: _Loop) -> object:

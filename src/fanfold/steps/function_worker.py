@@ -23,7 +23,7 @@ def main(path: list[str]) -> None:
     os.close(nothing)
     os.dup2(2, 1)
     if sys.stdout is not None:
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # said before a crash is said
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that no output before a crash is lost
     sys.dont_write_bytecode = True
     sys.path[:] = path
     from fanfold.steps.function_calls import answer_calls

@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fanfold.agents.backend import TRACE
 from fanfold.errors import AuthorError, BugError, FanfoldError
 from fanfold.language.json_text import JSON
-from fanfold.language.terminal import said
+from fanfold.language.terminal import exception_text
 from fanfold.sessions.processes import Process, end_tree, finish_despite_cancel, start_process
 from fanfold.steps import function_worker
 from fanfold.steps.function_calls import (
@@ -70,7 +71,7 @@ async def _in_its_own_task(work: Awaitable[object]) -> object:
     async def settle() -> tuple[object, BaseException | None]:
         try:
             return await work, None
-        except BaseException as raised:  # noqa: BLE001 - what is no Exception would end the loop, or nobody
+        except BaseException as raised:  # noqa: BLE001 - what is no Exception would end the loop, or be lost
             return None, raised
 
     task = asyncio.create_task(settle())
@@ -95,7 +96,7 @@ def _failure_of(raised: BaseException) -> Exception:
     """The error of a call, as an `Exception` that does not stop the host."""
     if isinstance(raised, FanfoldError) and not isinstance(raised, (BugError, LeaseLost, StoreFault)):
         return raised
-    return AuthorError("step.exception", said(raised))
+    return AuthorError("step.exception", exception_text(raised))
 
 
 class Threads:
@@ -167,7 +168,7 @@ def _as_exception(raised: BaseException) -> Exception:
     """
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
         return raised
-    return RuntimeError(f"the function raised {said(raised)}")
+    return RuntimeError(f"the function raised {exception_text(raised)}")
 
 
 def _settle(future: asyncio.Future[object], value: object, error: Exception | None) -> None:
@@ -194,7 +195,7 @@ os.register_at_fork(after_in_child=shared.forget)
 #   configuration names. These never include keys of providers. It works in the project's folder.
 
 IDLE_S = 30.0
-SAID_CHARS = 500
+STDERR_CHARS = 500
 
 
 class FunctionProcesses:
@@ -223,7 +224,7 @@ class FunctionProcesses:
         try:
             begin()
             file = self._sources.handlers.get(handler)
-            reply = await process.ask(FunctionCall(handler, file, inputs))
+            reply = await process.ask(FunctionCall(handler, file, inputs, TRACE.get()))
         except BaseException:
             await self._end(process)
             raise
@@ -249,7 +250,7 @@ class FunctionProcesses:
             interactive=True,
         )
         started = _FunctionProcess(process)
-        started.tell(PermittedFiles(self._project, self._sources.files, self._allowed))
+        started.send(PermittedFiles(self._project, self._sources.files, self._allowed))
         self._all.add(started)
         return started
 
@@ -277,12 +278,12 @@ class _FunctionProcess:
         self._status = 0
         self.ending: asyncio.Task[None] | None = None
 
-    def tell(self, message: PermittedFiles | FunctionCall) -> None:
+    def send(self, message: PermittedFiles | FunctionCall) -> None:
         self._calls.write(to_frame(message))
 
     async def ask(self, call: FunctionCall) -> FunctionReply | None:
         """The reply to a call, or None if the process has ended or the reply is invalid."""
-        self.tell(call)
+        self.send(call)
         try:
             size = int.from_bytes(await self._replies.readexactly(HEADER_BYTES), "big")
             if size > MAX_FRAME_BYTES:
@@ -307,6 +308,6 @@ class _FunctionProcess:
     def epitaph(self) -> CallFailure:
         """The failure of a call whose process ended unexpectedly. Call it after the end of the process."""
         how = f"signal {-self._status}" if self._status < 0 else f"status {self._status}"
-        said = self._process.said()[1].strip()[-SAID_CHARS:]
-        message = f"the process of the function ended with {how}" + (f": {said}" if said else "")
+        stderr = self._process.said()[1].strip()[-STDERR_CHARS:]
+        message = f"the process of the function ended with {how}" + (f": {stderr}" if stderr else "")
         return CallFailure("agent", "function.died", message)

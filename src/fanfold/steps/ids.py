@@ -13,6 +13,7 @@ import re
 import shlex
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
@@ -38,6 +39,12 @@ def new_run_id() -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(RUN_ID_CHARS))
 
 
+def run_id_of(*names: str) -> str:
+    """The id of a run that is started at most once for what the names identify."""
+    digest = blake2b("\0".join(names).encode(), digest_size=RUN_ID_CHARS).digest()
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
+
+
 @lru_cache(maxsize=4_096)
 def session_id(run_id: str, path: str, attempt: int) -> str:
     """The session id of one attempt. All executions of the attempt share it.
@@ -52,6 +59,36 @@ def session_id(run_id: str, path: str, attempt: int) -> str:
     begins = blake2b(f"{run_id}\0{path}\0{attempt}".encode(), digest_size=6).digest()
     place = int.from_bytes(begins) + number * _DISTANCE
     return f"s{place & 0xFFFF_FFFF_FFFF:012x}"
+
+
+class TraceParent(NamedTuple):
+    """A W3C trace context: hexadecimal ids of a trace and of the span above."""
+
+    trace: str
+    span: str
+    sampled: bool
+
+
+def read_traceparent(text: str) -> TraceParent | None:
+    """Parse `TRACEPARENT`; None if it is not valid, as the W3C recommends.
+
+    >>> read_traceparent(f"00-{'a' * 32}-{'b' * 16}-01").sampled
+    True
+    """
+    found = re.fullmatch(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", text.strip())
+    if found is None or not int(found[1], 16) or not int(found[2], 16):
+        return None
+    return TraceParent(found[1], found[2], bool(int(found[3], 16) & 1))
+
+
+def trace_id(root: str) -> str:
+    """The trace of a run tree that was started outside of any trace."""
+    return blake2b(f"trace\0{root}".encode(), digest_size=16).hexdigest()
+
+
+def span_id(*names: str) -> str:
+    """The span of a run, a step's attempt, or an activity of a session; the same in every process."""
+    return blake2b("\0".join(names).encode(), digest_size=8).hexdigest()
 
 
 def settling_ids(session: str) -> list[str]:
@@ -85,6 +122,10 @@ def typed_path(node: Node) -> str:
 # Failures: their value for scripts, templates and expressions, and those that concern a whole run
 
 
+WORKER_LOST = "worker.lost"
+"""The code of a failure: the worker of an execution is gone. Another execution of the attempt follows."""
+
+
 def is_provider_refusal(failure: Failure) -> bool:
     """Whether a provider refuses the user's requests, so that every other agent step would fail too."""
     if failure.kind == "quota":
@@ -105,6 +146,15 @@ def is_held(failure: Failure) -> bool:
     """
     stopped = failure.code == "session.paused" or is_out_of_budget(failure)
     return stopped or bool(failure.subject) or is_provider_refusal(failure)
+
+
+INTERRUPTIONS = frozenset(("timeout", "transport", "rate_limit", "quota", "budget", "cancelled"))
+"""Failure classes that interrupt an agent. Any other class judges its work, which then starts again."""
+
+
+def is_interruption(failure: Failure | None) -> bool:
+    """Whether an attempt was interrupted, so that the next one may continue its conversation."""
+    return failure is None or failure.kind in INTERRUPTIONS
 
 
 def failure_value(failure: Failure | None, node: Node | None = None) -> dict[str, JSON] | None:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.tool_names import ToolSpec
-from fanfold.agents.tools.commands import Runner
-from fanfold.agents.tools.toolbox import SessionTools
+from fanfold.agents.tools.toolbox import Runner, SessionTools
 from fanfold.kernel.plan import JSON
 from fanfold.steps.programs import Programs
 from fanfold.steps.step_workspace import DirectChanges

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, structs
 
-from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
@@ -30,7 +29,7 @@ from fanfold.language.terminal import fair_shares, shorten, shorten_middle
 from fanfold.project_files import read_beneath
 from fanfold.steps.ids import is_held
 from fanfold.steps.records import PARTS_AT_ONCE, Digest, part_id
-from fanfold.steps.step_type import Services, Tell
+from fanfold.steps.step_type import OnProgress, Services
 from fanfold.steps.step_workspace import StepWorkspace
 from fanfold.steps.values import Piece
 
@@ -124,7 +123,7 @@ class Folding:
     """The sessions that summarize parts of the input of one fold."""
 
     def __init__(
-        self, services: Services, request: SessionRequest, place: StepWorkspace, progress: Tell
+        self, services: Services, request: SessionRequest, place: StepWorkspace, progress: OnProgress
     ) -> None:
         self._services = services
         self._request = request
@@ -197,24 +196,26 @@ class Folding:
     def _extract(self, group: Sequence[Piece], why: str) -> Piece:
         name = _named(group)
         self._extracted.append(f"{name} ({why})")
-        return Piece(name, f"(Extract; nobody summed it up.)\n{extract(group, DIGEST_CHARS)}")
+        return Piece(name, f"(Extract; it was not summarized.)\n{extract(group, DIGEST_CHARS)}")
 
     def _spend(self, usage: Usage | None) -> None:
         if usage is not None:
             self._usage = (self._usage or NOTHING_SPENT) + usage
 
     def _warning(self, left_out: int, dropped: int) -> Failure | None:
-        told = []
+        omissions = []
         if left_out:
-            told.append(f"{left_out:,} characters of long outputs were left out")
+            omissions.append(f"{left_out:,} characters of long outputs were left out")
         if self._extracted:
-            told.append(f"only extracts of {len(self._extracted)} parts: {'; '.join(self._extracted[:3])}")
+            omissions.append(
+                f"only extracts of {len(self._extracted)} parts: {'; '.join(self._extracted[:3])}"
+            )
         if dropped > 0:
-            told.append(f"{dropped} digests were left out")
-        if not told:
+            omissions.append(f"{dropped} digests were left out")
+        if not omissions:
             return None
         hint = "the outputs themselves are whole: the run's folder has them, and a query finds words in them"
-        message = f"the summary is not of everything: {', '.join(told)}"
+        message = f"the summary is not of everything: {', '.join(omissions)}"
         return Failure("agent", "fold.left_out", message, hint, retryable=False, step=self._request.step)
 
 
@@ -329,8 +330,8 @@ def judged_verdict(verdict: dict[str, JSON]) -> dict[str, JSON]:
         problems.append("The critic passed it without any evidence, which does not count.")
     if not problems:
         return verdict
-    said = " ".join((str(verdict.get("feedback") or ""), *problems)).strip()
-    return {**verdict, "pass": False, "feedback": said}
+    feedback = " ".join((str(verdict.get("feedback") or ""), *problems)).strip()
+    return {**verdict, "pass": False, "feedback": feedback}
 
 
 def _even(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest
+from fanfold.agents.backend import TRACE, NetworkReach, SessionRequest
 from fanfold.errors import WorldError
 from fanfold.language.json_text import MAX_VALUE_BYTES
 from fanfold.sessions.processes import ExitStatus, Process, end_tree, run_process, see_out, start_process
@@ -99,9 +99,11 @@ class Programs:
 
     async def run_for(self, request: SessionRequest, argv: Sequence[str], timeout_s: float) -> ExitStatus:
         """Run a program that an agent requested, in the workspace of that agent."""
+        place = self._isolation.place_of(request.session_id)
+        place.also = skill_folders(request)
         return await self.run(
             argv,
-            self._isolation.place_of(request.session_id),
+            place,
             session_id=request.session_id,
             read_only=request.role.read_only,
             network=request.role.network,
@@ -141,18 +143,7 @@ class Programs:
         """Start a program that an agent's tools communicate with. It runs until it is ended."""
         place = self._isolation.place_of(request.session_id)
         launch = await self._plan(argv, place, request.role.read_only, request.role.network, environment)
-        try:
-            process = await start_process(
-                launch.command(argv),
-                cwd=launch.cwd,
-                env=launch.environment,
-                session_id=request.session_id,
-                interactive=True,
-            )
-        except BaseException:
-            await _close(launch)
-            raise
-        return RunningProgram(process, launch, argv[0])
+        return await self._start(request, argv, launch)
 
     async def start_agent(
         self,
@@ -167,6 +158,11 @@ class Programs:
         """Start a program that is the agent of a session. `named` are the keys that it may have."""
         place = self._isolation.place_of(request.session_id)
         launch = await self._plan(argv, place, request.role.read_only, network, environment, rooms)
+        return await self._start(request, argv, launch, named)
+
+    async def _start(
+        self, request: SessionRequest, argv: Sequence[str], launch: Launch, named: Collection[str] = ()
+    ) -> RunningProgram:
         try:
             process = await start_process(
                 launch.command(argv),
@@ -193,6 +189,16 @@ class Programs:
         """The sandbox level of this machine. Raises if there is none."""
         return await asyncio.to_thread(self._choose_level)
 
+    async def reach_here(self) -> NetworkReach:
+        """What an agent reaches that is kept to its provider. Raises if it cannot be, unless `unsafe`."""
+        from fanfold.workspace.sandbox import check_reach, detect
+
+        levels = await asyncio.to_thread(detect, self.project)
+        check_reach(levels, unsafe=self._unsafe)
+        level = await self.level()
+        kept = level == "bubblewrap" or (level == "landlock" and levels.landlock.keeps_agents)
+        return "provider" if kept else "all"
+
     async def home_of(self, session_id: str, run_id: str, earlier: str) -> Path:
         """The private home folder of a session's agent."""
         return await asyncio.to_thread(self._isolation.spaces.home_of, session_id, run_id, earlier)
@@ -207,6 +213,8 @@ class Programs:
         rooms: ExtraMounts | None = None,
     ) -> Launch:
         given = dict(environment or {})
+        if trace := TRACE.get():
+            given.setdefault("TRACEPARENT", trace)
         if problem := why_not_startable(argv, given):
             hint = "put what is long into a file of the workspace"
             raise WorldError("command.not_startable", problem, hint=hint)
@@ -225,11 +233,13 @@ class Programs:
         from fanfold.workspace.sandbox import plan_sandbox
         from fanfold.workspace.sandbox_policy import check_level
 
-        level = self._choose_level()
-        if place.artifacts is not None:
+        level: LevelName = self._choose_level()
+        if place.artifacts is not None or place.also:
             from fanfold.workspace.sandbox_policy import ExtraMounts
 
-            rooms = structs.replace(rooms or ExtraMounts(), artifacts=place.artifacts.open())
+            rooms = rooms or ExtraMounts()
+            opened = None if place.artifacts is None else place.artifacts.open()
+            rooms = structs.replace(rooms, artifacts=opened, also=(*rooms.also, *place.also))
         policy = self._isolation.spaces.policy(
             place.child,
             read_only=read_only,
@@ -241,7 +251,12 @@ class Programs:
         )
         if level == "landlock" and place.child is not None:
             _check_needs(program, policy)
-        check_level(level, policy)
+        try:
+            check_level(level, policy)
+        except WorldError:
+            if not self._unsafe:
+                raise
+            level = "unsafe"
         launch = plan_sandbox(level, policy)
         place.note_sandbox(launch)
         return launch
@@ -252,6 +267,11 @@ class Programs:
         if self._level is None:
             self._level = choose_level(detect(self._isolation.spaces.project), unsafe=self._unsafe)
         return self._level
+
+
+def skill_folders(request: SessionRequest) -> tuple[Path, ...]:
+    """The folders of the skills of a session, which its programs can read."""
+    return tuple(Path(skill.folder) for skill in request.role.known_skills)
 
 
 def why_not_startable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -285,9 +305,13 @@ class RunningProgram:
         self._process = process
         self._launch = launch
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         """The stored part of its stderr."""
         return self._process.said()[1]
+
+    def stderr_after(self, position: int) -> tuple[bytes, int]:
+        """What arrived on its stderr after a position, as far as it was stored, and the new position."""
+        return self._process.stderr_after(position)
 
     async def wait(self) -> int:
         """Wait until the program and all its child processes have ended. Returns its exit code."""
@@ -303,7 +327,7 @@ class RunningProgram:
     def check_started(self) -> None:
         """Raise the reason if the sandbox did not execute the program. Call it after the end."""
         if not self._process.started:
-            raise setup_failed(self._program, why_not_started(self._program, self.said()))
+            raise setup_failed(self._program, why_not_started(self._program, self.stderr_text()))
 
 
 async def _close(launch: Launch) -> None:
@@ -320,7 +344,7 @@ def _check_needs(program: str, policy: Policy) -> None:
     if folder not in policy.points:
         return
     message = f"{program} needs {folder} inside an isolated workspace, which Landlock cannot give"
-    raise WorldError("sandbox.insufficient", message, hint="install bubblewrap; fanfold doctor says more")
+    raise WorldError("sandbox.insufficient", message, hint="fanfold doctor shows how to allow bubblewrap")
 
 
 def why_not_started(program: str, stderr: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fanfold.kernel.state import COMPLETED, Loop, Node, Run, Scope
+from fanfold.project_files import Closing
 from fanfold.steps.values import Piece, Values
 from fanfold.store.database import private_folder
 
@@ -27,8 +28,8 @@ def publish_phase(memory: Path, run_id: str, phase: str, pieces: Sequence[Piece]
     for part in (*PUBLISHED.split("/"), run_id):
         home /= part
         private_folder(home)
-    told = (*pieces, Piece(SUMMARY, summary)) if summary else pieces
-    write_folder(home, phase, ((f"{one.name}.md", one.text.encode("utf-8", "replace")) for one in told))
+    written = (*pieces, Piece(SUMMARY, summary)) if summary else pieces
+    write_folder(home, phase, ((f"{one.name}.md", one.text.encode("utf-8", "replace")) for one in written))
 
 
 def publish_run(memory: Path, values: Values, run: Run) -> None:
@@ -103,13 +104,10 @@ def write_private(path: str, content: bytes) -> None:
 
     Python's `open` makes extra system calls and takes half as long again, for every output of a run.
     """
-    file = private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
+    with Closing(private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)) as file:
         left = memoryview(content)
         while left:
             left = left[os.write(file, left) :]
-    finally:
-        os.close(file)
 
 
 def private(path: str, flags: int) -> int:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fanfold.agents.backend import SentText
 from fanfold.kernel.events import (
     NOTHING_SPENT,
     Event,
@@ -34,11 +35,13 @@ from fanfold.kernel.events import (
     WorkflowEvent,
 )
 from fanfold.kernel.state import ASKED, COMPLETED, UNSUCCESSFUL, Node
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.steps.ids import session_id, settling_ids
 from fanfold.store.protocol import Store
 from fanfold.workspace.artifacts import Artifact
+
+SENT = "sent"
+"""The kind of session events that are texts of a person for the agent of a step."""
 
 
 class ChangedPath(Struct, frozen=True):
@@ -106,6 +109,14 @@ class SandboxUse(_Fact, frozen=True, tag="sandbox"):
     system: tuple[str, ...]
     private: tuple[str, ...]
     covered: tuple[str, ...] = ()
+
+
+class StepPlaced(_Fact, frozen=True, tag="placed"):
+    """A worker of the cluster executed the step: its name, its machine and its version of Fanfold."""
+
+    worker: str
+    machine: str
+    version: str
 
 
 class WatchFailure(_Fact, frozen=True, tag="unwatched"):
@@ -195,6 +206,7 @@ WorkspaceFact: TypeAlias = (
     Snapshot
     | SnapshotReopened
     | SandboxUse
+    | StepPlaced
     | WatchFailure
     | Violation
     | ViolationWarning
@@ -353,8 +365,8 @@ PARTS_AT_ONCE = 4
 
 def is_fold(node: Node) -> bool:
     """Whether a step summarizes a phase."""
-    said = find_body(AgentBody, node.step)
-    return said is not None and said.purpose == "fold"
+    settings = find_body(AgentBody, node.step)
+    return settings is not None and settings.purpose == "fold"
 
 
 def part_id(session: str, number: int) -> str:
@@ -426,8 +438,7 @@ class Memory:
         """The reason why a request was refused, by its number."""
         self.inputs: dict[str, str] = {}
         """Blob of each run's inputs."""
-        self.run_started: dict[str, int] = {}
-        self.run_ended: dict[str, int] = {}
+        self.run_started, self.run_ended = dict[str, int](), dict[str, int]()
         self.items: dict[Address, str] = {}
         """Blob of each map's list."""
         self.item_names: dict[Address, tuple[str, ...]] = {}
@@ -437,6 +448,8 @@ class Memory:
         """The rendered question of each approval, with the details that it shows."""
         self.shown: dict[Address, str] = {}
         """Blob of everything that a person sees before approving the work of a step."""
+        self.texts: dict[Address, list[SentText]] = {}
+        """The messages and answers that people sent to agent steps, in order."""
         self.changes: dict[str, list[FileChange]] = {}
         """The changes of each run's steps, in order of merging."""
         self.merged: list[tuple[str, FileChange]] = []
@@ -470,8 +483,7 @@ class Memory:
         if isinstance(data, WorkflowEvent):
             self._observe_run(event, data)
         elif isinstance(data, Evidence):
-            if data.type == "workspace_event":
-                self._observe_workspace(event.run, data.data)
+            self._observe_evidence(event.run, data)
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
             if data.status in ("waiting", ASKED) and isinstance(data, StepEvent):
@@ -490,8 +502,15 @@ class Memory:
                 paid = self._paid.get((*address, data.attempt), NOTHING_SPENT)
                 self.usage[address] = self.usage.get(address, NOTHING_SPENT) + data.usage.beyond(paid)
 
-    def _observe_workspace(self, run: str, data: Any) -> None:
+    def _observe_evidence(self, run: str, evidence: Evidence) -> None:
+        data = evidence.data
+        if evidence.type == "workspace_event":
+            self._observe_workspace(run, data)
+        elif isinstance(data, dict) and data.get("kind") == SENT:
+            sent = SentText(data["text"], data["by"], data.get("call", ""))
+            self.texts.setdefault((run, data["step"]), []).append(sent)
 
+    def _observe_workspace(self, run: str, data: Any) -> None:
         fact = workspace_fact(data)
         address = (run, fact.step)
         if isinstance(fact, Merge | Apply) and fact.receipt:

@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
-from fanfold.kernel.state import Node
 from fanfold.language.terminal import shorten
-from fanfold.steps.ids import is_held, is_out_of_budget, session_id, settling_ids
+from fanfold.steps.ids import is_held, is_out_of_budget, settling_ids
+from fanfold.steps.order import Job, Order
 from fanfold.steps.records import Resolve, conflict
 from fanfold.steps.run_config import RESOLVER, RunConfig
-from fanfold.steps.step_type import Execution, Job, Services
-from fanfold.steps.step_workspace import Isolation, StepWorkspace, refusal
+from fanfold.steps.step_type import Execution, Services
+from fanfold.steps.step_workspace import StepWorkspace, refusal
 
 if TYPE_CHECKING:
     from fanfold.workspace.merge import MergeConflict, MergeResult
@@ -37,28 +37,21 @@ if TYPE_CHECKING:
 MAX_TASK_CHARS = 20_000
 
 
-def takes(frozen: RunConfig, node: Node, merged: MergeResult) -> bool:
+def takes(frozen: RunConfig, order: Order[Job], merged: MergeResult) -> bool:
     """Whether an agent is to resolve these conflicts."""
     from fanfold.workspace.receipts import can_be_settled
 
-    wanted = node.step.on_conflict == "resolve" and RESOLVER in frozen.roles
+    wanted = order.step.on_conflict == "resolve" and RESOLVER in frozen.roles
     return wanted and bool(merged.conflicts) and can_be_settled(merged.conflicts)
 
 
 class Settling:
     """The rounds in which the conflicts of one execution are resolved."""
 
-    def __init__(
-        self,
-        isolation: Isolation,
-        services: Services,
-        execution: Execution[Job],
-        task: str,
-    ) -> None:
-        self._isolation = isolation
+    def __init__(self, services: Services, execution: Execution[Job], task: str) -> None:
+        self._isolation = services.isolation
         self._services = services
-        self._start = execution.start
-        self._node = execution.node
+        self._order = execution.order
         self._task = shorten(task, MAX_TASK_CHARS)
         self._place = execution.place
         self._progress = execution.progress
@@ -72,10 +65,9 @@ class Settling:
         `merged` is None if an earlier execution has already started to resolve them.
         """
         source = self._place
-        session = session_id(self._start.run, self._start.step, self._start.attempt)
-        for number, name in enumerate(settling_ids(session), 1):
+        for number, name in enumerate(settling_ids(self._order.session), 1):
             try:
-                where, dispute = await self._isolation.open_dispute(name, source, self._start.execution)
+                where, dispute = await self._isolation.open_dispute(name, source, self._order.execution)
             except WorldError as error:
                 return self._refused(merged, error)
             self._place.rounds.append(where)
@@ -85,16 +77,18 @@ class Settling:
                 if failure is not None:
                     return failure
                 source = where
-            merged = await self._isolation.merge(self._node, source)
+            merged = await self._isolation.merge(self._order, source)
             if not merged.conflicts:
                 break
         assert merged is not None, "there is at least one round"
-        return self._isolation.tell(self._node, self._place, merged)
+        return self._isolation.record_merge(self._order, self._place, merged)
 
     def _refused(self, merged: MergeResult | None, error: WorldError) -> Failure:
         """The failure if the workspace for an agent cannot be opened: the conflict is unresolved."""
-        failure = self._isolation.tell(self._node, self._place, merged) if merged is not None else None
-        failure = failure or refusal(self._node, "conflict", [])
+        failure = (
+            self._isolation.record_merge(self._order, self._place, merged) if merged is not None else None
+        )
+        failure = failure or refusal(self._order, "conflict", [])
         return replace(failure, message=f"{failure.message}; {error.message}")
 
     async def _settle(self, name: str, number: int, where: StepWorkspace, dispute: Dispute) -> Failure | None:
@@ -119,14 +113,14 @@ class Settling:
         self._place.evidence.append(fact)
         if not why:
             return None
-        return refusal(self._node, "conflict", paths, f"the agent did not settle it: {why}")
+        return refusal(self._order, "conflict", paths, f"the agent did not settle it: {why}")
 
     def _holds_the_run(self, failure: Failure) -> bool:
         """Whether the agent continues with the run.
 
         It was paused, is out of budget, or its provider is unavailable.
         """
-        is_agent = self._node.step.traits.role is not None
+        is_agent = self._order.step.traits.role is not None
         return (
             failure.code == "session.paused" or is_out_of_budget(failure) or (is_agent and is_held(failure))
         )
@@ -155,14 +149,14 @@ class Settling:
     def _request(self, session: str, number: int, where: StepWorkspace, dispute: Dispute) -> SessionRequest:
         return SessionRequest(
             session_id=session,
-            run_id=self._start.run,
-            step=f"{self._node.run.tree_path(self._node.path)}/resolve",
+            run_id=self._order.run,
+            step=f"{self._order.tree_path}/resolve",
             attempt=number,
-            execution=self._start.execution,
-            role=self._services.frozen.resolver_role(self._node.step),
-            prompt=prompt_for(self._task, dispute, self._node.write_set),
+            execution=self._order.execution,
+            role=self._services.frozen.resolver_role(self._order.step),
+            prompt=prompt_for(self._task, dispute, self._order.write_set),
             workspace=where.path,
-            write_set=self._node.write_set,
+            write_set=self._order.write_set,
             account=self._account,
         )
 

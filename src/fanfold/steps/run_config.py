@@ -17,12 +17,11 @@ from msgspec.structs import replace
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.entries import Entry
 from fanfold.agents.instructions import ProjectInstructions
-from fanfold.agents.role import Role, for_step
+from fanfold.agents.role import Role, Skill, for_step
 from fanfold.errors import BugError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
-from fanfold.language.leaf_steps import AgentBody, roles_of
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body, roles_of
 
 # -----------------------------------------------------------------------------------------------------------
 # The source of a project's handlers when a run was permitted
@@ -118,12 +117,16 @@ class RunConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The model for summaries if no model is named."""
     instructions: ProjectInstructions = ProjectInstructions()
     """The project's instructions to agents when the run started."""
+    skills: dict[str, Skill] = {}
+    """The skills of roles and steps by name, as they were when the run started."""
     script: str | None = None
     """The text of the script for scripted agents."""
     script_file: str = ""
     sources: Sources = Sources()
     """The source files of the run's functions."""
     permission: str = "ask"
+    traceparent: str = ""
+    """The W3C trace context of the caller that started the run."""
     unsafe: bool = False
     """Whether programs may run without a sandbox if the machine has none."""
     forked_from: str | None = None
@@ -162,22 +165,29 @@ class RunConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
         roles = self.roles.values()
         return {name for role in roles for name in (self.backend_of(role), *self.fallback_backends(role))}
 
-    def session_role(self, step: Step, said: AgentBody) -> Role:
+    def session_role(self, step: Step, settings: AgentBody) -> Role:
         """The role of an agent step for its session, with the settings of the step and the run."""
+        role = self.role_of(settings)
+        # A stage of a pipeline and a summary are only a part of a step, which cannot wait by itself.
+        may_ask = (role.may_ask or settings.may_ask) and settings.purpose == "work" and not role.pipeline
         return for_step(
-            self.role_of(said),
-            model=self.model_of(said),
-            reasoning_effort=said.reasoning_effort,
-            max_turns=said.max_turns,
-            tools=said.tools,
+            role,
+            model=self.model_of(settings),
+            reasoning_effort=settings.reasoning_effort,
+            max_turns=settings.max_turns,
+            may_ask=may_ask,
+            skills=tuple(
+                self.skills[name] for name in (*role.skills, *settings.skills) if name in self.skills
+            ),
+            tools=settings.tools,
             read_only=step.posture == "read_only",
         )
 
     def resolver_role(self, step: Step) -> Role:
         """The role that resolves merge conflicts of a step, with the step's model if it names one."""
         role = self.roles[RESOLVER]
-        said = find_body(AgentBody, step)
-        model = said.model if said is not None else None
+        settings = find_body(AgentBody, step)
+        model = settings.model if settings is not None else None
         return for_step(role, model=model or self.model or role.model)
 
 

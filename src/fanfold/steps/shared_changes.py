@@ -12,7 +12,8 @@ Rules
   compared before and after, and new ones are moved out. Functions are code of the user and readers cannot
   write, so neither is guarded.
 * If the comparison is impossible, the step fails. Only a function may work in a tree that cannot be scanned.
-* An interrupted step is checked too. Its violations are only in the log of this process.
+* An interrupted step is checked too. Its violations are in the log of this process, and fail the next attempt
+  of the step in this process: it starts from a project tree that contains them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from msgspec.structs import replace
 
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.paths import matches
-from fanfold.kernel.state import Node
 from fanfold.sessions.processes import finish_despite_cancel
+from fanfold.steps.order import Job, Order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,9 +56,19 @@ class ObservedChanges:
         self.alone = alone
         self.rest = rest or _THERE
 
+    def joined(self, later: ObservedChanges) -> ObservedChanges:
+        """These violations and those of a later attempt of the same step."""
+        known = {row.path for row in self.strays}
+        more = [row for row in later.strays if row.path not in known]
+        return ObservedChanges([*self.strays, *more], self.alone, later.rest if more else self.rest)
+
 
 class _WatchedStep:
-    def __init__(self, own: tuple[str, ...], beside: list[tuple[str, ...]], alone: bool) -> None:
+    def __init__(
+        self, address: tuple[str, str], own: tuple[str, ...], beside: list[tuple[str, ...]], alone: bool
+    ) -> None:
+        self.address = address
+        """The run and the path of the step, the same for all attempts."""
         self.own = own
         self.beside = beside
         self.alone = alone
@@ -74,20 +85,24 @@ class Watching:
         self._sets: dict[str, tuple[str, ...]] = {}
         self._sharing: set[str] = set()
         self._watched: dict[str, _WatchedStep] = {}
+        self._interrupted: dict[tuple[str, str], ObservedChanges | WorldError] = {}
+        """By the address of the step: violations of interrupted attempts, or why they cannot be compared."""
 
-    async def begin(self, session: str, node: Node, *, shared: bool) -> str:
+    async def begin(self, order: Order[Job], *, shared: bool) -> str:
         """Register a step that is about to start. Returns the error code if it cannot be watched, else ""."""
+        session, write_set = order.session, order.write_set
         for other in self._watched.values():
-            other.beside.append(node.write_set)
+            other.beside.append(write_set)
             other.alone = other.alone and not shared
-        mine = _WatchedStep(node.write_set, list(self._sets.values()), not self._sharing)
-        self._sets[session] = node.write_set
+        address = (order.run, order.path)
+        mine = _WatchedStep(address, write_set, list(self._sets.values()), not self._sharing)
+        self._sets[session] = write_set
         if not shared:
             return ""
         self._sharing.add(session)
         self._watched[session] = mine
-        mine.guard = await finish_despite_cancel(asyncio.to_thread(guard_for, node, self._spaces))
-        if mine.guard is None and _EVERYTHING.intersection(node.write_set):
+        mine.guard = await finish_despite_cancel(asyncio.to_thread(guard_for, order, self._spaces))
+        if mine.guard is None and _EVERYTHING.intersection(write_set):
             return ""
         try:
             mine.watch = await finish_despite_cancel(asyncio.to_thread(lambda: self._spaces().watch()))
@@ -116,7 +131,11 @@ class Watching:
             return None
         watched.beside += others
         watched.alone = watched.alone and not others
-        return await finish_despite_cancel(asyncio.to_thread(_settle, watched))
+        seen = await finish_despite_cancel(asyncio.to_thread(_settle, watched))
+        before = self._interrupted.pop(watched.address, None)
+        if isinstance(before, WorldError):
+            raise before
+        return seen if before is None else before.joined(seen)
 
     async def cut_short(self, session: str) -> None:
         """Check a step that was interrupted before `end`. Files that must not stay are still moved out."""
@@ -126,9 +145,16 @@ class Watching:
         try:
             seen = await finish_despite_cancel(asyncio.to_thread(_settle, watched))
         except (FanfoldError, OSError) as error:
+            message = f"what an earlier attempt changed in the project could not be compared: {error}"
+            self._interrupted[watched.address] = WorldError("workspace.unreadable", message)
             _log.warning("what %s changed in the project could not be compared: %s", session, error)
             return
         if seen.strays:
+            before = self._interrupted.get(watched.address)
+            if seen.alone and before is None:
+                self._interrupted[watched.address] = seen
+            elif isinstance(before, ObservedChanges):
+                self._interrupted[watched.address] = before.joined(seen)
             _log.warning("%s changed %s; %s", session, ", ".join(row.path for row in seen.strays), seen.rest)
 
     def forget(self, session: str) -> None:
@@ -177,11 +203,11 @@ def _is_of_others(path: str, beside: Sequence[tuple[str, ...]], arrived: Collect
     return path in arrived or any(matches(claimed, path) for claimed in beside)
 
 
-def guard_for(writer: object, spaces: Callable[[], Workspaces]) -> Guard | None:
+def guard_for(order: Order[Job], spaces: Callable[[], Workspaces]) -> Guard | None:
     """A guard over the project tree for a writer that shares it; None for a writer without programs."""
     from fanfold.workspace.guard import Guard
 
-    if isinstance(writer, Node) and writer.step.traits.workspace == "project":
+    if order.step.traits.workspace == "project":
         return None
     try:
         return Guard(spaces().project)

@@ -4,36 +4,42 @@ A step type owns the job of its steps (every template rendered, every value look
 `table` lists the types. Code that handles steps of every type uses that table or the traits in the plan. It
 does not inspect actions.
 
-Rules
-* A job contains everything that its work needs and refers to nothing that can change.
-* A template that cannot be rendered fails the step before it starts, with the location and the reason.
-* An outcome is a value: a result, or a failure with its class.
+A template that cannot be rendered fails the step before it starts, with the location and the reason.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fanfold.agents.backend import SentText, no_texts
 from fanfold.agents.entries import News
 from fanfold.agents.spending import UNLIMITED, Account
 from fanfold.errors import AuthorError, BugError
-from fanfold.kernel.commands import Start
-from fanfold.kernel.events import Failure, Usage
-from fanfold.kernel.paths import escape
-from fanfold.kernel.plan import JSON, Constant, Fields, Output, Ref, Step, Template
+from fanfold.kernel.events import Failure
+from fanfold.kernel.paths import GlobError, check_glob, escape
+from fanfold.kernel.plan import JSON, MAX_ITEMS, Constant, Fields, Output, Ref, Repeat, Step, Template
 from fanfold.kernel.state import Node
-from fanfold.language.step_grammar import Body, read_body
-from fanfold.language.template import Hole, UnresolvedPath, parse_path, parse_template, render, resolve
+from fanfold.language.leaf_steps import Body, LeafGrammar, StepGrammar, read_body
+from fanfold.language.tables import json_type
+from fanfold.language.template import (
+    ExpressionError,
+    Hole,
+    UnresolvedPath,
+    parse_path,
+    parse_template,
+    render,
+    resolve,
+)
+from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.values import Values
 from fanfold.store.protocol import Store
-from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactView
 
 if TYPE_CHECKING:
     from fanfold.agents.role import Role
@@ -42,63 +48,12 @@ if TYPE_CHECKING:
     from fanfold.sessions.supervisor import Supervisor
     from fanfold.steps.functions import FunctionProcesses
     from fanfold.steps.programs import Programs
-    from fanfold.steps.records import WorkspaceFact
     from fanfold.steps.run_config import RunConfig
     from fanfold.steps.step_workspace import Isolation, StepWorkspace
     from fanfold.store.journal import Journal
 
 
-Tell = Callable[[News], None]
-
-
-class Job(Struct, frozen=True, kw_only=True):
-    """The work of one step, ready to be executed."""
-
-    performed: ClassVar[bool] = True
-    """False if the step needs no executor after its start event: the kernel, a person or a timer ends it."""
-    artifacts: ArtifactView = NOTHING_SEEN
-    """The artifacts of earlier steps that the step can read."""
-
-
-class Question(Job, frozen=True):
-    """A job that waits for a person.
-
-    Without `choices` the answers to an approval are `approve` and `reject`. The answer to a question is text,
-    or data that matches `schema`.
-    """
-
-    performed: ClassVar[bool] = False
-    question: str
-    show: str = ""
-    choices: tuple[str, ...] = ()
-    kind: Literal["approval", "question"] = "approval"
-    schema: JSON = None
-    default: str | None = None
-    """The answer at the time-out, as text. Without a default the step fails then."""
-
-
-class Timer(Job, frozen=True):
-    """A job that waits until `due_at` (milliseconds since the epoch)."""
-
-    performed: ClassVar[bool] = False
-    due_at: int
-
-
-class CallJob(Job, frozen=True):
-    """A job that creates a child run, which gets only these inputs."""
-
-    performed: ClassVar[bool] = False
-    inputs: dict[str, JSON]
-
-
-class SettledJob(Job, frozen=True):
-    """A job without work: the preparation of the step produced its output."""
-
-    performed: ClassVar[bool] = False
-    output: JSON
-    summary: str = ""
-    warning: Failure | None = None
-    """A warning to report although the step completed."""
+OnProgress = Callable[[News], None]
 
 
 class StepReply(Struct, frozen=True):
@@ -144,48 +99,18 @@ class Preparation(Filling, frozen=True):
 
 
 class Execution(Struct, Generic[J], frozen=True):
-    """One execution of a step, with its job and its workspace."""
+    """One execution of a step: its order, its workspace, and the ways to report while it works."""
 
-    start: Start
-    node: Node
-    job: J
+    order: Order[J]
     place: StepWorkspace
-    progress: Tell
+    progress: OnProgress
     account: Account = UNLIMITED
-
-
-class NeededAgreement(Struct, frozen=True):
-    """A question that a person must approve before a step continues, with the details to show."""
-
-    question: str
-    show: str
-
-
-class Outcome(Struct, frozen=True):
-    """The result of an execution. `output` is valid if `error` is None."""
-
-    output: JSON = None
-    error: Failure | None = None
-    summary: str = ""
-    """The agent's own summary, if it gives one."""
-    usage: Usage | None = None
-    warning: Failure | None = None
-    """A problem that did not prevent an output."""
-    evidence: tuple[WorkspaceFact, ...] = ()
-    """Workspace events for the log."""
-    holds: bool = False
-    """Whether the error pauses the run instead of failing the step, until an external cause is fixed."""
-    asks: NeededAgreement | None = None
-    """Set if a person must approve first. Another execution then continues the step."""
-    unsettled: str = ""
-    """The session whose workspace is kept until the log has this outcome; then it must be settled."""
+    texts: Callable[[], Sequence[SentText]] = no_texts
+    """Returns the texts that people sent to the step so far."""
 
     @property
-    def has_published(self) -> bool:
-        """Whether the execution published artifacts."""
-        from fanfold.steps.records import ArtifactsPublished  # imported late: most runs do not need it
-
-        return any(isinstance(fact, ArtifactsPublished) for fact in self.evidence)
+    def job(self) -> J:
+        return self.order.job
 
 
 class UserGrants(Struct, frozen=True):
@@ -233,20 +158,22 @@ class Services:
         if "functions" in self.__dict__:
             await self.functions.aclose()
 
-    def session_role(self, step: Step, said: AgentBody) -> Role:
+    def session_role(self, step: Step, settings: AgentBody) -> Role:
         """The role of an agent step for its session. Steps with equal settings share one role object."""
         key = (
-            said.role,
-            said.model,
-            said.reasoning_effort,
-            said.max_turns,
-            said.tools,
-            said.purpose,
+            settings.role,
+            settings.model,
+            settings.reasoning_effort,
+            settings.max_turns,
+            settings.tools,
+            settings.may_ask,
+            settings.skills,
+            settings.purpose,
             step.posture,
         )
         role = self._session_roles.get(key)
         if role is None:
-            role = self._session_roles[key] = self.frozen.session_role(step, said)
+            role = self._session_roles[key] = self.frozen.session_role(step, settings)
         return role
 
 
@@ -257,10 +184,11 @@ class StepLabel(Struct, frozen=True):
     who: str
 
 
-class StepType(ABC, Generic[A, J]):
+class StepType(StepGrammar, Generic[A, J]):
     """The behaviour of steps of one type. `A` is the declaration of a step, `J` its job."""
 
-    name: str
+    job: ClassVar[type[Job]] = Job
+    """The class of the jobs of this type, with which orders are decoded. Types without work need none."""
     starts_programs: ClassVar[bool] = False
     """Whether steps of this type cannot work without a sandbox."""
     settled: ClassVar[bool] = False
@@ -268,25 +196,30 @@ class StepType(ABC, Generic[A, J]):
     waiting: ClassVar[str] = "waits"
     """The text that follows the name of a waiting step."""
 
+    @property
+    def name(self) -> str:
+        """The name of the type in recipes."""
+        return self.syntax.name
+
     @abstractmethod
     def read(self, step: Step) -> A:
         """The declaration of a step of this type."""
 
     # Before the start
 
-    def label(self, _step: Step, _said: A) -> StepLabel:
+    def label(self, _step: Step, _settings: A) -> StepLabel:
         """The label of a step in drawings, dry runs and live views."""
         return StepLabel(self.name, self.name)
 
-    def effects(self, _step: Step, _said: A, _filling: Filling) -> Iterable[Effect]:
+    def effects(self, _step: Step, _settings: A, _filling: Filling) -> Iterable[Effect]:
         """The effects of a step beyond reading, derived from the job that is executed."""
         return ()
 
     @abstractmethod
-    def prepare(self, step: Preparation, said: A) -> J:
+    def prepare(self, step: Preparation, settings: A) -> J:
         """The job of a step that is about to start. Raises `UnresolvedPath`."""
 
-    def circumstances(self, _frozen: RunConfig, _said: A) -> JSON:
+    def circumstances(self, _frozen: RunConfig, _settings: A) -> JSON:
         """Everything besides declaration and job that affects the output, for `cache`."""
         return None
 
@@ -296,8 +229,8 @@ class StepType(ABC, Generic[A, J]):
         """Do the work of a step. On cancellation, end everything that this job started, then raise."""
         raise BugError("step.no_work", f"a {self.name} step has no work to be performed")
 
-    def rescue(self, _node: Node, _job: J, outcome: Outcome) -> Outcome:
-        """The final outcome of a failed execution. By default it is unchanged."""
+    def rescue(self, _job: J, outcome: Outcome) -> Outcome:
+        """The final outcome of a step whose last attempt failed. By default it is unchanged."""
         return outcome
 
     def task(self, _job: J) -> str:
@@ -308,33 +241,24 @@ class StepType(ABC, Generic[A, J]):
         """The role that was picked for the work when the step started; empty for a fixed role."""
         return ""
 
-    def answer(self, step: Preparation, _said: A, _reply: StepReply) -> Outcome:
+    def answer(self, step: Preparation, _settings: A, _reply: StepReply) -> Outcome:
         """The outcome of a waiting step after a person's reply. Raises `AuthorError` if it is invalid."""
         raise AuthorError("approval.not_one", f"{step.node.path} is not an approval but a {self.name} step")
 
-    def at_timeout(self, _said: A) -> JSON:
+    def at_timeout(self, _settings: A) -> JSON:
         """The output of a step that waits until its time-out and then completes."""
         return None
 
 
-class LeafType(StepType[B, J]):
-    """A type whose steps have a body."""
+class LeafType(StepType[B, J], LeafGrammar[B]):
+    """A type whose steps have a body.
 
-    body: type[B]
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # it never changes
-        return self.body.syntax.name
+    One class has all of a type: how recipes write its steps (`body`, `from_recipe`), how they are shown
+    (`label`), what they may do (`effects`), and how they are prepared and performed.
+    """
 
     def read(self, step: Step) -> B:
         return read_body(self.body, step)
-
-
-def failure(
-    node: Node, start: Start, kind: str, code: str, message: str, hint: str = "", retryable: bool = True
-) -> Failure:
-    """The failure of an execution of a step."""
-    return Failure(kind, code, message, hint, retryable, node.path, start.attempt)
 
 
 def value_of(value: Output, names: dict[str, JSON]) -> JSON:
@@ -430,3 +354,68 @@ def pattern_of(template: str, names: Mapping[str, JSON]) -> str:
     return "".join(
         part if isinstance(part, str) else escape(render((part,), names)) for part in parse_template(template)
     )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The expressions of a step: whether it runs, its items, its path sets, whether its loop ends
+#
+# A run calls these functions with its values before a step is admitted. A forecast calls them with the values
+# that are known before the run. So a dry run follows the same rules as a run.
+
+Names = Mapping[str, JSON]
+UNDECIDABLE = (ExpressionError, UnresolvedPath, GlobError)
+"""The errors that the functions below raise; `undecided` turns them into the failure of a step."""
+
+
+def items_of(step: Step, names: Names) -> list[JSON]:
+    """The items of a map."""
+    from fanfold.language.expressions import evaluate
+
+    assert step.for_each is not None
+    items = evaluate(step.for_each, names)
+    if not isinstance(items, list):
+        raise UnresolvedPath(f"for_each needs a list, not {_in_words(items)}")
+    if len(items) > step.max_items:
+        more = "; the step may say more" if len(items) <= MAX_ITEMS else ""
+        raise UnresolvedPath(f"for_each gave {len(items)} items, max_items is {step.max_items}{more}")
+    return items
+
+
+def _in_words(value: JSON) -> str:
+    from fanfold.language.expressions import KINDS
+
+    return KINDS.get(json_type(value), "null")
+
+
+def condition_holds(when: str, names: Names) -> bool:
+    """Whether the condition of a step is true."""
+    from fanfold.language.expressions import evaluate
+
+    verdict = evaluate(when, names)
+    if not isinstance(verdict, bool):
+        raise UnresolvedPath(f"when needs true or false, not {_in_words(verdict)}")
+    return verdict
+
+
+def has_converged(repeat: Repeat, names: Names) -> bool:
+    """Whether the gate of a loop passes. A gate that cannot be evaluated never passes."""
+    from fanfold.language.expressions import evaluate
+
+    try:
+        return evaluate(repeat.until, names) is True
+    except (ExpressionError, UnresolvedPath):
+        return False
+
+
+def sets_of(node: Node, names: Names) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The read-set and write-set of an instance whose step has templates in them."""
+    read_set, write_set = render_sets(node, dict(names))
+    for pattern in (*read_set, *write_set):
+        check_glob(pattern)
+    return read_set, write_set
+
+
+def undecided(node: Node, error: ValueError) -> Failure:
+    """The failure of a step whose expression or path sets cannot be evaluated."""
+    code = "recipe.bad_glob" if isinstance(error, GlobError) else "expression.failed"
+    return Failure("agent", code, f"{node.path}: {error}", retryable=False, step=node.path)

@@ -29,22 +29,30 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.paths import escape
-from fanfold.kernel.state import COMPLETED, Node
 from fanfold.sessions.processes import finish_despite_cancel
-from fanfold.steps.ids import root_of, typed_path
-from fanfold.steps.records import ChangedPath, Merge, SandboxUse, home_of, turn_before
+from fanfold.steps.order import Job, Order
+from fanfold.steps.records import (
+    ChangedPath,
+    Merge,
+    SandboxUse,
+    Snapshot,
+    SnapshotReopened,
+    WatchFailure,
+    WorkspaceFact,
+    conflict,
+    left_out,
+    violation,
+)
 from fanfold.steps.shared_changes import Watching
 from fanfold.store.protocol import Claim, Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanfold.steps.records import WorkspaceFact
     from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.changes import FoundChanges, WriteViolation
     from fanfold.workspace.children import Child
@@ -58,7 +66,7 @@ if TYPE_CHECKING:
 #
 # Every step that works with files has one of these objects, so the class is kept small.
 
-SAID = "outcome.json"
+OUTCOME_FILE = "outcome.json"
 """The file with the outcome of a step, in the folder of its snapshot.
 
 A turn that continues in the snapshot of an earlier turn has its own file.
@@ -69,8 +77,8 @@ class StepWorkspace:
     """The workspace of one execution. `child` is None if it works in the project tree."""
 
     __slots__ = (
-        "artifacts", "child", "evidence", "found", "is_new", "merged", "path", "points", "rounds", "said",
-        "said_in", "write_set",
+        "also", "artifacts", "child", "evidence", "found", "is_new", "merged", "path", "points", "rounds",
+        "stored", "stored_in", "write_set",
     )  # fmt: skip
 
     def __init__(self, path: str, child: Child | None) -> None:
@@ -79,8 +87,8 @@ class StepWorkspace:
         self.evidence: list[WorkspaceFact] = []
         self.is_new = True
         """Whether it contains nothing of an earlier execution."""
-        self.said_in = SAID
-        self.said: bytes | None = None
+        self.stored_in = OUTCOME_FILE
+        self.stored: bytes | None = None
         """The outcome that an earlier execution of the step stored when its work was finished."""
         self.merged: MergeResult | None = None
         """The merge result of an earlier execution, if the snapshot itself is lost."""
@@ -93,11 +101,11 @@ class StepWorkspace:
         self.write_set: tuple[str, ...] = ()
         self.artifacts: ArtifactRoom | None = None
         """The folder in which the execution creates its artifacts."""
+        self.also: tuple[Path, ...] = ()
+        """Other paths that its programs can read: the skills of its agent."""
 
     def note_sandbox(self, launch: Launch) -> None:
         """Record once for the log that a program runs here, with its sandbox level and visible paths."""
-        from fanfold.steps.records import SandboxUse
-
         fact = SandboxUse(level=launch.level, **structs.asdict(launch.sight))
         if fact not in self.evidence:
             self.evidence.append(fact)
@@ -110,8 +118,9 @@ _log = logging.getLogger(__name__)
 class Isolation:
     """The workspaces of one project, opened when the first isolated step needs one."""
 
-    def __init__(self, project: Path) -> None:
+    def __init__(self, project: Path, include: Sequence[str] = ()) -> None:
         self.project = project
+        self._include = include
         self._path = str(project)
         self._places: dict[str, StepWorkspace] = {}
         self._watching = Watching(lambda: self.spaces)
@@ -120,7 +129,7 @@ class Isolation:
     def spaces(self) -> Workspaces:
         from fanfold.workspace.workspaces import Workspaces
 
-        spaces = Workspaces(self.project)
+        spaces = Workspaces(self.project, include=self._include)
         spaces.recover()
         return spaces
 
@@ -136,45 +145,41 @@ class Isolation:
 
     # Opening
 
-    async def open(self, node: Node, session: str, execution: int, home: str, epoch: int) -> StepWorkspace:
+    async def open(self, order: Order[Job], epoch: int) -> StepWorkspace:
         """The project tree or a snapshot. A session that continues after a crash gets its snapshot again.
 
-        `home` is the session that owns the snapshot: an earlier session if the step continues in the
-        snapshot of an earlier turn. `epoch` is the epoch of the owner of the run. A previous owner loses the
-        snapshot, even if it is still alive.
+        `epoch` is the epoch of the owner of the run. A previous owner loses the snapshot, even if it is still
+        alive.
         """
-        isolated = _is_isolated(node)
-        place = await self._open_snapshot(node, session, execution, home, epoch) if isolated else self._here()
+        isolated, session = _is_isolated(order), order.session
+        place = await self._open_snapshot(order, epoch) if isolated else self._here()
         self._places[session] = place
-        if not node.write_set:
+        if not order.write_set:
             return place
         try:
-            unwatched = await self._watching.begin(session, node, shared=not isolated)
+            unwatched = await self._watching.begin(order, shared=not isolated)
         except BaseException:
             await self.leave(session, place)
             raise
         place.points = self._watching.points(session)
-        place.write_set = node.write_set
+        place.write_set = order.write_set
         if unwatched:
-            from fanfold.steps.records import WatchFailure
-
             place.evidence.append(WatchFailure(why=unwatched))
         return place
 
-    def takes_time(self, node: Node) -> bool:
+    def takes_time(self, order: Order[Job]) -> bool:
         """Whether opening the workspace of a step takes time: for a snapshot or a scan of the project."""
-        return bool(node.write_set) or _is_isolated(node)
+        return bool(order.write_set) or _is_isolated(order)
 
-    async def check_proposals(self, node: Node) -> None:
+    async def check_proposals(self, order: Order[Job]) -> None:
         """Raise if the proposal of the previous turn is not applied yet: the new turn would not see it."""
-        before = turn_before(node)
-        if before is None or before.status != COMPLETED or before.step.merge != "propose":
+        before = order.turns[-1]
+        if not before.proposal:
             return
-        home = home_of(before, before.attempt)
-        waiting = await _in_thread(lambda: any(one.session == home for one in self.spaces.proposals()))
-        if waiting:
+        found = await _in_thread(lambda: {one.session for one in self.spaces.proposals()})
+        if before.proposal in found:
             message = f"what {before.path} proposed is not applied yet"
-            hint = f"fanfold apply {node.run.id} {shlex.quote(before.path)} merges it; then say it again"
+            hint = f"fanfold apply {order.run} {shlex.quote(before.path)} merges it; then say it again"
             raise WorldError("subagent.proposal_waits", message, hint=hint)
 
     def place_of(self, session: str) -> StepWorkspace:
@@ -184,96 +189,86 @@ class Isolation:
     def _here(self) -> StepWorkspace:
         return StepWorkspace(self._path, None)
 
-    async def _open_snapshot(
-        self, node: Node, session: str, execution: int, home: str, epoch: int
-    ) -> StepWorkspace:
+    async def _open_snapshot(self, order: Order[Job], epoch: int) -> StepWorkspace:
         asked_ns = monotonic_ns()
-        place = await _in_thread(
-            lambda: self._snapshot(node, session, execution, home, epoch, asked_ns), self._detach
-        )
+        place = await _in_thread(lambda: self._snapshot(order, epoch, asked_ns), self._detach)
         if place.child is not None:
-            from fanfold.steps.records import Snapshot, SnapshotReopened
-
             what = Snapshot if place.is_new else SnapshotReopened
-            place.evidence.append(what(method=place.child.method, session_id=session))
+            place.evidence.append(what(method=place.child.method, session_id=order.session))
         return place
 
-    def _snapshot(
-        self, node: Node, session: str, execution: int, home: str, epoch: int, asked_ns: int
-    ) -> StepWorkspace:
-        said = SAID if home == session else f"{session}.json"
-        place = self._find(node, home, said, epoch) if execution > 1 or home != session else None
+    def _snapshot(self, order: Order[Job], epoch: int, asked_ns: int) -> StepWorkspace:
+        home, session = order.home, order.session
+        file = OUTCOME_FILE if home == session else f"{session}.json"
+        place = self._find(order, file, epoch) if order.execution > 1 or home != session else None
         if place is None:
-            reads = node.step.posture == "read_only" and not _is_scratch(node)
-            writes, origin = node.write_set or None, root_of(node)
+            reads = order.step.posture == "read_only" and not _is_scratch(order)
+            writes, origin = order.write_set or None, order.root
             child = self.spaces.open_child(
                 home, read_only=reads, write_set=writes, origin=origin, epoch=epoch, asked_ns=asked_ns
             )
             place = StepWorkspace(str(child.path), child)
-        place.said_in = said
+        place.stored_in = file
         return place
 
-    def _find(self, node: Node, session: str, said_in: str, epoch: int) -> StepWorkspace | None:
+    def _find(self, order: Order[Job], stored_in: str, epoch: int) -> StepWorkspace | None:
         """The workspace of an earlier execution, if it can be used."""
-        import msgspec
-
         from fanfold.workspace.merge import MergeResult
         from fanfold.workspace.workspaces import MERGED
 
-        remains = self.spaces.remains
-        said, merged = remains.read(session, said_in), remains.read(session, MERGED)
-        if said is None and _is_scratch(node):
+        remains, home = self.spaces.remains, order.home
+        stored, merged = remains.read(home, stored_in), remains.read(home, MERGED)
+        if stored is None and _is_scratch(order):
             return None
-        child = self.spaces.find_child(session, epoch)
+        child = self.spaces.find_child(home, epoch)
         if child is not None:
             place = StepWorkspace(str(child.path), child)
-        elif said is not None and merged is not None:  # the snapshot is lost, but no longer needed
+        elif stored is not None and merged is not None:  # the snapshot is lost, but no longer needed
             place = self._here()
             place.merged = msgspec.json.decode(merged, type=MergeResult)
         else:
             return None
         place.is_new = False
-        place.said = said
+        place.stored = stored
         return place
 
-    async def remember(self, place: StepWorkspace, said: bytes) -> None:
+    async def remember(self, place: StepWorkspace, stored: bytes) -> None:
         """Store the outcome of a step durably, before its changes are merged."""
         from fanfold.project_files import write_whole
 
         child = place.child
         if child is not None:
-            await _in_thread(lambda: write_whole(child.folder / place.said_in, said, durable=True))
+            await _in_thread(lambda: write_whole(child.folder / place.stored_in, stored, durable=True))
 
     # Merging
 
-    def comes_home(self, node: Node, place: StepWorkspace) -> bool:
+    def comes_home(self, order: Order[Job], place: StepWorkspace) -> bool:
         """Whether the changes in this workspace are to be merged or proposed."""
         apart = place.child is not None or place.merged is not None
-        return apart and not (_is_scratch(node) and node.step.posture == "read_only")
+        return apart and not (_is_scratch(order) and order.step.posture == "read_only")
 
-    async def strays(self, node: Node, place: StepWorkspace) -> str:
+    async def strays(self, order: Order[Job], place: StepWorkspace) -> str:
         """The message that asks an agent to revert changes that are not allowed; empty if there are none.
 
         For a step that shares the project tree, such changes are not known before its end.
         """
         child = place.child
-        if child is None or node.step.merge == "discard":
+        if child is None or order.step.merge == "discard":
             return ""
+        rows = await _in_thread(lambda: self.spaces.strays(child, order.write_set))
+        return correction(rows, order.write_set) if rows else ""
 
-        rows = await _in_thread(lambda: self.spaces.strays(child, node.write_set))
-        return correction(rows, node.write_set) if rows else ""
-
-    async def merge(self, node: Node, place: StepWorkspace) -> MergeResult:
+    async def merge(self, order: Order[Job], place: StepWorkspace) -> MergeResult:
         """Merge the changes of an execution. The result has the conflicts or violations that prevent it."""
         child = place.child
         if child is None:
-            assert place.merged is not None, "only a snapshot comes home"
+            assert place.merged is not None, "only a snapshot is merged"
             return place.merged
         done: list[MergeResult] = []
 
         def work() -> None:
-            done.append(self.spaces.merge(child, node.write_set, node.step.merge))
-            if node.step.merge != "discard":
+            done.append(self.spaces.merge(child, order.write_set, order.step.merge))
+            if order.step.merge != "discard":
                 place.found = child.found()
 
         try:
@@ -287,23 +282,21 @@ class Isolation:
             task.uncancel()
         return done[0]
 
-    def tell(self, node: Node, place: StepWorkspace, merged: MergeResult) -> Failure | None:
+    def record_merge(self, order: Order[Job], place: StepWorkspace, merged: MergeResult) -> Failure | None:
         """Record the merge result as evidence. Returns the failure if the changes were not merged."""
-        from fanfold.steps.records import ChangedPath, Merge, conflict, left_out, violation
-
         if merged.violations:
             place.evidence.append(violation(merged.violations))
-            return violated(node, merged.violations)
+            return violated(order, merged.violations)
         if merged.conflicts:
             place.evidence.append(conflict(merged.conflicts))
             paths = [row.path for row in merged.conflicts]
-            return refusal(node, "conflict", paths, hint=ignored_hint(place.found, paths))
+            return refusal(order, "conflict", paths, hint=ignored_hint(place.found, paths))
         if place.found is not None and place.found.left_out:
             place.evidence.append(left_out(place.found.left_out))
         if merged.changes:
             changes = tuple(ChangedPath(change.path, change.kind) for change in merged.changes)
             fact = Merge(
-                mode=node.step.merge, proposal=merged.proposal, changes=changes, receipt=merged.receipt
+                mode=order.step.merge, proposal=merged.proposal, changes=changes, receipt=merged.receipt
             )
             place.evidence.append(fact)
         return None
@@ -313,21 +306,19 @@ class Isolation:
         return self._watching.is_watched(session)
 
     async def check_shared(
-        self, node: Node, session: str, place: StepWorkspace, others: Sequence[tuple[str, ...]]
+        self, order: Order[Job], place: StepWorkspace, others: Sequence[tuple[str, ...]]
     ) -> Failure | None:
         """Compare the changes in the project tree with the step's write-set. Returns the failure, if any.
 
         `others` are the path sets of writers of other runs that shared the project tree meanwhile.
         """
-        from fanfold.steps.records import violation
-
-        seen = await self._watching.end(session, others)
+        seen = await self._watching.end(order.session, others)
         if seen is None or not seen.strays:
             return None
         place.evidence.append(violation(seen.strays, alone=seen.alone))
         if not seen.alone:
             return None
-        return violated(node, seen.strays, seen.rest)
+        return violated(order, seen.strays, seen.rest)
 
     # Merge conflicts
 
@@ -454,12 +445,12 @@ class Isolation:
             remains.discard(session)
 
 
-def _is_isolated(node: Node) -> bool:
-    return node.step.workspace_mode == "isolated" and node.step.traits.workspace != "project"
+def _is_isolated(order: Order[Job]) -> bool:
+    return order.step.workspace_mode == "isolated" and order.step.traits.workspace != "project"
 
 
-def _is_scratch(node: Node) -> bool:
-    return node.step.traits.workspace == "scratch"
+def _is_scratch(order: Order[Job]) -> bool:
+    return order.step.traits.workspace == "scratch"
 
 
 async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None = None) -> _T:
@@ -483,7 +474,7 @@ async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None =
 WHY = {
     "outside_write_set": (
         "outside write_set",
-        "widen the step's write_set, or tell the agent where it may write",
+        "widen the step's write_set, or name in the prompt where the agent may write",
     ),
     "read_only": ("it may only read", "give the step a write_set if it is to change files"),
     "protected": (
@@ -505,13 +496,15 @@ WHY = {
 MAX_NAMED = 20
 
 
-def violated(node: Node, rows: Sequence[WriteViolation], rest: str = "nothing of it was merged") -> Failure:
+def violated(
+    order: Order[Job], rows: Sequence[WriteViolation], rest: str = "nothing of it was merged"
+) -> Failure:
     """The failure of a step with changes that are not allowed: each path with the reason, and a hint."""
     reasons = {row.why for row in rows}
     usual = reasons == {"outside_write_set"}  # then the hint is sufficient
     paths = [row.path if usual else f"{row.path} ({WHY[row.why][0]})" for row in rows]
     hint = "; ".join(helps for why, (_, helps) in WHY.items() if why in reasons)
-    return refusal(node, "violation", paths, rest, hint)
+    return refusal(order, "violation", paths, rest, hint)
 
 
 def correction(rows: Sequence[WriteViolation], write_set: Sequence[str]) -> str:
@@ -529,16 +522,16 @@ def correction(rows: Sequence[WriteViolation], write_set: Sequence[str]) -> str:
 
 
 def refusal(
-    node: Node, kind: str, paths: list[str], rest: str = "nothing of it was merged", hint: str = ""
+    order: Order[Job], kind: str, paths: list[str], rest: str = "nothing of it was merged", hint: str = ""
 ) -> Failure:
     """The failure of a step whose changes are not allowed or have a merge conflict."""
-    what = "changed what it may not" if kind == "violation" else "changed what somebody else changed too"
+    what = "changed what it may not" if kind == "violation" else "has a merge conflict with another change"
     named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    message = f"{node.path} {what}: {named}; {rest}"
+    message = f"{order.path} {what}: {named}; {rest}"
     if kind == "conflict" and not hint:
-        again = f"fanfold fork {root_of(node)} --from {typed_path(node)}"
+        again = f"fanfold fork {order.root} --from {order.typed_path}"
         hint = f"look at both sides, then run the step again from what is there now: {again}"
-    return Failure(kind, f"workspace.{kind}", message, hint, retryable=kind == "conflict", step=node.path)
+    return Failure(kind, f"workspace.{kind}", message, hint, retryable=kind == "conflict", step=order.path)
 
 
 def ignored_hint(found: FoundChanges | None, paths: list[str]) -> str:
@@ -682,7 +675,7 @@ def _check(merged: MergeResult) -> None:
         raise ToolFailed("violation", "workspace.violation", f"this may not be changed: {named}", hint)
     if merged.conflicts:
         named = _named([row.path for row in merged.conflicts])
-        message = f"somebody else changed it meanwhile: {named}; nothing was changed by this call"
+        message = f"it was changed by others meanwhile: {named}; nothing was changed by this call"
         raise ToolFailed("tool", "workspace.conflict", message, "read it again, then change it")
 
 

@@ -1,6 +1,7 @@
-"""The table of step types, by the name that recipes use.
+"""The table of step types, by the name that recipes use, for the compiler and for the host.
 
-The module of a type is imported with the first step of that type. Most runs have steps of one or two types.
+A new type is one module in this package, its keys in `language.keys`, and one row in `STEP_TYPES`. The module
+of a type is imported with the first step of that type. Most runs have steps of one or two types.
 Code that only reads runs needs no event loop, no sandbox and no processes.
 """
 
@@ -8,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import GroupAction, Step, WorkflowAction
 from fanfold.kernel.state import Node
+from fanfold.language import keys
 from fanfold.language.consent import Effect
-from fanfold.language.leaf_steps import STEPS
-from fanfold.language.step_grammar import StepGrammar
+from fanfold.language.leaf_steps import STEPS, WrittenStep
+from fanfold.language.references import TextPlace, read_output
 from fanfold.language.template import ExpressionError, UnresolvedPath
+from fanfold.steps.order import CallJob, GroupJob, Job, Order, Outcome
 from fanfold.steps.step_type import (
-    CallJob,
     Filling,
-    Job,
-    Outcome,
+    LeafType,
     Preparation,
     StepLabel,
     StepReply,
@@ -59,28 +62,22 @@ def _command() -> AnyType:
 
 
 @cache
-def _workflow() -> AnyType:
-
-    return WorkflowSteps()
-
-
-@cache
 def _set() -> AnyType:
-    from fanfold.steps.immediate import SetSteps
+    from fanfold.steps.set_and_end import SetSteps
 
     return SetSteps()
 
 
 @cache
 def _ask() -> AnyType:
-    from fanfold.steps.approval import AskSteps
+    from fanfold.steps.ask import AskSteps
 
     return AskSteps()
 
 
 @cache
 def _wait() -> AnyType:
-    from fanfold.steps.immediate import WaitSteps
+    from fanfold.steps.wait import WaitSteps
 
     return WaitSteps()
 
@@ -94,7 +91,7 @@ def _deliver() -> AnyType:
 
 @cache
 def _end() -> AnyType:
-    from fanfold.steps.immediate import EndSteps
+    from fanfold.steps.set_and_end import EndSteps
 
     return EndSteps()
 
@@ -104,33 +101,6 @@ def _approval() -> AnyType:
     from fanfold.steps.approval import ApprovalSteps
 
     return ApprovalSteps()
-
-
-@cache
-def _group() -> AnyType:
-
-    return GroupSteps()
-
-
-STEP_TYPES: dict[str, Callable[[], AnyType]] = {
-    "agent": _agent,
-    "function": _function,
-    "command": _command,
-    "workflow": _workflow,
-    "set": _set,
-    "ask": _ask,
-    "wait": _wait,
-    "deliver": _deliver,
-    "end": _end,
-    "approval": _approval,
-    "group": _group,
-}
-
-
-def register(kind: AnyType, grammar: StepGrammar) -> None:
-    """Register a step type for the host and for the compiler of recipes."""
-    STEP_TYPES[kind.name] = lambda: kind
-    STEPS.add(grammar)
 
 
 class Unrenderable(Exception):
@@ -190,45 +160,93 @@ def prepare(values: Values, node: Node) -> Job:
         raise Unrenderable(Failure("agent", code, message, retryable=False, step=node.path)) from None
 
 
+class _Header(Struct):
+    step: Step
+
+
+def decode_order(encoded: bytes) -> Order[Job]:
+    """The order that `msgspec.json.encode` encoded. The type of its step decides how its job is decoded."""
+    generic: Any = Order
+    kind = type_of(msgspec.json.decode(encoded, type=_Header).step)
+    order: Order[Job] = msgspec.json.decode(encoded, type=generic[kind.job])
+    return order
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Steps that contain other steps: groups, which the kernel runs, and workflows, which become child runs
-
-
-class GroupJob(Job, frozen=True):
-    """A job without work: the kernel runs the steps of the group."""
-
-    performed: ClassVar[bool] = False
 
 
 class GroupSteps(StepType[GroupAction, GroupJob]):
     """The step type of groups."""
 
-    name = "group"
+    syntax = keys.GROUP
+
+    def check(self, step: WrittenStep) -> None:
+        """Check the group's output; its steps are checked separately."""
+        from fanfold.language.known_values import Viewpoint, known_of_output
+
+        draft = step.draft
+        if "output" in draft.entries.nodes and draft.inner is not None:
+            inside = TextPlace(draft, draft.inner, draft.inner.names)
+            output = read_output(draft.entries.nodes["output"], step.unit.references, inside)
+            viewpoint = Viewpoint(step.unit.inputs, draft, draft.inner)
+            draft.facts.output = output
+            draft.facts.gives = lambda: known_of_output(output, viewpoint)
 
     def read(self, step: Step) -> GroupAction:
         assert isinstance(step.action, GroupAction)
         return step.action
 
-    def label(self, step: Step, said: GroupAction) -> StepLabel:
-        return StepLabel("group", (said.goal or said.phase_kind) if said.phase else step.description)
+    def label(self, step: Step, settings: GroupAction) -> StepLabel:
+        return StepLabel(
+            "group", (settings.goal or settings.phase_kind) if settings.phase else step.description
+        )
 
-    def prepare(self, step: Preparation, said: GroupAction) -> GroupJob:
-        del step, said
+    def prepare(self, step: Preparation, settings: GroupAction) -> GroupJob:
+        del step, settings
         return GroupJob()
 
 
 class WorkflowSteps(StepType[WorkflowAction, CallJob]):
     """The step type of child workflows."""
 
-    name = "workflow"
+    syntax = keys.WORKFLOW
+
+    def check(self, step: WrittenStep) -> None:
+        """Record the call; its target is compiled when this file was read."""
+        if "workflow" in step.entries.nodes:
+            step.unit.calls.append(step.draft)
 
     def read(self, step: Step) -> WorkflowAction:
         assert isinstance(step.action, WorkflowAction)
         return step.action
 
-    def label(self, _step: Step, said: WorkflowAction) -> StepLabel:
-        return StepLabel("workflow", said.workflow)
+    def label(self, _step: Step, settings: WorkflowAction) -> StepLabel:
+        return StepLabel("workflow", settings.workflow)
 
-    def prepare(self, step: Preparation, said: WorkflowAction) -> CallJob:
-        del said
+    def prepare(self, step: Preparation, settings: WorkflowAction) -> CallJob:
+        del settings
         return CallJob(step.inputs)
+
+
+_GROUP, _WORKFLOW = GroupSteps(), WorkflowSteps()
+STEP_TYPES: dict[str, Callable[[], AnyType]] = {
+    "agent": _agent,
+    "function": _function,
+    "command": _command,
+    "workflow": lambda: _WORKFLOW,
+    "set": _set,
+    "ask": _ask,
+    "wait": _wait,
+    "deliver": _deliver,
+    "end": _end,
+    "approval": _approval,
+    "group": lambda: _GROUP,
+}
+STEPS.load(STEP_TYPES)  # the compiler of recipes gets the types from here
+
+
+def register(kind: LeafType[Any, Any]) -> None:
+    """Register a step type for the host and for the compiler of recipes."""
+    STEP_TYPES[kind.name] = lambda: kind
+    STEPS.add(kind)

@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from fanfold.agents.backend import SessionRequest
-from fanfold.errors import WorldError
 from fanfold.kernel.plan import JSON
-from fanfold.steps.programs import Programs, RunningProgram
+from fanfold.steps.programs import Programs, RunningProgram, skill_folders
 from fanfold.store.protocol import Store
 
 if TYPE_CHECKING:
-    from fanfold.agents.confined import AgentHome, NetworkReach, SandboxRequest
+    from fanfold.agents.backend import AgentHome, NetworkReach, SandboxRequest
     from fanfold.agents.permissions import Ask, Grants, Permissions, StoredGrants
-    from fanfold.agents.tools.commands import Runner
-    from fanfold.agents.tools.toolbox import SessionTools, Tools
+    from fanfold.agents.tools.toolbox import Runner, SessionTools, Tools
     from fanfold.steps.step_workspace import DirectChanges
     from fanfold.store.search import Search
 
@@ -68,6 +66,10 @@ class Toolboxes:
             own = self._root_tools(request, self._of_lead(request))
         else:
             own = self._own(request)
+        if request.role.known_skills:
+            from fanfold.agents.skills import SkilledTools  # imported late: few roles have skills
+
+            own = SkilledTools(own, request.role.known_skills)
         if not request.role.guards:
             return own
         from fanfold.agents.tools.toolbox import GuardedTools  # imported late: few roles have guards
@@ -110,7 +112,7 @@ class Toolboxes:
         own = self._built_in(request, permissions, self._programs.run_for)
         if not request.role.mcp_servers:
             return own
-        from fanfold.agents.tools.mcp_tools import ServedTools
+        from fanfold.agents.tools.mcp import ServedTools
 
         environment = self.environment_for(request)
         return ServedTools(own, request, permissions, self._programs.start_for, environment=environment)
@@ -159,7 +161,8 @@ class Toolboxes:
 #   socket, outside the sandbox, a proxy connects to the provider only.
 # * Files with which a project makes agents run programs are covered (`ExtraMounts.covered`), because the user
 #   did not choose them.
-# * If this cannot be enforced (Landlock has no separate network for a program), no agent is started.
+# * Landlock has no separate network. There the connector takes the place of the forwarder: it connects for
+#   the agent, to the proxy only. If this cannot be enforced either, no agent is started.
 
 FORWARDER = ".fanfold/forwarder.py"
 MAX_FIRST_LINE_BYTES = 4_096
@@ -177,19 +180,16 @@ class ConfinedAgents:
 
     async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
         """The private home of a session. With bubblewrap it is mounted at the path of the user's home."""
-        from fanfold.agents.confined import AgentHome
+        from fanfold.agents.backend import AgentHome
 
         outside = await self._programs.home_of(request.session_id, request.run_id, earlier)
         if await self._programs.level() == "bubblewrap":
             return AgentHome(outside, Path.home(), str(self._programs.project))
-        return AgentHome(outside, outside, request.workspace)
+        return AgentHome(outside, outside, request.workspace, own_network=False)
 
-    async def check_reach(self, network: NetworkReach) -> None:
-        """Raise if this machine cannot restrict an agent to its provider."""
-        if network == "provider" and await self._programs.level() == "landlock":
-            message = "an agent cannot be kept to its provider here: Landlock has no network for it alone"
-            hint = "install bubblewrap, or write network = true into the role"
-            raise WorldError("sandbox.insufficient", message, hint=hint)
+    async def reach_here(self, network: NetworkReach) -> NetworkReach:
+        """The network access of an agent here. Without a sandbox, which the user has to accept, it is all."""
+        return await self._programs.reach_here() if network == "provider" else network
 
     async def start(
         self, request: SessionRequest, argv: Sequence[str], confines: SandboxRequest
@@ -197,16 +197,17 @@ class ConfinedAgents:
         from fanfold.workspace.sandbox_policy import ExtraMounts
 
         program = self._found(argv[0])
-        home, also = confines.home, installation(program)
+        home, also = confines.home, [*installation(program), *skill_folders(request)]
         words = [program, *argv[1:]]
-        if confines.network == "provider" and await self._programs.level() == "bubblewrap":
+        connects = confines.network == "provider" and not home.own_network
+        if confines.network == "provider":
             words = [*self._forwarded(home, confines.ports, also), *words]
         return await self._programs.start_agent(
             request,
             words,
             confines.variables,
             confines.named,
-            ExtraMounts(home=home.outside, also=tuple(also), covered=confines.covered),
+            ExtraMounts(home=home.outside, also=tuple(also), covered=confines.covered, connects=connects),
             network=confines.network == "all",
         )
 
@@ -221,12 +222,17 @@ class ConfinedAgents:
         return found
 
     def _forwarded(self, home: AgentHome, ports: tuple[int, ...], also: list[Path]) -> list[str]:
-        """The command that starts the forwarder before the agent. Its required paths are added to `also`."""
-        from fanfold.agents.confined import SOCKET, proxy_port
+        """The command that connects the agent to the proxy. Its required paths are added to `also`."""
+        from fanfold.agents.backend import GATE, SOCKET, proxy_port
         from fanfold.workspace.homes import write_beneath
-        from fanfold.workspace.programs import forwarder
+        from fanfold.workspace.programs import connector, forwarder
 
-        write_beneath(home.outside, FORWARDER, Path(forwarder.__file__).read_bytes())
+        if home.own_network:
+            write_beneath(home.outside, FORWARDER, Path(forwarder.__file__).read_bytes())
+            source, way = home.inside / FORWARDER, home.inside / SOCKET
+        else:  # it makes decisions, so it is out of the agent's reach
+            source, way = Path(os.path.realpath(connector.__file__)), home.outside.parent / GATE
+            also += [source, way]
         python = Path(os.path.realpath(sys.executable))
         prefix = Path(os.path.realpath(sys.base_prefix))
         import shutil
@@ -238,8 +244,8 @@ class ConfinedAgents:
             str(python),
             "-I",
             "-S",
-            str(home.inside / FORWARDER),
-            str(home.inside / SOCKET),
+            str(source),
+            str(way),
             str(proxy_port(ports)),
             own,
         ]

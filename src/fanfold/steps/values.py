@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.events import Failure
-from fanfold.kernel.plan import JSON, GroupAction
+from fanfold.kernel.plan import JSON, GroupAction, Step
 from fanfold.kernel.progress import is_unsuccessful
 from fanfold.kernel.state import (
     BY_DEFAULT,
@@ -40,10 +40,10 @@ from fanfold.kernel.state import (
     State,
 )
 from fanfold.language.json_text import TooLarge, as_text
-from fanfold.language.terminal import shorten, shorten_middle, shorten_start, words_of
+from fanfold.language.terminal import exception_message, shorten, shorten_middle, shorten_start
 from fanfold.steps.ids import failure_value
 from fanfold.steps.records import Memory, is_agent
-from fanfold.store.sealing import Blobs
+from fanfold.store.protocol import Blobs
 from fanfold.workspace.artifacts import NOTHING_SEEN, Artifact, ArtifactView, family
 
 # -----------------------------------------------------------------------------------------------------------
@@ -290,19 +290,19 @@ def against(review: Review) -> str:
     """A short reason why a round did not survive its review; empty if it did."""
     refuted = any(claim.whole and claim.fate == "refuted" for claim in review.claims)
     without = len(unreviewed(review))
-    told = ["refuted by its reviewers"] if refuted else []
-    told += [f"no vote that counts on {without} result{'s' if without > 1 else ''}"] if without else []
-    return ", ".join(told)
+    reasons = ["refuted by its reviewers"] if refuted else []
+    reasons += [f"no vote that counts on {without} result{'s' if without > 1 else ''}"] if without else []
+    return ", ".join(reasons)
 
 
-def told(review: Review) -> str:
+def votes_text(review: Review) -> str:
     """A report of the votes: the number of surviving claims, and a line for each other claim."""
     fates = [claim.fate for claim in review.claims]
     lines = [f"{fates.count('survived')} of {len(fates)} claims survived the review."]
     for claim in review.claims:
         if claim.fate != "survived":
-            said = "; ".join(f"{vote.reviewer}: {vote.reason}" for vote in claim.votes if not vote.holds)
-            lines.append(f"{claim.name} {claim.fate}. {said}".rstrip())
+            objection = "; ".join(f"{vote.reviewer}: {vote.reason}" for vote in claim.votes if not vote.holds)
+            lines.append(f"{claim.name} {claim.fate}. {objection}".rstrip())
     return "\n".join(lines)
 
 
@@ -421,7 +421,7 @@ class Values:
             if child.step.id == VERIFY and child.status == COMPLETED:
                 found.append(Piece(VERIFY, _plainly(self.output(child))))
         if (review := self.review(phase)) is not None:
-            found.append(Piece(REVIEW, told(review)))
+            found.append(Piece(REVIEW, votes_text(review)))
         return [one for one in found if one.text]
 
     def agents_left(self) -> int:
@@ -460,18 +460,18 @@ class Values:
 
     def _feedback(self, loop: Loop, iteration: int) -> JSON:
         """The failures of the previous iteration, or the feedback of its gate; null in the first."""
-        return self.said_of(loop.children[iteration - 2]) if iteration > 1 else None
+        return self.feedback_on(loop.children[iteration - 2]) if iteration > 1 else None
 
-    def said_of(self, body: Node) -> JSON:
+    def feedback_on(self, body: Node) -> JSON:
         """The failures of one iteration, or the feedback of its gate."""
         failed = [error_text(node) for node in _failed_within(body)]
         if not isinstance(body, Scope) or not is_phase(body):
             return "\n".join(failed) if failed and is_unsuccessful(body) else self.output(body)
         judges = (child for child in body.children if child.step.id == VERIFY)
-        said = [_plainly(self.output(child)) for child in judges if child.status == COMPLETED]
+        texts = [_plainly(self.output(child)) for child in judges if child.status == COMPLETED]
         if (review := self.review(body)) is not None:
-            said.append(objections(review))
-        return shorten_middle("\n\n".join(text for text in (*said, *failed) if text), FEEDBACK_CHARS)
+            texts.append(objections(review))
+        return shorten_middle("\n\n".join(text for text in (*texts, *failed) if text), FEEDBACK_CHARS)
 
     def digest(self, node: Node) -> str:
         """The summaries of all phases that this one depends on, in order, within a fixed size.
@@ -491,8 +491,8 @@ class Values:
 
     def _digest_part(self, share: int, phase: Node) -> str:
         output = self.output(phase)
-        told = output.get("summary") if isinstance(output, dict) and "summary" in output else output
-        return shorten(f"{phase.step.id}: {_plainly(told)}", share - 1)
+        text = output.get("summary") if isinstance(output, dict) and "summary" in output else output
+        return shorten(f"{phase.step.id}: {_plainly(text)}", share - 1)
 
     def artifacts(self, node: Node) -> ArtifactView:
         """The artifacts of earlier steps that a step sees."""
@@ -500,13 +500,13 @@ class Values:
 
     def summary(self, node: Node) -> str:
         """At most `SUMMARY_CHARS` about a step's output, for dependents that do not use all of it."""
-        told = self._memory.summaries.get((node.run.id, node.path))
-        return self._once("summary", node, self._summarise) if told is None else shorten(told, SUMMARY_CHARS)
+        text = self._memory.summaries.get((node.run.id, node.path))
+        return self._once("summary", node, self._summarise) if text is None else shorten(text, SUMMARY_CHARS)
 
     def _summarise(self, node: Node) -> str:
         output = self.output(node)
-        told = as_text(output) if is_agent(node) and output is not None else _plainly(output)
-        return shorten(told, SUMMARY_CHARS)
+        text = as_text(output) if is_agent(node) and output is not None else _plainly(output)
+        return shorten(text, SUMMARY_CHARS)
 
     def _once(self, kind: str, node: Node, make: Callable[[Node], str]) -> str:
         """A short text about a step, cached once the step has ended, because many map items may use it."""
@@ -637,22 +637,29 @@ def _plainly(value: JSON) -> str:
     if value is None:
         return ""
     if isinstance(value, dict) and "exit_code" in value:
-        said = _last_said(*(str(value.get(name) or "").strip() for name in ("stdout", "stderr")))
-        return f"exit status {value['exit_code']}\n{said}"
+        texts = _last_output(*(str(value.get(name) or "").strip() for name in ("stdout", "stderr")))
+        return f"exit status {value['exit_code']}\n{texts}"
     if isinstance(value, dict) and isinstance(value.get("feedback"), str):
         return str(value["feedback"])
     if isinstance(value, dict) and value.keys() == {"decision", "by", "comment", "edited"}:
         edited = f"\n{as_text(value['edited'])}" if value["edited"] is not None else ""
         comment = f": {value['comment']}" if value["comment"] else ""
-        who = "Nobody answered in time, which means" if value["by"] == BY_DEFAULT else "A person answered"
+        who = "No person answered in time, which means" if value["by"] == BY_DEFAULT else "A person answered"
         return f"{who} {value['decision']}{comment}{edited}"
     return as_text(value)
 
 
-def _last_said(out: str, err: str) -> str:
+def _last_output(out: str, err: str) -> str:
     """The end of a program's stdout and stderr. Neither stream displaces the other completely."""
     out = shorten_start(out, max(PROGRAM_CHARS // 2, PROGRAM_CHARS - len(err)))
     return f"{out}\n{shorten_start(err, PROGRAM_CHARS - len(out))}".strip()
+
+
+def runs_below(run: Run) -> Iterator[Run]:
+    """Yield a run, and after it the runs below it."""
+    yield run
+    for child in run.children:
+        yield from runs_below(child)
 
 
 def is_below(run: Run | None, top: Run) -> bool:
@@ -672,18 +679,31 @@ TOO_LARGE_HINT = (
 )
 
 
-def unfit(node: Node, error: BaseException) -> Failure:
+def unfit(path: str, error: BaseException) -> Failure:
     """The failure of a step whose output `strict` rejected."""
     code, hint = "output.not_json", ""
     if isinstance(error, TooLarge):
         code = "output.too_large"
         hint = TOO_LARGE_HINT
-    return Failure("invalid_output", code, f"{node.path}: {words_of(error)}", hint, step=node.path)
+    return Failure("invalid_output", code, f"{path}: {exception_message(error)}", hint, step=path)
 
 
-def check_output(node: Node, value: JSON) -> Failure | None:
+class PlacedStep(Protocol):
+    """A step at an address: a node of the kernel, or an order."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def step(self) -> Step: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+def check_output(at: PlacedStep, value: JSON) -> Failure | None:
     """The failure for an output that does not match its declaration, or None."""
-    step = node.step
+    step = at.step
     message = ""
     if step.output_schema is not None:
         from fanfold.language.json_text import misfits  # imported late: few steps have a schema
@@ -694,7 +714,7 @@ def check_output(node: Node, value: JSON) -> Failure | None:
     if not message:
         return None
     return Failure(
-        "invalid_output", "output.invalid", f"{node.path}: {message}", step=node.path, attempt=node.attempt
+        "invalid_output", "output.invalid", f"{at.path}: {message}", step=at.path, attempt=at.attempt
     )
 
 

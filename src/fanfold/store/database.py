@@ -281,7 +281,7 @@ def refuse_network(folder: Path) -> None:
     raise StoreFault(
         "store.network",
         f"{folder} is on a network file system ({kind}), where runs would not be safe",
-        hint="keep the project on a disk of this machine",
+        hint="keep the project on a disk of this machine, or store runs in PostgreSQL: set FANFOLD_STORE",
         details={"folder": str(folder), "file_system": kind},
     )
 
@@ -551,20 +551,18 @@ def examine(folder: Path) -> Health:
     """Check the database of a `.fanfold` folder for damage."""
     file = folder / DATABASE
     size = sum(part.stat().st_size for part in (file, file.with_name(f"{DATABASE}-wal")) if part.exists())
-    version, problems = 0, ["ok"]
+    version, problems, hint = 0, ["ok"], ""
     try:
         refuse_special(str(file))
         db = apsw.Connection(str(file.absolute()), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             problems = [str(line) for (line,) in db.execute(f"PRAGMA quick_check({MAX_PROBLEMS})")]
-            version = int(db.pragma("user_version"))
+            version = tables.version(db)
         finally:
             db.close()
-    except apsw.Error as error:
-        problems = [str(error)]
-    except StoreFault as fault:
-        problems = [fault.message]
-    return Health(str(file), size, version, () if problems == ["ok"] else tuple(problems))
+    except (apsw.Error, StoreFault) as error:
+        problems, hint = [str(error)], error.hint if isinstance(error, StoreFault) else ""
+    return Health(str(file), size, version, () if problems == ["ok"] else tuple(problems), hint)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ Rules
 * A caller that needs a durable entry awaits `flush`. A session that is alone commits at once, in its own turn
   of the event loop. Several sessions that flush in the same turn share one commit. From `CROWD` sessions on,
   all flushes within two milliseconds share one commit. This delay is negligible next to a model's reply.
+* A remote store is written without blocking the event loop: one commit is on its way at a time, and what
+  arrives meanwhile is written by the next one. The host that drives the tree sends and awaits each of them.
 * A failed write fails for every caller whose entries were in it. The sequence numbers assigned since then are
   wrong, so the journal can no longer be used. The owner of the tree must stop, and the log is authoritative.
 """
@@ -13,14 +15,13 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from fanfold.kernel.events import Envelope
-from fanfold.store.protocol import Batch, Claim, Lease, Store
-from fanfold.store.sealing import Blobs
+from fanfold.store.protocol import Batch, Blobs, Claim, Lease, Store
 
 CROWD = 8
 GATHER_S = 0.002
@@ -42,6 +43,8 @@ class Journal:
         """The number of sessions that currently write here."""
         self.blobs = Blobs(store)
         """Values that the next commit writes, unless they are already stored."""
+        self.links: dict[str, bytes] = {}
+        """The last link of the chain of each session that wrote here since its last event."""
         self._held: list[Envelope] = []
         self._data: list[bytes | None] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -50,6 +53,11 @@ class Journal:
         self.commit_tree: Callable[[], None] | None = None
         """Commits the pending writes of the tree together with the pending entries. Set by the host that
         drives the tree."""
+        self.commit_remotely: Callable[[], Awaitable[None]] | None = None
+        """Does the same with a remote store. Set by the host that drives the tree."""
+        self.turn = asyncio.Lock()
+        """Held while a commit is on its way to a remote store."""
+        self._sent: Awaitable[None] | None = None
 
     def confirm(self) -> None:
         """Raise `LeaseLost` if this process does not own the tree.
@@ -86,6 +94,9 @@ class Journal:
                 data=[*data, *(batch.data or [None] * len(batch.envelopes))],
                 blobs=[*blobs, *batch.blobs],
             )
+        if self.commit_remotely is not None:
+            self._sent = self.store.submit([batch])
+            return
         try:
             self.store.write([batch])
         except BaseException as error:
@@ -101,6 +112,12 @@ class Journal:
         """Return when all entries that are pending now are durable."""
         if not self._held:
             return
+        if self.commit_remotely is not None:
+            # In a task of its own: the commit, and what follows from it, outlives a caller that is cancelled.
+            sending = asyncio.ensure_future(self.commit_remotely())
+            sending.add_done_callback(_note_error)
+            await asyncio.shield(sending)
+            return
         if self.sessions <= 1:
             self._commit()
             return
@@ -114,6 +131,17 @@ class Journal:
         self._waiting.append(turn)
         await turn
 
+    async def arrive(self) -> None:
+        """Send all pending entries, and return when everything that was sent is durable."""
+        if self._held:
+            sent, self._sent = self._sent, None
+            if sent is not None:
+                await sent
+            self.write()
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            await sent
+
     def _write_for_all(self) -> None:
         with suppress(Exception):  # waiting callers get the exception through their future
             self._commit()
@@ -123,3 +151,9 @@ class Journal:
             self.commit_tree()
         if self._held:
             self.write()
+
+
+def _note_error(sending: asyncio.Future[None]) -> None:
+    """Mark the error of a commit as seen: the host raises it if no caller is left."""
+    if not sending.cancelled():
+        sending.exception()

@@ -2,11 +2,13 @@
 
 Rules
 * Epochs only grow. Releasing a lease keeps its row, so the next owner's epoch is higher.
-* A lease expires unless its owner renews it. The clock counts from the boot of the machine, including
-  suspended time. It is the same for all containers of the machine. The wall clock is never used.
-* If the owner is known to be dead, its lease can be acquired at once. An owner is dead if its boot has ended
-  or its process is gone from this pid namespace. Any other lease can be acquired when it has expired. This
-  includes the lease of a process that exists but is stopped.
+* A lease expires unless its owner renews it, by the clock of the store. The clock of a SQLite store counts
+  from the boot of the machine, including suspended time. It is the same for all containers of the machine. A
+  heartbeat that this clock has not reached yet is from an earlier boot, and its lease has expired.
+* If the owner is known to be dead, its lease can be acquired at once. Only an owner on this machine can be
+  known to be dead: its boot has ended, or its process is gone from this pid namespace. Any other lease can be
+  acquired when it has expired. This includes the lease of a process that exists but is stopped.
+* A row whose `root` is a session contains the execution that may append to its log, and never an owner.
 * If an owner was wrongly judged dead, its next write carries a stale epoch and is refused. Two processes can
   disagree about who the owner is, but the log stays consistent.
 """
@@ -24,8 +26,18 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store.protocol import Claim, Clean, Lease, LeaseHeld, LeaseLost, Request, StoreFault
+from fanfold.kernel.events import Envelope
+from fanfold.process_identity import ProcessIdentity
+from fanfold.store.protocol import (
+    Claim,
+    Clean,
+    Lease,
+    LeaseHeld,
+    LeaseLost,
+    Request,
+    StoreFault,
+    superseded,
+)
 from fanfold.store.sealing import reseal
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -34,26 +46,28 @@ _OFFSETS = Path("/proc/self/timens_offsets")
 
 
 class Holder(Struct, frozen=True):
-    """The owner of a lease, and the times of its lease in milliseconds of the boot clock."""
+    """The owner of a lease, and the times of its lease in milliseconds of the store's clock."""
 
     owner: ProcessIdentity
     taken_at: int
     heartbeat_at: int
     expires_at: int
+    now: int
+    """The time of the store's clock when this was read."""
 
     @property
     def lived_ms(self) -> int:
-        """Milliseconds from the acquisition of the lease to the last heartbeat, both of the same boot."""
+        """Milliseconds from the acquisition of the lease to the last heartbeat."""
         return self.heartbeat_at - self.taken_at
 
     def is_alive(self) -> bool:
-        return boot_clock_ms() < self.expires_at and self.owner.is_alive()
+        """Whether the lease has not expired, and its process is not known to be dead."""
+        return self.now < self.expires_at and self.owner.is_alive()
 
-    def heartbeat_age_ms(self) -> int | None:
-        """Milliseconds since the last heartbeat; None if the owner ran in another boot of the machine."""
-        if self.owner.boot_id != this_process().boot_id:
-            return None
-        return max(0, boot_clock_ms() - self.heartbeat_at)
+    @property
+    def heartbeat_age_ms(self) -> int:
+        """Milliseconds since the last heartbeat."""
+        return max(0, self.now - self.heartbeat_at)
 
 
 def boot_clock_ms() -> int:
@@ -61,15 +75,20 @@ def boot_clock_ms() -> int:
     return time.clock_gettime_ns(_CLOCK) // 1_000_000 - _offset_ms()
 
 
-def holder(db: apsw.Connection, root: str) -> Holder | None:
+def holder(db: apsw.Connection, root: str, machine: str = "coalesce(machine, '')") -> Holder | None:
     """Return the owner of the lease, dead or alive; None if it has no owner."""
-    who = "boot_id, pid, started, pid_namespace"
+    who = f"boot_id, pid, started, pid_namespace, {machine}"
     query = f"SELECT {who}, taken_at, heartbeat_at, expires_at FROM leases WHERE root = ?"  # noqa: S608 - constants only
-    for boot, pid, started, namespace, *times in db.execute(query, (root,)):
+    for boot, pid, started, namespace, named, *times in db.execute(query, (root,)):
         numbers = all(isinstance(value, int) for value in (pid, *times))
         # A manipulated row has no owner; `verify` reports it.
-        if numbers and all(isinstance(name, str) for name in (boot, started, namespace)):
-            return Holder(ProcessIdentity(boot, pid, started, namespace), *times)
+        if numbers and all(isinstance(name, str) for name in (boot, started, namespace, named)):
+            taken, heartbeat, expires = times
+            now = boot_clock_ms()
+            expires = expires if heartbeat <= now else now  # the clock restarted since: an earlier boot
+            return Holder(
+                ProcessIdentity(boot, pid, started, namespace, named), taken, heartbeat, expires, now
+            )
     return None
 
 
@@ -80,13 +99,16 @@ def take(db: apsw.Connection, root: str, owner: ProcessIdentity, expiry_ms: int)
         raise held(root, before)
     now = boot_clock_ms()
     epoch = db.execute(
-        "INSERT INTO leases VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, '')"
+        "INSERT INTO leases VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, '', ?)"
         " ON CONFLICT (root) DO UPDATE SET epoch = epoch + 1, boot_id = excluded.boot_id,"
         " pid = excluded.pid, started = excluded.started,"
         " pid_namespace = excluded.pid_namespace, taken_at = excluded.taken_at,"
         " heartbeat_at = excluded.heartbeat_at,"
-        " expires_at = excluded.expires_at RETURNING epoch",
-        (root, owner.boot_id, owner.pid, owner.started, owner.namespace, now, now, now + expiry_ms),
+        " expires_at = excluded.expires_at, machine = excluded.machine RETURNING epoch",
+        (
+            *(root, owner.boot_id, owner.pid, owner.started, owner.namespace),
+            *(now, now, now + expiry_ms, owner.machine),
+        ),
     ).get
     reseal(db, "leases", "root = ?", root)
     return Lease(root, owner, epoch, before.lived_ms if before is not None else None)
@@ -112,7 +134,8 @@ def give_back(db: apsw.Connection, lease: Lease) -> bool:
     """Release a lease and keep its epoch; return False if the lease was already lost."""
     db.execute(
         "UPDATE leases SET boot_id = NULL, pid = NULL, started = NULL, pid_namespace = NULL,"
-        " taken_at = NULL, heartbeat_at = NULL, expires_at = NULL WHERE root = ? AND epoch = ?",
+        " taken_at = NULL, heartbeat_at = NULL, expires_at = NULL, machine = NULL"
+        " WHERE root = ? AND epoch = ?",
         (lease.root, lease.epoch),
     )
     was_ours = bool(db.changes())
@@ -126,16 +149,45 @@ def current_epoch(db: apsw.Connection, root: str) -> int:
     return epoch or 0
 
 
+def check_executions(db: apsw.Connection, envelopes: Sequence[Envelope]) -> None:
+    """Raise `SessionSuperseded` for an entry of an execution that is not the latest of its session."""
+    checked = ""
+    for envelope in envelopes:
+        if envelope.tree_seq or envelope.log == checked:
+            continue
+        checked = envelope.log
+        current = current_epoch(db, checked)
+        if envelope.epoch < current:
+            raise superseded(checked, envelope.epoch, current)
+
+
+def raise_executions(db: apsw.Connection, started: Sequence[tuple[str, int]]) -> None:
+    """Raise sessions to the executions that start. A first execution needs no row: none came before it."""
+    for session, execution in started:
+        if execution > 1:
+            db.execute(
+                "INSERT INTO leases (root, epoch) VALUES (?, ?)"
+                " ON CONFLICT (root) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+                (session, execution),
+            )
+            reseal(db, "leases", "root = ?", session)
+
+
 def held(root: str, by: Holder) -> LeaseHeld:
     """Return the error for an attempt to change a tree that another process drives."""
-    owner, seconds = by.owner, max(0, by.expires_at - boot_clock_ms()) / 1_000
-    elsewhere = "" if owner.is_visible() else " of another container"
+    owner, seconds = by.owner, max(0, by.expires_at - by.now) / 1_000
     return LeaseHeld(
         "lease.held",
-        f"run {root} is being driven by process {owner.pid}{elsewhere}",
+        f"run {root} is being driven by {owner.place}",
         hint="watch it, or stop that process first"
         + ("" if owner.is_visible() else f"; should it be dead, the run is free in {seconds:.0f} s"),
-        details={"root": root, "pid": owner.pid, "started": owner.started, "boot_id": owner.boot_id},
+        details={
+            "root": root,
+            "pid": owner.pid,
+            "started": owner.started,
+            "boot_id": owner.boot_id,
+            "machine": owner.machine,
+        },
     )
 
 

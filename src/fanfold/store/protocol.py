@@ -6,6 +6,9 @@ Rules
   all of it survives a power cut. When it raises, nothing was written.
 * Each batch carries the lease epoch of its tree. It is refused (`LeaseLost`) if there is a newer owner. An
   effect starts only after `confirm`.
+* The log of a session belongs to one execution of its step: `epoch` in the envelope of an entry is that
+  execution. The commit that starts an execution raises the session to it (`Batch.started`). Entries of an
+  earlier execution are refused from then on (`SessionSuperseded`), whatever the epoch of the tree.
 * Heads, outputs and the search index are derived data. They can be rebuilt from the logs at any time.
 * Any process may insert a request without the lease. Only the owner handles it, and a signal wakes the owner.
 * A commit wakes the processes that wait for the store; they do not poll. A wake-up may be spurious or
@@ -18,16 +21,19 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from fanfold.errors import AuthorError, NotFoundError, WorldError
+from fanfold.errors import AuthorError, BugError, NotFoundError, WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
+from fanfold.kernel.plan import JSON
 from fanfold.process_identity import ProcessIdentity
 
 Clean: TypeAlias = Callable[[bytes], bytes]
@@ -51,6 +57,8 @@ def as_stored(data: bytes) -> bytes:
 
 LEASE_S = 15.0
 """Seconds until a lease expires if its owner does not renew it."""
+PATIENCE_S = 60.0
+"""An outage of a remote store of up to so many seconds ends neither drivers nor sessions."""
 RECHECK_S = 2.0
 """A process that waits for the store checks it again after this time, even without a signal."""
 
@@ -59,12 +67,33 @@ class LeaseLost(WorldError):
     """This process no longer owns the run tree: nothing was written, and no effect may start."""
 
 
+class SessionSuperseded(LeaseLost):
+    """A later execution of the session has started: nothing was written, and this execution must stop."""
+
+
 class LeaseHeld(WorldError):
     """The run tree has a live owner; `details` names its process."""
 
 
 class StoreFault(WorldError):
     """The database or its disk cannot be used. This write stored nothing; acknowledged writes are safe."""
+
+
+def superseded(session: str, execution: int, current: int) -> SessionSuperseded:
+    """Return the error for an entry of an execution that another one has replaced."""
+    return SessionSuperseded(
+        "session.superseded",
+        f"session {session} belongs to execution {current} of its step, and this is execution {execution}",
+        hint="nothing was written; the later execution continues the session",
+        details={"session": session, "execution": execution, "current": current},
+    )
+
+
+def check_of_session(batch: Batch) -> None:
+    """Raise `BugError` if a batch without an epoch contains more than entries of sessions and blobs."""
+    rest = (batch.heads, batch.outputs, batch.cache, batch.started, batch.requests_done, batch.unclaimed)
+    if any(rest) or batch.requires or any(one.tree_seq for one in batch.envelopes):
+        raise BugError("store.not_owner", f"only the owner of {batch.root} writes more than a session's log")
 
 
 def closed() -> AuthorError:
@@ -125,10 +154,12 @@ class OutputRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """The writes of one transaction for one run tree (or, with `root` = session id, for a session)."""
+    """The writes of one transaction for one run tree."""
 
     root: str
-    epoch: int
+    epoch: int | None
+    """The epoch of the tree's owner. None: the writer executes a step for the owner, and may be on another
+    machine. It writes entries of sessions and blobs, and nothing else."""
     envelopes: Sequence[Envelope] = ()
     data: Sequence[bytes | None] = ()
     """The data of each envelope as JSON without secrets, if the owner has already encoded it."""
@@ -138,6 +169,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     outputs: Sequence[OutputRow] = ()
     cache: Sequence[tuple[str, str, str]] = ()
     """(content key, blob, run id): completed cacheable steps."""
+    started: Sequence[tuple[str, int]] = ()
+    """(session id, execution): from this commit on, entries of earlier executions are refused."""
     requests_done: Sequence[int] = ()
     unclaimed: Sequence[tuple[str, str]] = ()
     """(run id, path) of steps that release their claims."""
@@ -200,6 +233,7 @@ class Health(Struct, frozen=True):
     bytes: int
     version: int
     problems: tuple[str, ...]
+    hint: str = ""
 
 
 class Signal(Protocol):
@@ -238,6 +272,16 @@ class Store(Protocol):
 
         Raises `LeaseLost`, `StoreFault` or, if the tree in `Batch.requires` is missing, `NotFoundError`. Then
         nothing was written.
+        """
+        ...
+
+    is_remote: bool
+    """Whether a commit travels to a server. Then the driver of a run awaits `submit` instead of `write`."""
+
+    def submit(self, batches: Sequence[Batch]) -> Awaitable[None]:
+        """Start a write of a remote store. The caller's event loop is free meanwhile.
+
+        Writes are stored in the order in which they were submitted. Await it once; it raises as `write` does.
         """
         ...
 
@@ -346,8 +390,13 @@ class Store(Protocol):
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
         """Return the owner of the lease, and whether the lease is live.
 
-        A live lease has not expired, and its process is not dead.
+        A live lease has not expired by the clock of the store, and its process is not known to be dead. Only
+        a process of this machine can be known to be dead.
         """
+        ...
+
+    def now_ms(self) -> int:
+        """Return the milliseconds since the epoch, by the clock that all processes of the store share."""
         ...
 
     def heartbeat_age_ms(self, root: str) -> int | None:
@@ -444,3 +493,123 @@ class StoreAddress(Protocol):
     def engine(self) -> str:
         """Return the name and the version of the database engine."""
         ...
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Values by hash: each is encoded once, stored, and cached for some time
+#
+# `put` does not write. New blobs wait in `fresh` until the decision that refers to them is committed, in the
+# same transaction as its events. So an event never refers to a missing value. Secrets are removed before a
+# value is hashed, and `get` returns the stored value.
+
+REMEMBERED = 2_000
+REMEMBERED_BYTES = 16 * 1024 * 1024
+"""The maximum size of all cached values, as stored. The value used last is cached at any size, so that a loop
+over a long list does not read the list again for every item."""
+LARGE_BYTES = 8 * 1024
+"""A larger text is stored once, even if it is repeated."""
+_encoder = msgspec.json.Encoder()
+
+
+class Blobs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[str, tuple[JSON, int]] = OrderedDict()
+        self._known_bytes = 0
+        self.fresh: list[tuple[str, bytes]] = []
+        """Values that the next batch writes."""
+        self._last: tuple[JSON, str] = (None, "")
+        self._texts: dict[int, str] = {}
+        """The hashes of cached large texts, by the `id` of the text object."""
+
+    def put(self, value: JSON) -> str:
+        """Add a JSON value to the next batch, unless it is known, and return its hash."""
+        last, name = self._last
+        if value is last and isinstance(value, str):
+            return name  # a step often returns the same text object as its session
+        content = _encoder.encode(value)
+        clean = self._store.clean(content)
+        if clean is not content:
+            content, value = clean, msgspec.json.decode(clean)
+        name = _name(content)
+        if name not in self._known:
+            self.fresh.append((name, content))
+            self._remember(name, value, len(content))
+        self._last = (value, name)
+        return name
+
+    def adopt(self, name: str) -> bool:
+        """Write the value of another run with the next commit, in case that run is deleted before.
+
+        Returns False if the value no longer exists.
+        """
+        try:
+            content = self._store.blob(name)
+        except NotFoundError:
+            return False
+        self.fresh.append((name, content))
+        return True
+
+    def put_encoded(self, content: bytes) -> str:
+        """Add a value that is already JSON without secrets, and return its hash. The value is not cached."""
+        name = _name(content)
+        self.fresh.append((name, content))
+        return name
+
+    def name_of(self, text: str) -> str | None:
+        """Return the hash of this text object if it is large and cached.
+
+        Returns None for any other object, even if it is equal.
+        """
+        return self._texts.get(id(text))
+
+    def get(self, name: str) -> JSON:
+        """Return the value of a hash. Treat it as read-only: it is shared."""
+        if name in self._known:
+            self._known.move_to_end(name)
+            return self._known[name][0]
+        for fresh, content in self.fresh:
+            if fresh == name:
+                return msgspec.json.decode(content)
+        content = self._store.blob(name)
+        value = msgspec.json.decode(content)
+        self._remember(name, value, len(content))
+        return value
+
+    def read_from(self, store: Store) -> None:
+        """Read from another `Store` object of the same store from now on."""
+        self._store = store
+
+    def take_fresh(self) -> list[tuple[str, bytes]]:
+        taken, self.fresh = self.fresh, []
+        return taken
+
+    def _remember(self, name: str, value: JSON, size: int) -> None:
+        self._known[name] = (value, size)
+        self._known_bytes += size
+        if size > LARGE_BYTES and isinstance(value, str):
+            self._texts[id(value)] = name
+        while len(self._known) > 1 and (
+            len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES
+        ):
+            _, (value, gone) = self._known.popitem(last=False)
+            self._known_bytes -= gone
+            self._texts.pop(id(value), None)
+
+
+def _name(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+SESSION_LINK_BYTES = 12
+
+
+def session_link(before: bytes, session: str, seq: int, at: int, execution: int, data: bytes) -> bytes:
+    """Return the link of a session's own chain after `before`; `data` is the entry as it is stored.
+
+    The chain is plain, so that a worker without the user's secret can continue it. The event that ends the
+    step names its last link, and the chain of the tree protects that event.
+    """
+    digest = blake2b(before, digest_size=SESSION_LINK_BYTES)
+    digest.update(msgspec.msgpack.encode((session, seq, at, execution, data)))
+    return digest.digest()

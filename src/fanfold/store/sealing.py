@@ -21,7 +21,6 @@ Rules of the chain: each commit carries the hash of everything before it, and of
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -29,10 +28,6 @@ from typing import Any
 
 import apsw
 import msgspec
-
-from fanfold.errors import NotFoundError
-from fanfold.kernel.plan import JSON
-from fanfold.store.protocol import Store
 
 LINK_BYTES = 12
 _encode = msgspec.msgpack.Encoder().encode
@@ -44,7 +39,7 @@ SEALED = {
     " created_at started_at ended_at inputs output error input_tokens output_tokens micro_usd agents"
     " forked_from",
     "blobs": "id hash output run_id root_run_id path role status at",
-    "leases": "root epoch boot_id pid started pid_namespace taken_at heartbeat_at expires_at",
+    "leases": "root epoch boot_id pid started pid_namespace taken_at heartbeat_at expires_at machine",
     "requests": "id root run_id kind data at",
     "claims": "id root run_id step patterns held",
     "cache": "key blob run_id",
@@ -115,11 +110,17 @@ class Chain:
 
 
 def breaks(
-    rows: Iterable[Sequence[Any]], reaches: object, key: bytes = b"", unkeyed: int = -1
+    rows: Iterable[Sequence[Any]],
+    reaches: object,
+    key: bytes = b"",
+    unkeyed: int = -1,
+    *,
+    padded: bool = True,
 ) -> Iterator[str]:
     """Report damage in the rows of one tree; the last column of each is its link.
 
-    `reaches` is the id of a row that must exist. Links up to the id `unkeyed` are plain.
+    `reaches` is the id of a row that must exist. Links up to the id `unkeyed` are plain. With `padded`, a row
+    was hashed with an empty link.
     """
     before = b""
     since: list[Sequence[Any]] = []
@@ -127,7 +128,7 @@ def breaks(
     is_reached = reaches is None
     for *row, chained in rows:
         count += 1
-        since.append((*row, None))
+        since.append((*row, None) if padded else tuple(row))
         if chained is None:
             continue
         used = b"" if row[0] <= unkeyed else key
@@ -168,109 +169,3 @@ def changed(db: apsw.Connection, table: str, where: str = "1", *values: Any) -> 
     for found, *row in db.execute(query, values):
         if found != seal(key, *row):
             yield f"row {row[0]!r} of the table {table} was changed"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Values by hash: each is encoded once, stored, and cached for some time
-#
-# `put` does not write. New blobs wait in `fresh` until the decision that refers to them is committed, in the
-# same transaction as its events. So an event never refers to a missing value. Secrets are removed before a
-# value is hashed, and `get` returns the stored value.
-
-REMEMBERED = 2_000
-REMEMBERED_BYTES = 16 * 1024 * 1024
-"""The maximum size of all cached values, as stored. The value used last is cached at any size, so that a loop
-over a long list does not read the list again for every item."""
-LARGE_BYTES = 8 * 1024
-"""A larger text is stored once, even if it is repeated."""
-_encoder = msgspec.json.Encoder()
-
-
-class Blobs:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._known: OrderedDict[str, tuple[JSON, int]] = OrderedDict()
-        self._known_bytes = 0
-        self.fresh: list[tuple[str, bytes]] = []
-        """Values that the next batch writes."""
-        self._last: tuple[JSON, str] = (None, "")
-        self._texts: dict[int, str] = {}
-        """The hashes of cached large texts, by the `id` of the text object."""
-
-    def put(self, value: JSON) -> str:
-        """Add a JSON value to the next batch, unless it is known, and return its hash."""
-        last, name = self._last
-        if value is last and isinstance(value, str):
-            return name  # a step often returns the same text object as its session
-        content = _encoder.encode(value)
-        clean = self._store.clean(content)
-        if clean is not content:
-            content, value = clean, msgspec.json.decode(clean)
-        name = _name(content)
-        if name not in self._known:
-            self.fresh.append((name, content))
-            self._remember(name, value, len(content))
-        self._last = (value, name)
-        return name
-
-    def adopt(self, name: str) -> bool:
-        """Write the value of another run with the next commit, in case that run is deleted before.
-
-        Returns False if the value no longer exists.
-        """
-        try:
-            content = self._store.blob(name)
-        except NotFoundError:
-            return False
-        self.fresh.append((name, content))
-        return True
-
-    def put_encoded(self, content: bytes) -> str:
-        """Add a value that is already JSON without secrets, and return its hash. The value is not cached."""
-        name = _name(content)
-        self.fresh.append((name, content))
-        return name
-
-    def name_of(self, text: str) -> str | None:
-        """Return the hash of this text object if it is large and cached.
-
-        Returns None for any other object, even if it is equal.
-        """
-        return self._texts.get(id(text))
-
-    def get(self, name: str) -> JSON:
-        """Return the value of a hash. Treat it as read-only: it is shared."""
-        if name in self._known:
-            self._known.move_to_end(name)
-            return self._known[name][0]
-        for fresh, content in self.fresh:
-            if fresh == name:
-                return msgspec.json.decode(content)
-        content = self._store.blob(name)
-        value = msgspec.json.decode(content)
-        self._remember(name, value, len(content))
-        return value
-
-    def read_from(self, store: Store) -> None:
-        """Read from another `Store` object of the same store from now on."""
-        self._store = store
-
-    def take_fresh(self) -> list[tuple[str, bytes]]:
-        taken, self.fresh = self.fresh, []
-        return taken
-
-    def _remember(self, name: str, value: JSON, size: int) -> None:
-        self._known[name] = (value, size)
-        self._known_bytes += size
-        if size > LARGE_BYTES and isinstance(value, str):
-            self._texts[id(value)] = name
-        while len(self._known) > 1 and (
-            len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES
-        ):
-            _, (value, gone) = self._known.popitem(last=False)
-            self._known_bytes -= gone
-            self._texts.pop(id(value), None)
-
-
-def _name(content: bytes) -> str:
-    return blake2b(content, digest_size=16).hexdigest()

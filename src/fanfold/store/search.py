@@ -67,6 +67,7 @@ _WORDS_OF = {
     "input": (PROMPT, ("text",)),
     "stage": (PROMPT, ("prompt",)),
     "response": (TRANSCRIPT, ("text", "tool_calls")),
+    "message": (TRANSCRIPT, ("text",)),
     "compaction": (TRANSCRIPT, ("text",)),
     "tool_call": (TRANSCRIPT, ("args",)),
     "tool_result": (TRANSCRIPT, ("result", "error")),
@@ -128,6 +129,8 @@ def recorded(envelope: Envelope, content: Callable[[str], bytes]) -> RecordedTex
     if not isinstance(data, dict):
         return None
     if envelope.type == "session_event":
+        if "step" in data:  # in the log of the run, a copy of the session's entry
+            return None
         if data.keys() >= {"blob", "bytes"}:  # the text of this entry is stored as a blob
             data = {"kind": data["kind"], "text": readable(content(data["blob"]))}
         kind, names = _WORDS_OF.get(str(data.get("kind")), ("", ()))
@@ -165,8 +168,8 @@ def describe(
 
 
 def row_line(row: OutputRow) -> str:
-    told = (row.run_id, row.path, row.role, row.status, row.blob, row.root_run_id)
-    return msgspec.json.encode(told).decode()
+    fields = (row.run_id, row.path, row.role, row.status, row.blob, row.root_run_id)
+    return msgspec.json.encode(fields).decode()
 
 
 def document_schema() -> tantivy.Schema:

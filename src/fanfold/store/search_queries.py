@@ -112,8 +112,8 @@ class SearchWish(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        said = " ".join(self.sought)
-        return f'"{said}"' if self.kind == "phrase" else f"{said}*" if self.kind == "prefix" else said
+        words = " ".join(self.sought)
+        return f'"{words}"' if self.kind == "phrase" else f"{words}*" if self.kind == "prefix" else words
 
 
 class ScorePart(Struct, frozen=True):
@@ -185,18 +185,18 @@ def score_part(
 ) -> ScorePart | None:
     """Return the contribution of one part of a query to the score of an output; None without a match."""
     try:
-        told = json.loads(query.explain(searcher, address).to_json())
+        explanation = json.loads(query.explain(searcher, address).to_json())
     except ValueError:
         return None
-    facts = list(_facts(told))
+    facts = list(_facts(explanation))
     rarity = sum(value for name, value in facts if name.startswith("idf"))
     frequency = sum(value for name, value in facts if name.startswith("freq /"))
-    return ScorePart(wish.shown, float(told["value"]), rarity, frequency)
+    return ScorePart(wish.shown, float(explanation["value"]), rarity, frequency)
 
 
-def _facts(told: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    yield str(told.get("description", "")), float(told.get("value", 0.0))
-    for part in told.get("details", ()):
+def _facts(explanation: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    yield str(explanation.get("description", "")), float(explanation.get("value", 0.0))
+    for part in explanation.get("details", ()):
         yield from _facts(part)
 
 

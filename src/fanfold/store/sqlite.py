@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -46,6 +47,7 @@ from fanfold.store.protocol import (
     Signal,
     as_it_is,
     as_json,
+    check_of_session,
     no_run,
 )
 from fanfold.store.sealing import seal
@@ -71,6 +73,8 @@ class SqliteStore:
     fanfold.errors.NotFoundError: there is no run 'last' here
     >>> store.close()
     """
+
+    is_remote = False
 
     def __init__(
         self,
@@ -103,12 +107,18 @@ class SqliteStore:
             self._db = self._connections.open_writer(self._log.committed)
         self._presence = Presence(self._file)
         self._appender = logs.Appender(self._db, clean)
+        self._data_version: int | None = None
+        """Changes when another connection has written."""
 
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Batch]) -> None:
         """Append atomically and durably; see `Store.write`."""
         with self._transaction() as db:
+            version = db.execute("PRAGMA data_version").get
+            if version != self._data_version:  # a worker may have written entries to one of these trees
+                self._data_version = version
+                self._appender.forget()
             for batch in batches:
                 self._write_batch(db, batch)
             freed = [other for b in batches if b.unclaimed for other in claims.waiting(db, b.root)]
@@ -116,17 +126,27 @@ class SqliteStore:
             self._signals.give("commits", batch.root)
         self._wake(freed)
 
+    async def submit(self, batches: Sequence[Batch]) -> None:
+        """Write at once; see `Store.submit`."""
+        self.write(batches)
+
     def _write_batch(self, db: apsw.Connection, batch: Batch) -> None:
-        current = leases.current_epoch(db, batch.root)
-        if current != batch.epoch:
-            raise leases.lost(batch.root, batch.epoch, current)
+        if batch.epoch is None:
+            check_of_session(batch)
+        else:
+            current = leases.current_epoch(db, batch.root)
+            if current != batch.epoch:
+                raise leases.lost(batch.root, batch.epoch, current)
         if batch.requires and not db.execute("SELECT 1 FROM logs WHERE log = ?", (batch.requires,)).get:
             raise no_run(batch.requires)
         if batch.blobs or batch.outputs:
             self._check_blobs(batch.blobs)
             tables.write_values(db, batch)
         if batch.envelopes:
+            leases.check_executions(db, batch.envelopes)
             self._appender.append(batch)
+        if batch.started:
+            leases.raise_executions(db, batch.started)
         if batch.heads:
             tables.write(db, batch.heads)
         if batch.cache:
@@ -331,11 +351,15 @@ class SqliteStore:
             holder = leases.holder(self._reader(), root)
         return None if holder is None else (holder.owner, holder.is_alive())
 
+    def now_ms(self) -> int:
+        """Return the time by the clock of the store: the wall clock of this machine."""
+        return int(time.time() * 1_000)
+
     def heartbeat_age_ms(self, root: str) -> int | None:
         """Return the milliseconds since the owner's last heartbeat."""
         with faults.translated(self._file):
             holder = leases.holder(self._reader(), root)
-        return None if holder is None else holder.heartbeat_age_ms()
+        return None if holder is None else holder.heartbeat_age_ms
 
     def release(self, lease: Lease) -> None:
         """Release the lease; the next owner gets a higher epoch."""

@@ -50,7 +50,7 @@ BEFORE = 0x46414E46
 """The `application_id` of databases from before the first version."""
 FIRST = 2
 """The oldest format that can still be opened."""
-VERSION = 4
+VERSION = 5
 KEYED = 4
 """The first format whose hashes are keyed."""
 RELEASE = "0.1.0"
@@ -141,7 +141,7 @@ CREATE TABLE leases (
   heartbeat_at INTEGER,
   expires_at INTEGER,
   seal BLOB
-) WITHOUT ROWID;
+, machine TEXT) WITHOUT ROWID;
 
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -179,15 +179,28 @@ CREATE INDEX cache_by_run ON cache (run_id);
 )
 
 
-def _key(db: apsw.Connection) -> None:
+_ADDED = {"logs": ", unkeyed", "leases": ", machine"}
+"""Columns that the first keyed format, or a later one, added to a table; older seals do not include them."""
 
-    db.execute("ALTER TABLE logs ADD COLUMN unkeyed INTEGER")
+
+def _key(db: apsw.Connection) -> None:
+    db.execute("ALTER TABLE logs ADD COLUMN unkeyed INTEGER; ALTER TABLE leases ADD COLUMN machine TEXT")
     bind(db)
+
+
+def _name_machines(db: apsw.Connection) -> None:
+    if "machine" in {name for _, name, *_ in db.execute("PRAGMA table_info(leases)")}:
+        return  # the migration before this one added it
+    db.execute("ALTER TABLE leases ADD COLUMN machine TEXT")
+    columns = sealing.COLUMNS["leases"]
+    before = columns.removesuffix(_ADDED["leases"])
+    db.execute(f"UPDATE leases SET seal = seal({columns}) WHERE seal IS seal({before})")  # noqa: S608 - constants only
 
 
 MIGRATIONS: Mapping[int, Callable[[apsw.Connection], object]] = {
     2: lambda db: db.execute(_ABOUT),  # format 3 names the release that reads the database
     3: _key,  # format 4 is keyed with the user's secret
+    4: _name_machines,  # format 5 names the machine of an owner
 }
 """Migrations by the format they start from; each leads to the next format. They run inside a transaction."""
 
@@ -275,8 +288,13 @@ def prepare(db: apsw.Connection, *, make: bool = True, adopts: bool = True) -> N
             for number in range(found, VERSION):
                 MIGRATIONS[number](db)
         if found < VERSION:
+            if found >= KEYED and adopts and key_of(db) and _key_name(db) != name_of(key_of(db)):
+                bind(db, adopt=True)
             db.execute("INSERT OR REPLACE INTO about VALUES ('release', ?, NULL)", (RELEASE,))
-            _name_key(db)
+            if found < KEYED or adopts:
+                _name_key(db)
+            else:
+                reseal(db, "about", "name = 'release'")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT")
     finally:
         if db.in_transaction:
@@ -322,11 +340,11 @@ def _adopt(db: apsw.Connection) -> None:
 def _refuse_owned(db: apsw.Connection, found: int) -> None:
     """Raise `StoreFault` if a live owner of an older release would continue to write the older format."""
     for (root,) in db.execute("SELECT root FROM leases WHERE pid IS NOT NULL").fetchall():
-        holder = leases.holder(db, str(root))
+        holder = leases.holder(db, str(root), machine="''")  # formats before 5 have no such column
         if holder is not None and holder.is_alive():
             raise StoreFault(
                 "store.busy",
-                f"process {holder.owner.pid} of an older Fanfold runs {root} here (format {found})",
+                f"an older Fanfold, {holder.owner.place}, runs {root} here (format {found})",
                 hint="let that run finish, or stop that process; then the database is converted",
                 details={"root": root, "pid": holder.owner.pid},
             )
@@ -350,7 +368,7 @@ _SELECT = f"SELECT {_COLUMNS} FROM runs"  # noqa: S608 - constants only
 _encode = msgspec.json.Encoder().encode
 
 
-def _row(head: RunHead) -> tuple[Any, ...]:
+def head_row(head: RunHead) -> tuple[Any, ...]:
     """Return the values for `_UPSERT`."""
     usage, error = head.usage, head.error
     return (
@@ -378,12 +396,13 @@ def _row(head: RunHead) -> tuple[Any, ...]:
 
 def write(db: apsw.Connection, heads: Sequence[RunHead]) -> None:
     """Insert or update the rows of runs, inside a write transaction."""
-    db.executemany(_UPSERT, [_row(head) for head in heads])
+    db.executemany(_UPSERT, [head_row(head) for head in heads])
     for head in heads:
         reseal(db, "runs", "run_id = ?", head.run_id)
 
 
-def _head(row: tuple[Any, ...]) -> RunHead:
+def head_of(row: Sequence[Any]) -> RunHead:
+    """Return the head of a row of `runs`."""
     values = dict(zip(_FIXED + _CHANGING, row, strict=True))
     error = values.pop("error")
     usage = Usage(values.pop("input_tokens"), values.pop("output_tokens"), values.pop("micro_usd"))
@@ -393,7 +412,7 @@ def _head(row: tuple[Any, ...]) -> RunHead:
 
 def select(db: apsw.Connection, rest: str, *values: Any) -> list[RunHead]:
     """Return the heads that the given end of a SELECT statement selects."""
-    return [_head(row) for row in db.execute(f"{_SELECT} {rest}", values)]
+    return [head_of(row) for row in db.execute(f"{_SELECT} {rest}", values)]
 
 
 def roots(db: apsw.Connection) -> list[str]:
@@ -417,7 +436,11 @@ def resolve(db: apsw.Connection, prefix: str) -> str:
             "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 6",
             (prefix, prefix + "\U0010ffff"),
         )
-    ids: list[str] = [run_id for (run_id,) in found]
+    return one_of([run_id for (run_id,) in found], prefix)
+
+
+def one_of(ids: Sequence[str], prefix: str) -> str:
+    """Return the only one of these run ids, or the one that equals the prefix; `ids` is sorted."""
     if not ids:
         raise no_run(prefix)
     if len(ids) > 1 and ids[0] != prefix:
@@ -570,7 +593,10 @@ class Removal:
         """Delete the tree. Runs inside a write transaction."""
         root = self._root
         forget_outputs(db, root)
+        sessions: set[str] = set()
         for key in self._trees:
+            named = "SELECT session FROM events WHERE id BETWEEN ? AND ? AND session IS NOT NULL"
+            sessions.update(session for (session,) in db.execute(named, span(key)))
             db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span(key))
         db.execute("DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,))
         db.execute(
@@ -578,6 +604,7 @@ class Removal:
         )
         db.execute("DELETE FROM runs WHERE root_run_id = ?", (root,))
         db.execute("DELETE FROM leases WHERE root = ?", (root,))
+        db.executemany("DELETE FROM leases WHERE root = ?", [(session,) for session in sessions])
         db.execute("DELETE FROM requests WHERE root = ?", (root,))
         db.execute("DELETE FROM claims WHERE root = ?", (root,))
         self._look(db)
@@ -669,7 +696,7 @@ def bind(db: apsw.Connection, *, adopt: bool = False) -> None:
             if isinstance(tree, int):
                 _make_plain(db, tree)
     for table, columns in sealing.COLUMNS.items():
-        before = columns.removesuffix(", unkeyed")
+        before = columns.removesuffix(_ADDED.get(table, ""))
         fits = "1" if adopt else f"seal IS plain_seal({before})"
         what = f"unkeyed = ({_LAST}), seal = NULL" if table == "logs" else f"seal = seal({columns})"
         db.execute(f"UPDATE {table} SET {what} WHERE {fits}")  # noqa: S608 - constants only
@@ -700,7 +727,12 @@ def _tree(db: apsw.Connection, root: str) -> Iterator[str]:
     key, reaches, unkeyed = found
     plain = unkeyed if isinstance(unkeyed, int) else -1
     yield from sealing.breaks(stored_rows(db, key, _ROW), reaches, sealing.key_of(db), plain)
-    ends = db.execute("SELECT max(epoch) FROM events WHERE id BETWEEN ? AND ?", span(key)).get or 0
+    ends = (
+        db.execute(
+            "SELECT max(epoch) FROM events WHERE id BETWEEN ? AND ? AND session IS NULL", span(key)
+        ).get
+        or 0
+    )
     epoch = db.execute("SELECT epoch FROM leases WHERE root = ?", (root,)).get or 0
     if not isinstance(ends, int) or not isinstance(epoch, int) or epoch < ends:
         yield f"the lease is of epoch {epoch}, but the log goes on to epoch {ends}"

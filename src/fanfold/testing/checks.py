@@ -61,8 +61,7 @@ from fanfold.kernel.state import (
     fingerprint,
 )
 from fanfold.kernel.transitions import create_state, evolve
-from fanfold.language.leaf_steps import AgentBody
-from fanfold.language.step_grammar import find_body
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.testing.simulated_store import SimulatedStore
 
 
@@ -111,7 +110,7 @@ def _replay(events: Sequence[Event], answered: Sequence[Command | None], sampled
 
 
 def check_explained(state: State) -> None:
-    """Everything decided is answered: whoever has not ended must be able to say why it waits (19)."""
+    """Everything decided is answered: a node that has not ended must name what it waits for (19)."""
     for run in state.runs.values():
         for node in run.nodes.values():
             if node.status in TERMINAL:
@@ -130,7 +129,7 @@ class Watch:
         """Runs whose cancellation was asked for."""
         self.closing: set[tuple[str, str]] = set()
         """Steps of an open run, and the turns behind them, that were asked to end."""
-        self.told_to_end = False
+        self.asked_to_end = False
         self.pausing = False
         self.ended: dict[tuple[str, str], tuple[str, str]] = {}
         """Status and reason of every step that ended."""
@@ -153,7 +152,7 @@ class Watch:
         elif isinstance(data, CloseRequested):
             self._note_close(data.step, state)
         elif isinstance(data, EndRequested):
-            self.told_to_end = True
+            self.asked_to_end = True
         elif isinstance(data, ValueDecided):
             if data.what == "for_each" and data.error is None:
                 self.items[event.run, data.step] = data.value or 0
@@ -238,7 +237,7 @@ class Watch:
         lost = [(path, end) for path, end, reason in ends if end in UNSUCCESSFUL or reason == "failure"]
         enders = [run.nodes[path].step.traits.ends for path, end, _ in ends if end == COMPLETED]
         if status in enders and run.ending == "end":
-            return  # one of its steps said so, and that one was reached
+            return  # one of its steps requested it, and that one was reached
         stops = any(run.nodes[path].step.on_failure == "stop" for path, _ in lost)
         right = {
             COMPLETED: not lost or (done > 0 and all(is_tolerated(run.nodes[path]) for path, _ in lost)),
@@ -316,9 +315,9 @@ class SimulatedValues:
         """Render a leaf's inputs and prompt: the hashes of everything it gets to see."""
         step = node.step
         seen = [self._resolve(node, path) for path in _paths(step.inputs.values())]
-        said = find_body(AgentBody, step)
-        if said is not None and said.prompt:
-            seen += [self._resolve(node, path) for path in re.findall(_HOLE, said.prompt)]
+        body = find_body(AgentBody, step)
+        if body is not None and body.prompt:
+            seen += [self._resolve(node, path) for path in re.findall(_HOLE, body.prompt)]
         if step.traits.continues is not None:
             seen.append(self._output(node.run, step.traits.continues, node))
         seen += self._from_the_loop(node)

@@ -57,8 +57,7 @@ from fanfold.kernel.state import (
 )
 from fanfold.kernel.transitions import mark_late
 from fanfold.kernel.waits import next_attempt
-from fanfold.language.leaf_steps import AgentBody, ApprovalBody
-from fanfold.language.step_grammar import read_body
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, read_body
 from fanfold.testing.checks import NOWHERE, InvariantError
 from fanfold.testing.world import Owner, SimulatedExecution, provider_of
 
@@ -66,28 +65,28 @@ from fanfold.testing.world import Owner, SimulatedExecution, provider_of
 # What people do to an open run: add steps, say more to a child, close it, take it up again, end the run.
 #
 # They act at any moment, whatever runs, and see only what the log shows. What they want to add is fixed when
-# the world is made, so after a crash that cut the log they simply go on where it ends.
+# the world is made, so after a crash that cut the log they simply continue where it ends.
 
 MAX_TURNS = 6
 """Turns that are added to the children of one run."""
 
 
 def ask(owner: Owner) -> bool:
-    """Perhaps somebody wants something of the run, whatever else goes on; True when it was recorded."""
+    """Perhaps a person requests something of the run, at any time; True when it was recorded."""
     rng = owner.world.rng
     if rng.random() < (0.1 if owner.state.root.status == PAUSED else 0.02):
-        return not owner.world.watch.told_to_end and _end(owner)
+        return not owner.world.watch.asked_to_end and _end(owner)
     wishes = (_add, _add, _add, _send, _send, _close, _resume, _add_twice)
     return rng.choice(wishes)(owner)
 
 
 def go_on(owner: Owner) -> bool:
     """Nothing happens by itself any more: people take things up, add what is left, then end the run."""
-    if _resume(owner) or (not owner.world.watch.told_to_end and (_add(owner) or _end(owner))):
+    if _resume(owner) or (not owner.world.watch.asked_to_end and (_add(owner) or _end(owner))):
         return True
     state = owner.state
-    if owner.world.watch.told_to_end and not (state.approvals or state.delays or state.interrupted):
-        raise InvariantError(19, "the run was told to end, has nothing left to do, and goes on")
+    if owner.world.watch.asked_to_end and not (state.approvals or state.delays or state.interrupted):
+        raise InvariantError(19, "the run was asked to end, has nothing left to do, and does not end")
     return False
 
 
@@ -99,7 +98,7 @@ def _add(owner: Owner) -> bool:
 
 
 def _add_twice(owner: Owner) -> bool:
-    """Somebody asks for what is there already."""
+    """A person asks for a step that is there already."""
     for step in owner.world.additions[:1]:
         if why_not_added(owner.state.root, step):
             return _refuse(owner)
@@ -160,12 +159,12 @@ def _send(owner: Owner) -> bool:
         return False
     name = world.rng.choice(list(children))
     last = children[name][-1]
-    said = replace(read_body(AgentBody, last.step), prompt="and now?", continue_from=last.path)
+    body = replace(read_body(AgentBody, last.step), prompt="and now?", continue_from=last.path)
     turn = f"{name}#{len(children[name]) + 1}"
     step = replace(
         last.step,
         id=turn,
-        action=said.action(),
+        action=body.action(),
         after=comes_after(children[name]),
         depends_on=(),
         inputs={},
@@ -225,7 +224,7 @@ def _resume(owner: Owner) -> bool:
 
 
 def _end(owner: Owner) -> bool:
-    owner.world.reached["told to end"] += 1
+    owner.world.reached["asked to end"] += 1
     owner.record(owner.state.root.id, EndRequested())
     return True
 
@@ -292,6 +291,7 @@ def _report(owner: Owner, execution: SimulatedExecution) -> None:
     world = owner.world
     _perhaps_wait(owner, execution)
     owner.running.remove(execution)
+    owner.reported.append(execution)
     data = _answer_of_person(owner, execution) if execution.type == "approval" else _result(owner, execution)
     deliver(owner, execution.run, data)
     if data.status != "interrupted" and world.faults.hits("duplicate"):
@@ -333,7 +333,7 @@ def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
     """Record a report as what it is now: a result, or a late one."""
     node = owner.state.runs[run].nodes[data.step]
     if data.status == "agreed" and node.reason != ASKED:
-        return  # nobody is asked any more
+        return  # the question is withdrawn
     marked = mark_late(owner.state, Event(run, owner.world.now, data)).data
     assert isinstance(marked, StepEvent | SubagentEvent)
     if marked.late:
@@ -354,7 +354,7 @@ def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     refused = not action.choices and world.faults.hits("rejection")
     decision = REJECT if refused else world.rng.choice(action.choices or ("approve",))
     output = world.values.put({"decision": decision}, NOWHERE)
-    error = judge(node, decision, "somebody")
+    error = judge(node, decision, "a person")
     return StepEvent(execution.step, "completed" if error is None else "failed", 1, 1, output, error=error)
 
 
@@ -431,7 +431,7 @@ def _usage(owner: Owner) -> Usage:
 
 
 def _meddle(owner: Owner) -> bool:
-    """Perhaps something happens that is nobody's turn; True when it did."""
+    """Perhaps an event comes that nothing waits for; True when it did."""
     world, state = owner.world, owner.state
     faults, rng = world.faults, world.rng
     if world.orphans and faults.hits("late result"):
@@ -501,8 +501,8 @@ def _chatter(owner: Owner) -> None:
     agents = [execution for execution in owner.running if execution.type == "agent"]
     if agents and owner.world.rng.random() < 0.7:
         chosen = owner.world.rng.choice(agents)
-        told = {"step": chosen.step, "attempt": chosen.attempt}
-        owner.record(chosen.run, Evidence("workspace_event", told))
+        where = {"step": chosen.step, "attempt": chosen.attempt}
+        owner.record(chosen.run, Evidence("workspace_event", where))
     elif owner.world.rng.random() < 0.5:
         owner.record(owner.state.root.id, PhaseFolded(""))
     else:
@@ -560,7 +560,7 @@ def resume(owner: Owner, reason: str) -> bool:
 
 
 def _check_held(owner: Owner) -> None:
-    """Limits of the tree were raised to no avail: then a scope's own, which nobody can raise, must hold."""
+    """Limits of the tree were raised to no avail: then a scope's own, which cannot be raised, must hold."""
     for run in owner.state.runs.values():
         for node in run.nodes.values():
             if node.status == READY and any(_is_used_up(quota) for quota in node.quotas):

@@ -46,15 +46,10 @@ from fanfold.kernel.plan import (
     Value,
     WorkflowAction,
 )
-from fanfold.language.leaf_steps import (
-    AgentBody,
-    ApprovalBody,
-    CommandBody,
-    DeliverBody,
-    EndBody,
-    FunctionBody,
-    SetBody,
-)
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
+from fanfold.steps.deliver import DeliverBody
+from fanfold.steps.function import FunctionBody
+from fanfold.steps.set_and_end import EndBody, SetBody
 
 ROLES = ("default", "explorer", "worker")
 SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")

@@ -26,6 +26,7 @@ from fanfold.errors import BugError
 from fanfold.kernel.events import (
     CancelRequested,
     Event,
+    ExecutionRef,
     RunCreated,
     RunForked,
     RunResumed,
@@ -49,7 +50,7 @@ from fanfold.kernel.state import (
     State,
     WorkflowCall,
 )
-from fanfold.kernel.transitions import create_state, evolve
+from fanfold.kernel.transitions import create_state, evolve, is_executing
 from fanfold.testing.checks import InvariantError, check_acknowledged, check_due, check_replay
 from fanfold.testing.outside import next_report, report_late
 from fanfold.testing.simulated_store import FAILURES, FAULTS, StaleEpochError
@@ -80,9 +81,9 @@ SITUATIONS = (
     "late", "late after the end", "answer while paused", "resumed after a pause", "paused for a limit",
     "added", "next turn", "input to a running child", "input after a failure", "closed while running",
     "closed while queued", "closed when over", "refused behind a closed one", "interrupted child resumed",
-    "interrupted child closed", "told to end", "asked for by an agent", "asked while paused",
+    "interrupted child closed", "asked to end", "asked for by an agent", "asked while paused",
     "held by a limit of a scope", "live child cancelled", "approval by choice", "agreed", "not agreed",
-    "run waiting", "deferred",
+    "run waiting", "deferred", "continued by another owner",
     *(f"failure {kind}" for kind in FAILURES),
 )  # fmt: skip
 """What faults and constructs lead to together."""
@@ -248,7 +249,14 @@ def _begin(owner: Owner) -> None:
     """Start, or resume what another owner left."""
     state = owner.state
     if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
-        owner.record(ROOT, RunResumed(owner.epoch, keep_waits=owner.world.rng.random() < 0.5))
+        continues = tuple(
+            ExecutionRef(one.run, one.step, one.attempt, one.execution)
+            for one in owner.running
+            if one.type != "approval"
+        )
+        owner.world.reached["continued by another owner"] += len(continues)
+        keep_waits = owner.world.rng.random() < 0.5
+        owner.record(ROOT, RunResumed(owner.epoch, keep_waits=keep_waits, continues=continues))
     if state.root.status == PENDING:
         if owner.world.rng.random() < 0.05:
             owner.record(ROOT, RunForked("from another run"))
@@ -271,7 +279,9 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
     if store.crash(rng.randint(0, pending)):
         world.reached["torn tail"] += 1
     check_acknowledged(store)
-    world.orphans += [one for one in dead.running if one.type != "approval" and rng.random() < 0.5]
+    left = [one for one in (*dead.running, *dead.reported) if one.type != "approval"]
+    survivors = [one for one in left if rng.random() < 0.7] if faults.hits("workers survive") else []
+    world.orphans += [one for one in left if one not in survivors and rng.random() < 0.5]
     del world.orphans[:-8]
     world.forget_the_log()
     world.now += rng.choice((0, 5, 50_000))
@@ -282,6 +292,10 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
     if faults.hits("zombie"):
         _append_stale(world, dead)
     owner = Owner(world, _read_again(world), epoch)
+    for one in survivors:
+        node = owner.state.runs[one.run].nodes[one.step] if one.run in owner.state.runs else None
+        if node and is_executing(node) and (node.attempt, node.execution) == (one.attempt, one.execution):
+            owner.running.append(one)
     owner.recall_people()
     return owner
 
@@ -309,7 +323,7 @@ def _read_again(world: SimulatedWorld) -> State:
 
 
 def _finish(world: SimulatedWorld, owner: Owner) -> str:
-    """After the end: late results change nothing, and the stored log tells the same story again."""
+    """After the end: late results change nothing, and the stored log gives the same state again."""
     state, status = owner.state, owner.state.root.status
     world.faults.calm = True
     if status in RUN_TERMINAL:

@@ -123,7 +123,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "budget used up": (0.2, 0.5),
     # Per answer of a person.
     "rejection": (0.3,),
-    "nobody answers": (0.3, 1.0),
+    "no answer": (0.3, 1.0),
     # Per report from outside.
     "reordering": (0.3, 1.0),
     "duplicate": (0.05, 0.2),
@@ -138,6 +138,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "payment": (0.05, 0.3),
     # Per crash, per resume.
     "zombie": (0.5,),
+    "workers survive": (0.5, 1.0),
     "cancel while paused": (0.1, 0.4),
     "nothing raised": (0.4,),
     "raised for nothing": (0.3,),

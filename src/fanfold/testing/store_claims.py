@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 import pytest
 
-from fanfold.process_identity import ProcessIdentity
+from fanfold.process_identity import ProcessIdentity, machine_name
 from fanfold.store.protocol import RECHECK_S, Batch, Claim, Lease, LeaseLost, Store
 
 Open: TypeAlias = Callable[[], Store]
-SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1")
+SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1", machine_name())
 
 
 def claim(root: str, *patterns: str, step: str = "a") -> Claim:
@@ -27,7 +27,7 @@ class ClaimTests:
         one, other = store.acquire("r1"), open_store().acquire("r2")
         assert store.claim(one, claim("r1", "docs/**")) is None
         assert store.claim(other, claim("r2", "docs/a.md")) == claim("r1", "docs/**")
-        assert store.claim(other, claim("r2", "src/**", step="b")) is None, "what nobody has is free"
+        assert store.claim(other, claim("r2", "src/**", step="b")) is None, "paths without a claim are free"
         give_back(store, one)
         assert store.blocker(claim("r2", "docs/a.md")) is None
         assert store.claim(other, claim("r2", "docs/a.md")) is None
@@ -106,7 +106,7 @@ class ClaimTests:
         assert store.claim(other, claim("r2", "b")) is None, "what was given back can be taken again"
         store.release(other)
         give_back(store, one)
-        assert store.claims_beside("r1") == [], "nobody is left who could want to know"
+        assert store.claims_beside("r1") == [], "no waiter is left"
 
     def test_a_forgotten_tree_claims_nothing(self, store: Store) -> None:
         one, other = store.acquire("r1"), store.acquire("r2")

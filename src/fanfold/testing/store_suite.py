@@ -16,16 +16,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, BugError, NotFoundError
-from fanfold.kernel.events import Data, Envelope, Evidence, Failure, StepEvent, Usage, type_name
-from fanfold.process_identity import ProcessIdentity, start_time, this_process
+from fanfold.kernel.events import Envelope, Evidence, Failure, StepEvent, Usage
+from fanfold.process_identity import ProcessIdentity, machine_name, start_time, this_process
 from fanfold.store.protocol import (
     DELETED,
     RECHECK_S,
@@ -36,103 +34,14 @@ from fanfold.store.protocol import (
     OutputRow,
     Request,
     RunHead,
+    SessionSuperseded,
     Store,
     StoreAddress,
     StoreFault,
 )
+from fanfold.testing.store_batches import Tree, head, stored
 from fanfold.testing.store_claims import ClaimTests
-
-# -----------------------------------------------------------------------------------------------------------
-# Batches for the tests of stores: run trees whose events are numbered as an owner would number them.
-
-
-def stored(value: object) -> tuple[str, bytes]:
-    """A value as a blob: its hash and its content."""
-    content = msgspec.json.encode(value)
-    return blake2b(content, digest_size=16).hexdigest(), content
-
-
-def head(run: str, root: str = "", parent: str | None = None, **changes: Any) -> RunHead:
-    values: dict[str, Any] = {
-        "run_id": run,
-        "root_run_id": root or run,
-        "parent_run_id": parent,
-        "nesting_depth": 0 if parent is None else 1,
-        "execution_path": "" if parent is None else "kids[0]",
-        "recipe": "review",
-        "version": 1,
-        "status": "running",
-        "created_at": 1_700_000_000_000,
-    }
-    return RunHead(**(values | changes))
-
-
-class Tree:
-    """The writer of one run tree: knows the next number of every log."""
-
-    def __init__(self, root: str, epoch: int = 0) -> None:
-        self.root = root
-        self.epoch = epoch
-        self.place = 0
-        self.seqs: dict[str, int] = {}
-        self.envelopes: list[Envelope] = []
-        """Everything that was made, in order."""
-
-    def event(self, data: Data | None = None, *, run: str = "", depth: int = 0) -> Envelope:
-        """The next event of the root's log, or of the log of a child run."""
-        self.place += 1
-        return self._envelope(run or self.root, self.place, data, run or self.root, depth)
-
-    def session(self, session: str, data: Data | None = None, *, run: str = "", depth: int = 0) -> Envelope:
-        """The next event of a session's log."""
-        return self._envelope(session, 0, data, run or self.root, depth, path="kids[0]/a" if run else "a")
-
-    def _envelope(
-        self, log: str, place: int, data: Data | None, run: str, depth: int, path: str = ""
-    ) -> Envelope:
-        seq = self.seqs[log] = self.seqs.get(log, 0) + 1
-        data = data or StepEvent(f"step{seq}", "completed", 1, 1, summary="did it")
-        child = run != self.root
-        envelope = Envelope(
-            log=log,
-            seq=seq,
-            tree_seq=place,
-            at=1_700_000_000_000 + len(self.envelopes),
-            type=type_name(data),
-            data=msgspec.to_builtins(data.data if isinstance(data, Evidence) else data),
-            run_id=run,
-            root_run_id=self.root,
-            parent_run_id=self.root if child else None,
-            depth=depth,
-            path=path or ("kids[0]" if child else ""),
-            epoch=self.epoch,
-        )
-        self.envelopes.append(envelope)
-        return envelope
-
-    def step(self, text: str = "") -> Batch:
-        """What the end of a step writes: two events, an output, a head."""
-        number = self.place // 2 + 1
-        blob = stored(text or f"output {number} of {self.root}")
-        data = StepEvent(f"step{number}", "completed", 1, 1, output=blob[0])
-        envelopes = [self.event(data), self.event(StepEvent(f"step{number + 1}", "running", 1, 1))]
-        output = OutputRow(
-            run_id=self.root,
-            root_run_id=self.root,
-            path=f"step{number}",
-            role="critic",
-            blob=blob[0],
-            at=number,
-        )
-        return Batch(
-            root=self.root,
-            epoch=self.epoch,
-            envelopes=envelopes,
-            blobs=[blob],
-            outputs=[output],
-            heads=[head(self.root, agents=number)],
-        )
-
+from fanfold.testing.store_races import RaceTests
 
 # -----------------------------------------------------------------------------------------------------------
 # What every store must do with logs: keep them in order, whole, as they were committed.
@@ -162,16 +71,16 @@ class LogTests:
             [Batch(root="r1", epoch=0, envelopes=[tree.session("s1", Evidence("session_event", {}))])]
         )
         assert store.reach("r1") == 10
-        assert store.reach("nobody") == 0
+        assert store.reach("unknown") == 0
 
     def test_a_log_is_read_as_its_reader_decodes_it(self, store: Store) -> None:
         tree = Tree("r1")
-        said = tree.session("s1", Evidence("session_event", {"kind": "input", "text": "hello"}))
-        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), said])])
+        entry = tree.session("s1", Evidence("session_event", {"kind": "input", "text": "hello"}))
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), entry])])
         (read,) = store.log("s1", 0, type)
         assert read.data is bytes
         (read,) = store.log("s1", 0, json.loads)
-        assert read == said
+        assert read == entry
 
     def test_a_child_run_has_a_log_of_its_own_and_its_place_in_the_tree(
         self, store: Store, open_store: Open
@@ -190,12 +99,12 @@ class LogTests:
         tree = Tree("r1")
         say = Evidence("session_event", {"kind": "input", "text": "hello"})
         child = [tree.event(), tree.event(run="c1", depth=1)]
-        said = [tree.session("s1", say), tree.session("s2", say, run="c1", depth=1)]
-        store.write([Batch(root="r1", epoch=0, envelopes=[*child, *said])])
+        entries = [tree.session("s1", say), tree.session("s2", say, run="c1", depth=1)]
+        store.write([Batch(root="r1", epoch=0, envelopes=[*child, *entries])])
         more = [tree.session("s1", say), tree.event(), tree.session("s1", say), tree.session("s1", say)]
         open_store().write([Batch(root="r1", epoch=0, envelopes=more)])
-        assert list(store.log("s1")) == [said[0], more[0], more[2], more[3]]
-        assert list(store.log("s2")) == [said[1]]
+        assert list(store.log("s1")) == [entries[0], more[0], more[2], more[3]]
+        assert list(store.log("s2")) == [entries[1]]
         assert list(store.log("s1", after=2)) == more[2:]
         assert [event.tree_seq for event in store.log("s1")] == [0, 0, 0, 0]
         assert list(store.tree("r1")) == [*child, more[1]]
@@ -203,10 +112,10 @@ class LogTests:
 
     def test_a_session_may_come_before_any_event_of_its_tree(self, store: Store) -> None:
         tree = Tree("r1")
-        said = [tree.session("s1"), tree.session("r1"), tree.session("s1")]
-        store.write([Batch(root="r1", epoch=0, envelopes=said)])
-        assert list(store.log("s1")) == [said[0], said[2]]
-        assert list(store.log("r1")) == [said[1]]
+        entries = [tree.session("s1"), tree.session("r1"), tree.session("s1")]
+        store.write([Batch(root="r1", epoch=0, envelopes=entries)])
+        assert list(store.log("s1")) == [entries[0], entries[2]]
+        assert list(store.log("r1")) == [entries[1]]
         assert list(store.tree("r1")) == []
 
     @pytest.mark.parametrize("seq", [1, 2, 4])
@@ -279,7 +188,7 @@ class LogTests:
                 [],
                 ["s1"] * 2,
             ]
-        assert list(store.commits("nobody")) == []
+        assert list(store.commits("unknown")) == []
 
     def test_what_nobody_touched_is_whole(self, store: Store, open_store: Open) -> None:
         one, two = Tree("r1", store.acquire("r1").epoch), Tree("r2")
@@ -307,9 +216,11 @@ class LogTests:
 # -----------------------------------------------------------------------------------------------------------
 # What every store must do for those who share it: leases, requests, wake-ups, looking without touching.
 
-SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1")
+SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1", machine_name())
+REMOTE = ProcessIdentity("a boot", 4711, "12345", "1", "another-12345678")
+"""A process of another machine: from here it can neither be seen nor be known to be dead."""
 SOON_S = RECHECK_S / 2
-"""Sooner than looking again without being told."""
+"""Sooner than the next poll without a signal."""
 
 
 class OwnershipTests:
@@ -402,6 +313,67 @@ class OwnershipTests:
         time.sleep(self.expiry_s * 1.2)
         assert store.acquire("r1").epoch == 2
 
+    def test_an_owner_on_another_machine_is_alive_until_its_lease_ran_out(
+        self, store: Store, open_store: Open
+    ) -> None:
+        other, lease = open_store(), store.acquire("r1", REMOTE)
+        assert store.owner("r1") == (REMOTE, True), "it cannot be known to be dead"
+        with pytest.raises(LeaseHeld) as held:
+            other.acquire("r1")
+        assert "process 4711 on another" in held.value.message
+        store.write([Tree("r1", lease.epoch).step()])
+        time.sleep(self.expiry_s * 1.2)
+        assert store.owner("r1") == (REMOTE, False)
+        taken = other.acquire("r1")
+        assert taken.epoch == 2
+        assert taken.lived_ms == 0, "it never renewed its lease"
+        with pytest.raises(LeaseLost):
+            store.write([Tree("r1", lease.epoch).step("too late")])
+
+    def test_the_clock_of_the_store_goes_forward_for_all(self, store: Store, open_store: Open) -> None:
+        first = store.now_ms()
+        second = open_store().now_ms()
+        assert 0 <= second - first < 60_000
+        assert store.now_ms() >= second
+
+    # ------------------------------------------------------------------ sessions and their executions
+
+    def test_a_session_belongs_to_the_execution_that_started_last(
+        self, store: Store, open_store: Open
+    ) -> None:
+        lease, other = store.acquire("r1"), open_store()
+        tree = Tree("r1", lease.epoch)
+        store.write([Batch(root="r1", epoch=1, envelopes=[tree.event()], started=[("s1", 1)])])
+        store.write([Batch(root="r1", epoch=1, envelopes=[tree.session("s1")])])
+        other.write([Batch(root="r1", epoch=None, envelopes=[tree.session("s1")], blobs=[stored("kept")])])
+        store.write([Batch(root="r1", epoch=1, envelopes=[tree.event()], started=[("s1", 2)])])
+        late = tree.session("s1")
+        for writer, epoch in ((store, 1), (store, None), (other, None), (open_store(), None)):
+            batch = Batch(root="r1", epoch=epoch, envelopes=[late], blobs=[stored("late")])
+            with pytest.raises(SessionSuperseded):
+                writer.write([batch])
+        assert not store.has_blob(stored("late")[0])
+        other.write([Batch(root="r1", epoch=None, envelopes=[replace(late, epoch=2)])])
+        assert [(entry.seq, entry.epoch) for entry in store.log("s1")] == [(1, 1), (2, 1), (3, 2)]
+
+    def test_an_execution_outlives_the_owner_that_started_it(self, store: Store, open_store: Open) -> None:
+        tree = Tree("r1", store.acquire("r1", SOMEBODY_DEAD).epoch)
+        store.write([Batch(root="r1", epoch=1, envelopes=[tree.event()], started=[("s1", 2)])])
+        other = open_store()
+        other.acquire("r1")
+        entry = tree.session("s1", execution=2)
+        store.write([Batch(root="r1", epoch=None, envelopes=[entry])])
+        with pytest.raises(LeaseLost):
+            store.write([Batch(root="r1", epoch=1, envelopes=[tree.session("s1", execution=2)])])
+        assert list(other.log("s1")) == [entry]
+
+    def test_an_execution_writes_nothing_but_its_session_and_values(self, store: Store) -> None:
+        tree = Tree("r1", store.acquire("r1").epoch)
+        for batch in (tree.step(), Batch(root="r1", epoch=None, requests_done=[1])):
+            with pytest.raises(BugError):
+                store.write([replace(batch, epoch=None)])
+        assert list(store.tree("r1")) == []
+
     def test_only_a_live_lease_is_confirmed(self, store: Store, open_store: Open) -> None:
         lost = store.acquire("r1", SOMEBODY_DEAD)
         lease = open_store().acquire("r1")
@@ -427,7 +399,7 @@ class OwnershipTests:
             assert one.wait_blocking(SOON_S)
             store.release(lease)
             assert one.wait_blocking(SOON_S)
-            assert two.wait_blocking(SOON_S), "what was signalled while nobody waited is not lost"
+            assert two.wait_blocking(SOON_S), "a signal without a waiter is not lost"
 
     def test_who_follows_every_tree_is_woken_by_each_of_them(self, store: Store, open_store: Open) -> None:
         other = open_store()
@@ -588,7 +560,7 @@ class RecordTests:
         assert _ids(store.heads(status="failed")) == ["r3", "r1"]
         assert _ids(store.heads(roots_only=False, limit=1)) == ["c0"]
         assert _ids(store.heads(before="r3", limit=2)) == ["r2", "r1"]
-        assert store.heads(before="nobody") == []
+        assert store.heads(before="unknown") == []
         assert len(store.heads(recipe=head("r0").recipe)) == 5
         assert store.heads(recipe="another") == []
 
@@ -683,7 +655,7 @@ def _start_of_process_1() -> str:
     return start_time(1) or ""
 
 
-class StoreSuite(LogTests, RecordTests, OwnershipTests, ClaimTests):
+class StoreSuite(LogTests, RecordTests, OwnershipTests, ClaimTests, RaceTests):
     """Everything that the rest of Fanfold relies on."""
 
     @pytest.fixture

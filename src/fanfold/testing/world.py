@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Any
 
-from fanfold.kernel.commands import (
-    Command,
-    Conclude,
-    Create,
-    Evaluate,
-    Finish,
-    Pause,
-    Queue,
-    Retry,
-    Skip,
-    Start,
-    Stop,
-)
-from fanfold.kernel.decide import decide
+from fanfold.engine.command_handler import CommandHandler, World, evaluate_expression, not_started
+from fanfold.kernel.commands import Command, Create, Finish, Start, Stop
 from fanfold.kernel.events import (
     Data,
     Envelope,
     Event,
     Failure,
     ResumeRequested,
-    RunCreated,
-    RunFinished,
-    RunPaused,
     RunResumed,
     StepEvent,
     SubagentEvent,
@@ -40,21 +24,20 @@ from fanfold.kernel.invariants import Auditor
 from fanfold.kernel.plan import Step
 from fanfold.kernel.state import (
     ASKED,
-    BY_DEFAULT,
-    COMPLETED,
     EVENT_WORDS,
-    LEAF,
     WAITING,
     Composite,
     Loop,
+    Map,
     Node,
+    Run,
     State,
     fingerprint,
-    is_shared_writer,
 )
 from fanfold.kernel.transitions import evolve
-from fanfold.language.leaf_steps import ApprovalBody
-from fanfold.language.step_grammar import read_body
+from fanfold.language.leaf_steps import ApprovalBody, read_body
+from fanfold.language.template import UnresolvedPath
+from fanfold.steps.order import CallJob, GroupJob, Job, Order, Question, SettledJob, Timer
 from fanfold.testing.checks import NOWHERE, InvariantError, SimulatedValues, Watch, check_explained, fill_sets
 from fanfold.testing.plans import random_additions, random_plan, random_settings
 from fanfold.testing.simulated_store import Faults, SimulatedStore
@@ -135,7 +118,7 @@ class SimulatedWorld:
         if faults.calm:
             self.calm_events += 1
             if self.calm_events > 400 + 60 * state.instances:
-                raise InvariantError(19, "the faults have stopped long ago and the run goes on and on")
+                raise InvariantError(19, "the faults have stopped long ago and the run does not end")
         if self.rng.random() < 0.02:
             self.sampled[len(self.store.lines) - 1] = fingerprint(state)
 
@@ -156,161 +139,112 @@ def transition(event: Event, state: State) -> list[str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# How the simulated host answers each command: rendered, evaluated and folded like a real one.
+# The answers of the simulated world: values, jobs and outputs, decided by the seed.
 
-_EXPRESSION_FAILED = Failure("agent", "expression.failed", "the expression cannot be evaluated")
 _NOT_RENDERED = Failure("agent", "template.unresolved", "the prompt cannot be rendered", retryable=False)
 
 
-def answer(world: SimulatedWorld, state: State, command: Command) -> Data:
-    """The one event that answers a command."""
-    match command:
-        case Evaluate():
-            return _evaluate(world, state, command)
-        case Queue():
-            return _queue(_node(state, command))
-        case Start():
-            return _start(world, state, command)
-        case Create():
-            return _create(world, state, command)
-        case Skip(step=step, reason=reason):
-            return StepEvent(step, "skipped", reason=reason)
-        case Retry():
-            return _retry(state, command)
-        case Stop(step=step, attempt=attempt, execution=execution, reason=reason):
-            return StepEvent(step, "stopping", attempt, execution, reason=reason)
-        case Conclude():
-            return _conclude(world, state, command)
-        case Finish():
-            return _finish(world, state, command)
-        case Pause(reason=reason):
-            return RunPaused(reason)
+class SimulatedAnswers(World):
+    """The world of a simulated owner. Expressions of simulated plans are names such as `coin`."""
 
+    def __init__(self, world: SimulatedWorld, state: State) -> None:
+        self._world = world
+        self._state = state
 
-def _node(state: State, command: Evaluate | Queue | Start | Retry | Conclude) -> Node:
-    return state.runs[command.run].nodes[command.step]
+    # Expressions
 
+    def decide(self, node: Node, what: str) -> ValueDecided:
+        return evaluate_expression(self, node, what)
 
-def _evaluate(world: SimulatedWorld, state: State, command: Evaluate) -> Data:
-    node = _node(state, command)
-    step = node.step
-    decided = ValueDecided(step=node.path, what=command.what)
-    if command.what == "for_each":
-        assert step.for_each is not None
-        return _decided_items(world, decided, step.for_each)
-    if command.what == "until":
-        assert isinstance(node, Loop) and step.repeat is not None
-        return _with(decided, value=_until(world, step.repeat.until, node.iteration))
-    if step.when == "error":
-        return _with(decided, error=_EXPRESSION_FAILED)
-    passed = step.when != "false" and not (step.when == "coin" and world.rng.random() < 0.5)
-    if not (step.templated_sets and node.kind == LEAF):
-        return _with(decided, value=passed)
-    reads, writes = fill_sets(node, step.read_set), fill_sets(node, step.write_set)
-    return _with(decided, value=passed, read_set=reads, write_set=writes)
+    def items(self, node: Map) -> tuple[int, str | None]:
+        expression = node.step.for_each
+        assert expression is not None
+        if expression == "error":
+            raise UnresolvedPath("for_each cannot be evaluated")
+        count = int(expression.removeprefix("items:"))
+        return count, self._world.values.put(["items", count], NOWHERE)
 
+    def converged(self, loop: Loop) -> bool:
+        assert loop.step.repeat is not None
+        until = loop.step.repeat.until
+        if until == "coin":
+            return self._world.rng.random() < 0.5
+        return until.startswith("from:") and loop.iteration >= int(until[5:])
 
-def _decided_items(world: SimulatedWorld, decided: ValueDecided, expression: str) -> Data:
-    if expression == "error":
-        return _with(decided, error=_EXPRESSION_FAILED)
-    count = int(expression.removeprefix("items:"))
-    return _with(decided, value=count, items=world.values.put(["items", count], NOWHERE))
+    def admits(self, node: Node, when: str) -> bool:
+        if when == "error":
+            raise UnresolvedPath(f"the condition of {node.path} cannot be evaluated")
+        return when != "false" and not (when == "coin" and self._world.rng.random() < 0.5)
 
+    def sets(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return fill_sets(node, node.step.read_set), fill_sets(node, node.step.write_set)
 
-def _until(world: SimulatedWorld, expression: str, iteration: int) -> bool:
-    if expression == "coin":
-        return world.rng.random() < 0.5
-    return expression.startswith("from:") and iteration >= int(expression[5:])
+    # Starts
 
+    def prepare(self, state: State, node: Node, start: Start) -> Job | StepEvent:
+        world = self._world
+        if start.execution == 1 and start.type != "group" and world.faults.hits("unrendered"):
+            return not_started(node, start, _NOT_RENDERED)
+        if start.type == "group":
+            return GroupJob()
+        if start.type == "workflow":
+            return CallJob({}, f"r{len(state.runs)}")
+        world.values.see(node)  # checks what it refers to
+        waits = node.step.traits.waits
+        if waits is not None:
+            return Timer(world.now + world.rng.choice((0, 40, 400))) if waits == "timer" else Question("")
+        return SettledJob(None) if start.type in ("set", "end") else Job()
 
-def _with(decided: ValueDecided, **values: Any) -> ValueDecided:
-    from msgspec.structs import replace
-
-    return replace(decided, **values)
-
-
-def _queue(node: Node) -> Data:
-    word = "input" if node.step.after else "queued"
-    shape = SubagentEvent if node.step.traits.role is not None else StepEvent
-    return shape(node.path, word)
-
-
-def _start(world: SimulatedWorld, state: State, command: Start) -> Data:
-    node = _node(state, command)
-    path, attempt, execution = node.path, command.attempt, command.execution
-    if execution == 1 and command.type != "group" and world.faults.hits("unrendered"):
-        return StepEvent(path, "failed", attempt, execution, error=_NOT_RENDERED)
-    if node.step.traits.waits is not None:
-        world.values.see(node)
-        timer = node.step.traits.waits == "timer"
-        due_at = world.now + world.rng.choice((0, 40, 400)) if timer else 0
-        return StepEvent(path, "waiting", attempt, execution, due_at=due_at)
-    if command.type == "group":
-        return StepEvent(path, "started", attempt, execution)
-    if command.type in ("set", "end"):
-        output = world.values.result(node, attempt, world.values.see(node))
-        return StepEvent(path, "completed", attempt, execution, output=output)
-    if command.type == "workflow":
-        return StepEvent(path, "started", attempt, execution, child_run_id=f"r{len(state.runs)}")
-    if is_shared_writer(node) and world.faults.hits("held by another run"):
-        return StepEvent(path, "held", attempt, execution, summary="another run")
-    wait = state.waits.get(provider_of(node))
-    if wait is not None and wait.probe is not node:
-        world.reached["deferred"] += 1
-        return StepEvent(path, "deferred", attempt, execution, reason=wait.subject)
-    seen = world.values.see(node)
-    if execution == 1 and node.step.cache and world.rng.random() < 0.5:
+    def reuse(self, order: Order[Job]) -> tuple[str | None, Failure | None]:
+        world = self._world
+        if not order.step.cache or world.rng.random() < 0.5:
+            return None, None
         world.reached["cached"] += 1
-        output = world.values.result(node, attempt, seen)
-        return StepEvent(path, "completed", attempt, execution, output=output, cached=True)
-    role = node.step.traits.role
-    if role is None:
-        return StepEvent(path, "started", attempt, execution)
-    session = f"s{world.events}"
-    return SubagentEvent(
-        path, "started", attempt, execution, parent_id=command.run, subagent_id=session, session_id=session,
-        role=role, task=path, depth=1,
-    )  # fmt: skip
+        node = self._state.runs[order.run].nodes[order.path]
+        return world.values.result(node, order.attempt, world.values.see(node)), None
+
+    def defer(self, node: Node, order: Order[Job]) -> tuple[str, Order[Job]]:
+        wait = self._state.waits.get(provider_of(node))
+        if wait is None or wait.probe is node:
+            return "", order
+        self._world.reached["deferred"] += 1
+        return wait.subject, order
+
+    def claim(self, node: Node) -> str:
+        del node
+        return "another run" if self._world.faults.hits("held by another run") else ""
+
+    def describe(self, node: Node, job: Job) -> tuple[str, str]:
+        del job
+        return node.path, ""
+
+    def child_inputs(self, command: Create) -> str:
+        call = self._state.runs[command.parent_run].nodes[command.step]
+        return self._world.values.inputs_of_child(call)
+
+    # Outputs
+
+    def settled(self, node: Node, start: Start, _job: SettledJob) -> tuple[str | None, Failure | None]:
+        values = self._world.values
+        return values.result(node, start.attempt, values.see(node)), None
+
+    def combined(self, node: Composite) -> tuple[str | None, Failure | None]:
+        return self._world.values.folded(node), None
+
+    def default(self, node: Node) -> str | None:
+        if node.step.traits.waits == "timer":
+            return None
+        self._world.reached["approval default"] += 1
+        return self._world.values.put({"decision": read_body(ApprovalBody, node.step).default}, NOWHERE)
+
+    def run_output(self, run: Run) -> str | None:
+        return self._world.values.run_output(run, run.plan) if run.scope.entered else None
 
 
 def provider_of(node: Node) -> str:
-    """Whom the agent of a step asks; steps of one role share it."""
+    """The provider of the agent of a step. Steps of one role share it."""
     role = node.step.traits.role
     return "" if role is None else f"provider of {role}"
-
-
-def _create(world: SimulatedWorld, state: State, command: Create) -> Data:
-    call = state.runs[command.parent_run].nodes[command.step]
-    inputs = world.values.inputs_of_child(call)
-    return RunCreated(workflow=command.workflow, inputs=inputs, parent_run_id=command.parent_run)
-
-
-def _retry(state: State, command: Retry) -> Data:
-    node = _node(state, command)
-    shape = SubagentEvent if node.step.traits.role is not None else StepEvent
-    return shape(command.step, "retrying", node.attempt, node.execution, retry_at=command.retry_at)
-
-
-def _conclude(world: SimulatedWorld, state: State, command: Conclude) -> Data:
-    node = _node(state, command)
-    output = None
-    if isinstance(node, Composite):
-        converged = not (command.error is not None and command.error.code == "step.not_converged")
-        if command.status == COMPLETED or not converged:
-            output = world.values.folded(node)
-    elif command.reason == BY_DEFAULT:
-        world.reached["approval default"] += 1
-        output = world.values.put({"decision": read_body(ApprovalBody, node.step).default}, NOWHERE)
-    status, attempt, execution = command.status, command.attempt, command.execution
-    return StepEvent(
-        command.step, status, attempt, execution, output, error=command.error, reason=command.reason
-    )
-
-
-def _finish(world: SimulatedWorld, state: State, command: Finish) -> Data:
-    run = state.runs[command.run]
-    output = world.values.run_output(run, run.plan) if run.scope.entered else None
-    return RunFinished(status=command.status, output=output, error=command.error)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -320,7 +254,7 @@ def _finish(world: SimulatedWorld, state: State, command: Finish) -> Data:
 # * Log before act: an execution begins after the event that announces it was committed.
 # * The agenda is answered in order, one event a command, before anything else is reported.
 # * An owner may die at any event boundary: `Crash` is raised after an event was appended and before
-#   anybody acknowledged it, or between the commit and the first effect.
+#   it was acknowledged, or between the commit and the first effect.
 
 FOREVER_MS = 600_000
 """How long a hanging attempt takes: longer than any timeout of a plan."""
@@ -334,8 +268,11 @@ class Owner:
     def __init__(self, world: SimulatedWorld, state: State, epoch: int) -> None:
         self.world = world
         self.state = state
+        self.handler = CommandHandler(state, SimulatedAnswers(world, state))
         self.epoch = epoch
         self.running: list[SimulatedExecution] = []
+        self.reported: list[SimulatedExecution] = []
+        """Executions that ended since the last commit: a crash may lose their report."""
         self.effects: list[tuple[Command, Data]] = []
         """Announced in the log, not yet begun."""
 
@@ -363,23 +300,24 @@ class Owner:
     def work_off_agenda(self) -> None:
         """Answer every command; sometimes commit half-way, as a busy group commit would."""
         state, world = self.state, self.world
-        while commands := decide(state):
-            command = commands[0]
-            world.watch.check(command, state)
-            data = answer(world, state, command)
-            if isinstance(command, Finish):
-                self._check_quiet(command.run)
-            # The effect is noted first: an owner that dies in `record` never comes to carry it out.
-            if isinstance(command, Start | Stop):
-                self.effects.append((command, data))
-            self.record(command.run, data, command)
-            if world.faults.hits("early commit"):
-                self.commit()
+        self.handler.answer_all(self._record_answer)
         self.commit()
         if world.rng.random() < 0.1:
             check_explained(state)
         if world.watch.cancelled or state.plan.open:
             self._check_stopped()
+
+    def _record_answer(self, command: Command, data: Data) -> None:
+        world = self.world
+        world.watch.check(command, self.state)
+        if isinstance(command, Finish):
+            self._check_quiet(command.run)
+        # The effect is noted first: an owner that dies in `record` never comes to carry it out.
+        if isinstance(command, Start | Stop):
+            self.effects.append((command, data))
+        self.record(command.run, data, command)
+        if world.faults.hits("early commit"):
+            self.commit()
 
     def _check_stopped(self) -> None:
         """A cancellation reaches every execution below it (invariant 9)."""
@@ -400,6 +338,7 @@ class Owner:
         """Acknowledge what was recorded, then let the effects begin."""
         world = self.world
         world.store.commit()
+        self.reported.clear()
         if self.effects and world.faults.hits("crash"):
             world.reached["crash before effect"] += 1
             raise Crash
@@ -432,7 +371,7 @@ class Owner:
     def ask(self, run: str, step: str) -> None:
         """Put an approval before a person."""
         world = self.world
-        due = None if world.faults.hits("nobody answers") else world.now + world.rng.choice((5, 50, 500))
+        due = None if world.faults.hits("no answer") else world.now + world.rng.choice((5, 50, 500))
         self.running.append(SimulatedExecution(run, step, "approval", 1, 1, due, []))
 
     def _ask_to_stop(self, command: Stop) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace.seal import make_removable
 
 VARIABLE = "FANFOLD_ARTIFACTS"
@@ -257,11 +257,8 @@ def clear_staging(home: Path) -> None:
 
 def _walk(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Iterate over all files below a folder in order of names, without following links."""
-    top = os.open(folder, _FOLDER)
-    try:
+    with Closing(os.open(folder, _FOLDER)) as top:
         yield from _below(top, "", 0)
-    finally:
-        os.close(top)
 
 
 def _below(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, bytes]]:
@@ -273,11 +270,8 @@ def _below(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, bytes]]:
             raise _refused(path, "its name is too long, too deep, or no plain text")
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            inner = os.open(name, _FOLDER, dir_fd=folder)
-            try:
+            with Closing(os.open(name, _FOLDER, dir_fd=folder)) as inner:
                 yield from _below(inner, f"{path}/", depth + 1)
-            finally:
-                os.close(inner)
         elif stat.S_ISREG(mode):
             yield path, _read(folder, name, path)
         else:

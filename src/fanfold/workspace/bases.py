@@ -27,7 +27,7 @@ from typing import Self
 
 import msgspec
 
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import layout as trash
 from fanfold.workspace.beneath import (
     Copier,
@@ -321,8 +321,7 @@ class Bases:
 
     def _look_again(self) -> Base:
         newest = self._newest()
-        top = open_top(self._layout.project)
-        try:
+        with Closing(open_top(self._layout.project)) as top:
             if newest is None:
                 now = scan_asking(top, self._ignoring, self._limits)
                 return self._make_root(top, now, None, list(now.files))
@@ -332,8 +331,6 @@ class Bases:
             now = again.now if again else scan_asking(top, self._ignoring, self._limits)
             differs = again.differs if again else differing(newest.manifest, now)
             return self._make(top, now, newest, differs)
-        finally:
-            os.close(top)
 
     def look(self, known: Manifest) -> Manifest:
         """Scan the current project tree; nothing is copied."""

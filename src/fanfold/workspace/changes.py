@@ -41,6 +41,7 @@ from fanfold.kernel.claims import (
 )
 from fanfold.kernel.paths import Glob, matches, read_glob
 from fanfold.process_identity import this_process
+from fanfold.project_files import Closing
 from fanfold.workspace import beneath
 from fanfold.workspace.beneath import (
     FileEntry,
@@ -149,10 +150,10 @@ def _git_folder(tree: int) -> str:
         with os.fdopen(handle, "rb") as opened:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return ""
-            said = os.fsdecode(opened.read(MAX_BYTES)).rstrip("\n")
-        if not said.startswith(_GIT_FOLDER):
+            text = os.fsdecode(opened.read(MAX_BYTES)).rstrip("\n")
+        if not text.startswith(_GIT_FOLDER):
             return ""
-        target = said.removeprefix(_GIT_FOLDER).strip()
+        target = text.removeprefix(_GIT_FOLDER).strip()
         top = os.readlink(f"/proc/self/fd/{tree}")
     except (OSError, PathProblem):
         return ""
@@ -274,9 +275,9 @@ def lay_in_namespace(
         assert helper.stdout is not None
         try:
             ready, _, _ = select.select([helper.stdout], [], [], _START_S)
-            said = helper.stdout.readline().decode().strip() if ready else "no answer"
-            if said != "ok":
-                why = f"no overlay in a user namespace: {said or 'refused'}"
+            reply = helper.stdout.readline().decode().strip() if ready else "no answer"
+            if reply != "ok":
+                why = f"no overlay in a user namespace: {reply or 'refused'}"
                 raise OSError(why)  # noqa: TRY301 - to be caught below, where the helper is ended
             place = f"/proc/{helper.pid}"
             with ExitStack() as opened:
@@ -471,8 +472,7 @@ class TouchedPaths:
                 continue
             if self.own(entry.name, where):
                 continue
-            below = os.open(entry.name, _FOLDER, dir_fd=handle)
-            try:
+            with Closing(os.open(entry.name, _FOLDER, dir_fd=handle)) as below:
                 if _is_closed(where):
                     if os.listdir(below):
                         self.paths.add(where)
@@ -484,8 +484,6 @@ class TouchedPaths:
                     self.trees.add(where)
                 elif depth < CHANGES_MAX_DEPTH:
                     self._walk(below, was, where, depth + 1)
-            finally:
-                os.close(below)
 
     def missing(self, top: int) -> None:
         """Add the paths of the base that are missing in an open copied workspace."""
@@ -593,11 +591,8 @@ def _judge(path: str, known: Manifest, base: OpenLayers, child: int) -> Change |
         else:
             return Change(path, kind, "special", 0, was)
         if was:
-            ours = open_folder(base.at(path), folder)
-            try:
+            with Closing(open_folder(base.at(path), folder)) as ours:
                 return None if same_content(ours, theirs, name) else change
-            finally:
-                os.close(ours)
         return change
     finally:
         os.close(theirs)

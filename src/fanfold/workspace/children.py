@@ -21,7 +21,7 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import changes as overlay
 from fanfold.workspace import layout
 from fanfold.workspace.bases import Base, Bases, copy_files, make_folders
@@ -101,14 +101,10 @@ class Child:
     def changes(self) -> list[Change]:
         """Return the differences to the base, sorted by path. Its programs must have ended."""
         touched = TouchedPaths(self.base.manifest)
-        child = open_top(self.path)
-        try:
+        with Closing(open_top(self.path)) as child:
             if self.method.startswith("overlay"):
-                upper = open_top(self.folder / "upper")
-                try:
+                with Closing(open_top(self.folder / "upper")) as upper:
                     touched.layer(upper)
-                finally:
-                    os.close(upper)
             else:
                 file = self.folder / "copied"
                 touched.compare(child, decode(read_kept(file), file)[0].files)
@@ -116,8 +112,6 @@ class Child:
             with self.base.opened() as base:
                 self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())
             return self._found.changes
-        finally:
-            os.close(child)
 
     def found(self) -> FoundChanges:
         """Return the last result of `changes`, including ignored files."""
@@ -202,8 +196,7 @@ def _lay(folder: Path, base: Base, read_only: bool) -> tuple[Method | None, over
 def _copy(folder: Path, base: Base) -> Method:
     for name in ("upper", "work"):
         os.rmdir(folder / name)
-    target = open_top(folder / "workspace")
-    try:
+    with Closing(open_top(folder / "workspace")) as target:
         copier = Copier()
         make_folders(target, base.manifest)
         copied = Manifest()
@@ -216,8 +209,6 @@ def _copy(folder: Path, base: Base) -> Method:
         _describe(target, "", copied.files)
         write_whole(folder / "copied", encode(copied))
         return "reflink" if copier.clones else "copy"
-    finally:
-        os.close(target)
 
 
 def _describe(handle: int, prefix: str, found: dict[str, FileEntry]) -> None:
@@ -227,13 +218,10 @@ def _describe(handle: int, prefix: str, found: dict[str, FileEntry]) -> None:
         if not entry.is_dir(follow_symlinks=False):
             found[prefix + entry.name] = FileEntry.of(entry.stat(follow_symlinks=False))
             continue
-        below = os.open(
-            entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle
-        )
-        try:
+        with Closing(
+            os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        ) as below:
             _describe(below, f"{prefix}{entry.name}/", found)
-        finally:
-            os.close(below)
 
 
 def read_record(folder: Path) -> SnapshotRecord:
@@ -266,7 +254,7 @@ def check_turn(folder: Path, epoch: int) -> None:
 
 
 def taken_over(session: str) -> WorldError:
-    return WorldError("workspace.taken_over", f"another process goes on with the workspace of {session}")
+    return WorldError("workspace.taken_over", f"another process continues in the workspace of {session}")
 
 
 def attach(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring, epoch: int) -> Child:

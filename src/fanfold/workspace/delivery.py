@@ -24,7 +24,7 @@ from msgspec import Struct
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import check_branch_name
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
 from fanfold.workspace.layout import Layout, read_kept
 from fanfold.workspace.merge import FileState, Objects, PathRevision, merge_fully
@@ -144,14 +144,14 @@ class Commits:
         """Copy the new objects of a commit into the repository's object store."""
         listed = self._git(["rev-list", "--objects", commit, f"^{base}"]).decode("utf-8", "replace")
         wanted = "".join(f"{line.partition(' ')[0]}\n" for line in listed.splitlines())
-        said = self._git(["cat-file", "--batch"], stdin=wanted.encode())
+        batch = self._git(["cat-file", "--batch"], stdin=wanted.encode())
         target = Objects(self._repository.common, self._project, published=True)
         at = 0
-        while at < len(said):
-            end = said.index(b"\n", at)
-            oid, kind, size = said[at:end].decode().split(" ")
+        while at < len(batch):
+            end = batch.index(b"\n", at)
+            oid, kind, size = batch[at:end].decode().split(" ")
             at = end + 1 + int(size)
-            if target.put(kind, said[end + 1 : at]) != oid:
+            if target.put(kind, batch[end + 1 : at]) != oid:
                 raise WorldError("workspace.damaged", f"object {oid} does not hold what its name says")
             at += 1
 
@@ -166,8 +166,8 @@ class Commits:
                 found.append(own)
                 continue
             command = [git.program(self._project), "config", "--global", "--get", word]
-            _, said = git.run(command, _user_environment(self._project, self._store), ok=(0, 1, 128))
-            found.append(said.decode("utf-8", "replace").strip())
+            _, output = git.run(command, _user_environment(self._project, self._store), ok=(0, 1, 128))
+            found.append(output.decode("utf-8", "replace").strip())
         if not all(found):
             message = "git does not know who you are, and a commit needs to say so"
             hint = 'git config --global user.name "Your Name"; git config --global user.email you@example.org'
@@ -178,8 +178,8 @@ class Commits:
         found: dict[str, FileState] = {}
         for start in range(0, len(paths), AT_ONCE):
             asked = ["--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", commit, "--"]
-            said = self._git([*asked, *paths[start : start + AT_ONCE]])
-            for record in said.split(b"\0")[:-1]:
+            listing = self._git([*asked, *paths[start : start + AT_ONCE]])
+            for record in listing.split(b"\0")[:-1]:
                 facts, _, name = record.partition(b"\t")
                 mode, _, oid = facts.split()
                 found[os.fsdecode(name)] = FileState(int(mode, 8), oid.decode())
@@ -301,9 +301,9 @@ class Refs:
 
     def head(self) -> tuple[str, str]:
         """Return the checked-out branch (empty if there is none) and its commit."""
-        said = self._read(self._repository.folder, "HEAD").strip()
-        name = said.removeprefix("ref:").strip() if said.startswith("ref:") else ""
-        commit = self.find(name) if name else said
+        head = self._read(self._repository.folder, "HEAD").strip()
+        name = head.removeprefix("ref:").strip() if head.startswith("ref:") else ""
+        commit = self.find(name) if name else head
         if not commit or not re.fullmatch(_OID, commit):
             message = "the repository has no commit yet" if name else "HEAD cannot be read"
             raise WorldError("deliver.no_commit", message, hint="make a first commit; a branch begins there")
@@ -315,22 +315,22 @@ class Refs:
         folders = {self._repository.common, self._repository.folder}
         with suppress(OSError):
             folders |= {trees / name for name in os.listdir(trees)}
-        said = (self._read(folder, "HEAD").strip().removeprefix("ref:").strip() for folder in folders)
-        return {name.removeprefix("refs/heads/") for name in said if name.startswith("refs/heads/")}
+        heads = (self._read(folder, "HEAD").strip().removeprefix("ref:").strip() for folder in folders)
+        return {name.removeprefix("refs/heads/") for name in heads if name.startswith("refs/heads/")}
 
     def find(self, name: str) -> str:
         """Return the commit of a full name (`refs/heads/main`); empty if there is none."""
-        said = self._read(self._repository.common, name).strip()
-        if said.startswith("ref:"):  # one step, as in refs/remotes/origin/HEAD
-            name = said.removeprefix("ref:").strip()
-            said = self._read(self._repository.common, name).strip()
-        return said if re.fullmatch(_OID, said) else self._packed().get(name, "")
+        value = self._read(self._repository.common, name).strip()
+        if value.startswith("ref:"):  # one step, as in refs/remotes/origin/HEAD
+            name = value.removeprefix("ref:").strip()
+            value = self._read(self._repository.common, name).strip()
+        return value if re.fullmatch(_OID, value) else self._packed().get(name, "")
 
     def default_of(self, remote: str) -> str:
         """Return the last known default branch of the remote; empty if unknown."""
-        said = self._read(self._repository.common, f"refs/remotes/{remote}/HEAD").strip()
+        value = self._read(self._repository.common, f"refs/remotes/{remote}/HEAD").strip()
         prefix = f"ref: refs/remotes/{remote}/"
-        return said.removeprefix(prefix) if said.startswith(prefix) else ""
+        return value.removeprefix(prefix) if value.startswith(prefix) else ""
 
     def tips_of(self, remote: str) -> list[str]:
         """Return the last known commits of a remote's branches."""
@@ -386,10 +386,10 @@ class Refs:
                 raise FileExistsError(name)
 
     def _packed(self) -> dict[str, str]:
-        said = self._read(self._repository.common, "packed-refs", MAX_PACKED_BYTES + 1)
-        if len(said) > MAX_PACKED_BYTES:
+        packed = self._read(self._repository.common, "packed-refs", MAX_PACKED_BYTES + 1)
+        if len(packed) > MAX_PACKED_BYTES:
             raise WorldError("deliver.unsupported", "the repository has more refs than can be looked through")
-        rows = (line.partition(" ") for line in said.splitlines())
+        rows = (line.partition(" ") for line in packed.splitlines())
         return {name: commit for commit, _, name in rows if re.fullmatch(_OID, commit)}
 
     @staticmethod
@@ -422,12 +422,11 @@ def _lock(folder: int, last: str, commit: str, branch: str) -> None:
         os.fsync(handle)
         os.link(beside, lock, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
-        held = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
+        with Closing(
+            os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        ) as held:
             if os.read(held, len(commit) + 2).strip() == commit.encode():
                 return
-        finally:
-            os.close(held)
         message = f"another git has locked the branch {branch}, or died while it had"
         raise WorldError(
             "deliver.locked", message, hint=f"remove refs/heads/{branch}.lock if none runs, then resume"

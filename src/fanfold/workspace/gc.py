@@ -20,6 +20,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.process_identity import this_process
+from fanfold.project_files import Closing
 from fanfold.workspace import changes as overlay
 from fanfold.workspace import children, homes, sandbox, sandbox_limits
 from fanfold.workspace import layout as trash
@@ -264,11 +265,8 @@ class WorkspaceRemains:
 
 def draw_child(child: Child, changes: tuple[Change, ...], objects: Objects) -> str:
     """Return the changes of an open step workspace as a patch; stores their content."""
-    tree = open_top(child.path)
-    try:
+    with Closing(open_top(child.path)) as tree:
         with child.base.opened() as base:
             revision = revise([change for change in changes if change.what != "special"], base, tree)
             keep_content(revision, LayeredContent(base), TreeContent(tree), objects)
         return draw_diff(revision, objects)
-    finally:
-        os.close(tree)

@@ -119,14 +119,14 @@ def asking_environment(project: Path, store: Path, index: Path | None) -> dict[s
 
 
 def private_environment(project: Path, store: Path) -> dict[str, str]:
-    nobody = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ATTR_NOSYSTEM": "1"}
+    isolated = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ATTR_NOSYSTEM": "1"}
     who = {
         f"GIT_{role}_{what}": value
         for role in ("AUTHOR", "COMMITTER")
         for what, value in (("NAME", "fanfold"), ("EMAIL", "fanfold@localhost"), ("DATE", "0 +0000"))
     }
     own = {"HOME": str(store), "XDG_CONFIG_HOME": str(store)}
-    return asking_environment(project, store, None) | nobody | who | own
+    return asking_environment(project, store, None) | isolated | who | own
 
 
 def run(
@@ -141,11 +141,11 @@ def run(
     """Run a git command until it ends; return its exit code and output."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        said, complaint = hear(process, stdin, blocked_by, cpu_s)
+        output, complaint = hear(process, stdin, blocked_by, cpu_s)
     if process.returncode not in ok:
         why = complaint.decode("utf-8", "replace").strip()[-500:]
         raise WorldError("workspace.git_failed", f"git {_words(command)}: {why or process.returncode}")
-    return process.returncode, said
+    return process.returncode, output
 
 
 def hear(
@@ -159,12 +159,12 @@ def hear(
     """
     if cpu_s is not None and hasattr(resource, "prlimit"):  # only on Linux
         resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    said, complaint = _until_end(process, stdin, blocked_by)
+    output, complaint = _until_end(process, stdin, blocked_by)
     if cpu_s is not None and process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         message = f"git took more than {cpu_s} s to find out which files are ignored"
         hint = "simplify patterns with many wildcards in .gitignore files and .git/info/exclude"
         raise WorldError("workspace.costly_patterns", message, hint=hint)
-    return said, complaint
+    return output, complaint
 
 
 def _until_end(
@@ -173,8 +173,8 @@ def _until_end(
     waited, patience = 0.0, LOOK_AFTER_S
     while True:
         try:
-            said, complaint = process.communicate(stdin, timeout=patience)
-            return said, complaint or b""
+            output, complaint = process.communicate(stdin, timeout=patience)
+            return output, complaint or b""
         except subprocess.TimeoutExpired as late:
             stdin = None  # git already has it
             obstacle = blocked_by()

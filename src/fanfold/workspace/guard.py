@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -32,8 +32,10 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.kernel.claims import FOLDERS, OWNERS, is_protected, plain_name
 from fanfold.kernel.paths import matches
+from fanfold.project_files import Closing
 from fanfold.workspace.beneath import (
     GRAIN_NS,
+    MAX_PATH_BYTES,
     FileEntry,
     PathProblem,
     git_mode,
@@ -43,7 +45,16 @@ from fanfold.workspace.beneath import (
     set_mode,
 )
 from fanfold.workspace.changes import Change, WriteViolation, bare_repository, behind_links, violations
-from fanfold.workspace.ignored import CACHES, DEPENDENCIES, MARKS, PATTERNS, may_change_dependency
+from fanfold.workspace.hidden import (
+    BYTECODE,
+    HiddenEntry,
+    find_hidden,
+    find_planted,
+    is_bytecode,
+    is_dependency,
+    is_outermost,
+)
+from fanfold.workspace.ignored import CACHES, DEPENDENCIES, PATTERNS, may_change_dependency
 from fanfold.workspace.layout import OWN_FOLDER, make_folder
 from fanfold.workspace.merge_journal import Arrivals, NewArrivals
 from fanfold.workspace.scan import look
@@ -153,7 +164,7 @@ def _look(project: Path) -> dict[str, FileEntry | int]:
         found[path] = stat.S_IFDIR if is_folder else FileEntry.of(status)
         return is_folder
 
-    with _opened(project) as top:
+    with Closing(open_readable(project)) as top:
         for place in _places(top):
             above, _, last = place.rpartition("/")
             with _inside(top, above) as outer:
@@ -186,15 +197,6 @@ def _place(path: str) -> str:
     """Return the protected name that contains a path."""
     top, _, rest = path.partition("/")
     return f"{top}/{rest.partition('/')[0]}" if plain_name(top) in FOLDERS and rest else top
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    top = open_readable(folder)
-    try:
-        yield top
-    finally:
-        os.close(top)
 
 
 @contextmanager
@@ -239,7 +241,11 @@ def _move(project: Path, path: str, folder: Path) -> str:
     for made in (folder.parents[1], folder.parent, folder):
         make_folder(made)
     try:
-        with _opened(project) as top, _opened(folder) as refused, _inside(top, above) as source:
+        with (
+            Closing(open_readable(project)) as top,
+            Closing(open_readable(folder)) as refused,
+            _inside(top, above) as source,
+        ):
             if source is None:
                 return ""
             _allow(source, name)  # a folder without write permission cannot be moved
@@ -260,7 +266,7 @@ def _move(project: Path, path: str, folder: Path) -> str:
 def _put_back(project: Path, folder: Path, name: str, homes: Mapping[int, str]) -> bool:
     """Move a file back to its original path in the project, if that is free; return whether it was."""
     try:
-        with _opened(project) as top, _opened(folder) as refused:
+        with Closing(open_readable(project)) as top, Closing(open_readable(folder)) as refused:
             home = homes.get(os.stat(name, dir_fd=refused, follow_symlinks=False).st_ino)
             if home is None:
                 return False
@@ -286,25 +292,23 @@ def _put_back(project: Path, folder: Path, name: str, homes: Mapping[int, str]) 
 #   watch found them. If the step changed a `.gitignore`, new files below it are treated as not ignored.
 # * A new folder with the name or a marker file of a dependency folder (`node_modules`, `pyvenv.cfg`) is one
 #   change, even if it is ignored. If the write-set contains it, its content is accepted, except repositories.
-# * Repositories are found at any depth, also in ignored folders and in new dependency folders. Existing
-#   repositories and dependency folders are identified by their inode. Another one in the same place is a
-#   change. The same applies to protected names in a folder that replaced another one.
+# * Protected names are found at any depth, also in ignored folders (see `hidden`). Existing repositories and
+#   dependency folders are identified by their inode. Another one in the same place is a change. The same
+#   applies to protected names in a folder that replaced another one.
+# * A new ignored link must not lead out of the project or to a protected name. Other ignored files are build
+#   output: every step may change them.
 # * Permission bits of files and folders count. Outside the write-set, the mode of a folder is restored. A
 #   set-user-id or set-group-id bit is always removed, even inside the write-set.
-# * New bytecode (`__pycache__`), and new caches outside the write-set, are removed. An isolated step would
-#   not merge them either.
+# * New bytecode (`__pycache__`, ignored `.pyc` files), and new caches outside the write-set, are removed. An
+#   isolated step would not merge them either.
 # * Every folder is opened through the handle of its parent, and no link is followed. If a folder cannot be
 #   read, even after its mode was restored, an error is raised.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
-_BYTECODE = "__pycache__"
-MAX_HIDDEN = 200_000
-"""The number of names in ignored folders that are searched for repositories."""
 MAX_HIDDEN_POINTS = 500
 """The number of repositories and dependency folders in ignored folders that the sandbox protects."""
 _FILES = frozenset(name.rpartition("/")[2] for name in OWNERS)
-_DEPENDENCY_MARKS = frozenset(mark for mark, depends in MARKS.items() if depends)
 MAX_FILES = 2_000_000
 """The number of files that a watch compares; it copies none of them."""
 
@@ -326,30 +330,34 @@ class WorkspaceWatch:
         self._modes: dict[str, int] = {}
         self._inodes: dict[str, int] = {}
         """The inodes of folders, and of protected names and dependency folders."""
-        self._hidden: dict[str, tuple[int, bool]] = {}
-        with self._top() as top:
+        self._hidden: dict[str, HiddenEntry] = {}
+        with Closing(open_readable(self._layout.project)) as top:
             for path in ("", *self._before.folders, *self._before.points):
                 with _gone():
                     status = os.stat(path or ".", dir_fd=top, follow_symlinks=False)
                     self._inodes[path] = status.st_ino
                     if path not in self._before.points:
                         self._modes[path] = stat.S_IMODE(status.st_mode)
-            self._hidden = dict(self._find_hidden(top))
+            self._hidden = find_hidden(top, self._before.left_out)
             links = [path for path, entry in self._before.files.items() if entry.is_link]
+            links += [path for path, entry in self._hidden.items() if isinstance(entry.identity, str)]
             self._linked = behind_links(top, links)
 
     @property
     def points(self) -> dict[str, bool]:
         """The paths of protected names and dependency folders when the watch started; True for folders."""
-        hidden = islice(self._hidden.items(), MAX_HIDDEN_POINTS)
+        mounted = ((path, bool(entry.is_folder)) for path, entry in self._hidden.items() if entry.mounted)
         known = {*self._before.folders, *self._before.files}
         return {
-            **{path: is_folder for path, (_, is_folder) in hidden},
-            **{path: True for path in self._before.folders if _is_outermost(path)},
+            **dict(islice(mounted, MAX_HIDDEN_POINTS)),
+            **{path: True for path in self._before.folders if is_protected(path) and is_outermost(path)},
             **{
                 path: False
                 for path, entry in self._before.files.items()
-                if path.rpartition("/")[2].lower() in _FILES and not entry.is_link and _is_outermost(path)
+                if path.rpartition("/")[2].lower() in _FILES
+                and not entry.is_link
+                and is_protected(path)
+                and is_outermost(path)
             },
             **{path: path in self._before.folders for path in self._linked if path in known},
             **self._before.points,
@@ -360,14 +368,18 @@ class WorkspaceWatch:
         """The original paths of protected files and folders, by inode."""
         found = {entry.inode: path for path, entry in self._before.files.items() if is_protected(path)}
         found |= {inode: path for path, inode in self._inodes.items() if is_protected(path)}
-        return found | {inode: path for path, (inode, _) in self._hidden.items() if is_protected(path)}
+        return found | {
+            entry.identity: path
+            for path, entry in self._hidden.items()
+            if entry.kind == "protected" and isinstance(entry.identity, int)
+        }
 
     def changes(self, write_set: Sequence[str] = ("**",)) -> list[Change]:
         """Return the changes since the start, sorted by path.
 
         Files of tools inside `write_set` are not listed.
         """
-        with self._top() as top:
+        with Closing(open_readable(self._layout.project)) as top:
             return self._compare(top, write_set).changes()
 
     def settle(self, write_set: Sequence[str]) -> tuple[list[WriteViolation], list[str]]:
@@ -375,7 +387,7 @@ class WorkspaceWatch:
 
         Other files that must not stay are removed.
         """
-        with self._top() as top:
+        with Closing(open_readable(self._layout.project)) as top:
             found = self._compare(top, write_set)
             changes = found.changes()
             rows = violations(changes, write_set, top, self._linked)
@@ -384,11 +396,18 @@ class WorkspaceWatch:
                 for path in found.exchanged
                 if not may_change_dependency(self._layout.project, path, write_set)
             ]
-            bare = [folder for one in changes if (folder := bare_repository(one, top))]
+            ignored = [_seen_from_top(one, self._layout.project) for one in found.ignored]
+            rows += [
+                row
+                for row in violations(ignored, None, top, self._linked)
+                if row.why in ("protected", "leads_out")
+            ]
+            bare = [folder for one in (*changes, *ignored) if (folder := bare_repository(one, top))]
             found.clean()
         stripped = {path for path, _ in found.set_id}
         rows = [row for row in rows if row.path not in stripped]
-        appeared = [one.path for one in changes if one.kind == "added" and self._is_kept(one.path)] + bare
+        appeared = [one.path for one in changes if one.kind == "added" and self._is_kept(one.path)]
+        appeared += [*bare, *found.bare]
         return sorted({*rows, *(WriteViolation(path, "set_id") for path in stripped)}), [
             *appeared,
             *found.replaced,
@@ -406,39 +425,17 @@ class WorkspaceWatch:
         """
         return self._arrivals.since(self._mark)
 
-    @contextmanager
-    def _top(self) -> Iterator[int]:
-        top = open_readable(self._layout.project)
-        try:
-            yield top
-        finally:
-            os.close(top)
-
     def _compare(self, top: int, write_set: Sequence[str]) -> _Comparison:
         found = _Comparison(
             self._before, self._modes, self._inodes, write_set, self._began_ns, self._limits.max_depth, top
         )
         found.folder(top, "", 0)
-        for path, (inode, _) in self._find_hidden(top):
-            if path not in self._hidden:
-                found.repositories += [path] if is_protected(path) else []
-            elif self._hidden[path][0] != inode:
-                found.exchange(path)
+        found.hidden(find_hidden(top, self._before.left_out, self._hidden), self._hidden)
         found.ask(self._ignoring)
         found.modified = {
             path: row for path, row in found.modified.items() if not self._is_rewritten(path, row)
         }
         return found
-
-    def _find_hidden(self, top: int) -> Iterator[tuple[str, tuple[int, bool]]]:
-        """Iterate over repositories and dependency folders in ignored folders.
-
-        Each has its inode, and whether it is a folder.
-        """
-        left = MAX_HIDDEN
-        for path in sorted(self._before.left_out):
-            if path.endswith("/") and not path.endswith("//") and left > 0:
-                left = yield from _hidden_below(top, path[:-1], left)
 
     def _is_rewritten(self, path: str, change: Change) -> bool:
         """Return whether a file has the same content as before, if a base can show it."""
@@ -457,7 +454,7 @@ class WorkspaceWatch:
 
             try:
                 base = opened.enter_context(self._base.opened())
-                project = enter(opened.enter_context(self._top()))
+                project = enter(opened.enter_context(Closing(open_readable(self._layout.project))))
                 now = os.stat(name, dir_fd=project, follow_symlinks=False).st_mode
                 return not (now ^ before.mode) & 0o7777 and same_content(project, enter(base.at(path)), name)
             except (OSError, PathProblem):  # an unused base is deleted when there is a newer one
@@ -489,20 +486,38 @@ class _Comparison:
         """Protected paths that now contain another file or folder."""
         self.exchanged: list[str] = []
         """Dependency folders that were replaced by another one."""
+        self.bare: list[str] = []
+        """Ignored folders that became repositories."""
+        self.ignored: list[Change] = []
+        """New ignored files and links."""
         self._new: dict[str, Change] = {}
         self._seen: set[str] = set()
         self._caches: list[str] = []
         self._told: list[str] = []
         """Folders whose ignore rules changed."""
 
-    def exchange(self, path: str) -> None:
-        """Record that a repository or a dependency folder was replaced."""
-        (self.replaced if is_protected(path) else self.exchanged).append(path)
+    def hidden(self, now: Mapping[str, HiddenEntry], before: Mapping[str, HiddenEntry]) -> None:
+        """Compare the entries in ignored folders with those from before the step."""
+        for path, entry in now.items():
+            was = before.get(path)
+            if entry.kind == "bytecode":
+                self._caches.append(path)
+            elif entry == was:
+                continue
+            elif entry.kind == "link":
+                self.ignored.append(Change(path, "added", "link", 0o120000, 0, str(entry.identity)))
+            elif was is not None and was.kind == entry.kind:
+                (self.replaced if entry.kind == "protected" else self.exchanged).append(path)
+            elif entry.kind == "dependency":
+                self._new_dependency(path)
+            else:
+                (self.repositories if is_protected(path) else self.bare).append(path)
 
     def folder(self, handle: int, path: str, depth: int, is_other: bool = False) -> None:
         """Compare an open folder and everything below it. `is_other`: a folder above it was replaced."""
-        if depth > self._max_depth:
-            raise WorldError("workspace.too_deep", f'"{path}": folders nest deeper than {self._max_depth}')
+        if depth > self._max_depth or len(os.fsencode(path)) > MAX_PATH_BYTES:
+            problem = f"folders nest deeper than {self._max_depth}, or the path is too long"
+            raise WorldError("workspace.too_deep", f'"{path[:200]}": {problem}')
         known, prefix = self._known, f"{path}/" if path else ""
         below: list[str] = []
         self._check_mode(handle, path)
@@ -537,12 +552,12 @@ class _Comparison:
     def _other(self, folder: int, name: str, where: str) -> None:
         """Compare an entry that was ignored or protected before, and still is."""
         self._seen.add(where)
-        if name == _BYTECODE:
+        if name == BYTECODE:
             self._caches.append(where)
         if where in self._known.points and where != OWN_FOLDER:
             with _gone():
                 if self._is_other(os.stat(name, dir_fd=folder, follow_symlinks=False), where):
-                    self.exchange(where)
+                    (self.replaced if is_protected(where) else self.exchanged).append(where)
 
     def _is_other(self, status: os.stat_result, path: str) -> bool:
         """Return whether the file at a path was replaced."""
@@ -628,27 +643,28 @@ class _Comparison:
             self._new[where] = Change(where, "added", "folder")
             return
         claimed = matches(self._write_set, f"{where}/x")
-        if name == _BYTECODE or (name in CACHES and not claimed):
+        if name == BYTECODE or (name in CACHES and not claimed):
             self._caches.append(where)
             return
         with self._opened(above, name, where) as handle:
             if handle is None:
                 return
             names = os.listdir(handle)
-            if name in DEPENDENCIES or any(mark in names for mark in _DEPENDENCY_MARKS):
-                # Only tools use such a name, but any program can create a marker file. So more is checked
-                # behind a marker.
-                for path in _planted(self._top, where, MAX_HIDDEN, name in DEPENDENCIES):
-                    if is_protected(path):
-                        self.repositories.append(path)
-                    else:
-                        self.modified[path] = Change(path, "added", "special")
-                if not claimed:
-                    self.modified[where] = Change(where, "added", "folder")
+            if is_dependency(name, names):
+                self._new_dependency(where)
                 return
             if not names:
                 self._new[where] = Change(where, "added", "folder")
             self.folder(handle, where, depth + 1)
+
+    def _new_dependency(self, path: str) -> None:
+        for planted in find_planted(self._top, path, path.rpartition("/")[2] in DEPENDENCIES):
+            if is_protected(planted):
+                self.repositories.append(planted)
+            else:
+                self.modified[planted] = Change(planted, "added", "special")
+        if not matches(self._write_set, f"{path}/x"):
+            self.modified[path] = Change(path, "added", "folder")
 
     def ask(self, ignoring: Ignoring) -> None:
         """Drop new paths that the ignore rules from before the step exclude."""
@@ -665,7 +681,9 @@ class _Comparison:
         ignored = ignoring.ignored(judged.values(), nested)
         for path, asked in judged.items():
             if asked in ignored:
-                del self._new[path]
+                self.ignored.append(self._new.pop(path))
+                if is_bytecode(path):
+                    self._caches.append(path)
 
     def changes(self) -> list[Change]:
         known, found = self._known, {**self._new, **self.modified}
@@ -685,95 +703,40 @@ class _Comparison:
         """Remove set-id bits, new bytecode and new caches."""
         for path, mode in self.set_id:
             folder, _, name = path.rpartition("/")
-            with _gone(), _beneath(self._top, folder) as handle:
+            with _gone(), Closing(open_folder(self._top, folder)) as handle:
                 set_mode(handle, name, mode)
         for path in self._caches:
             folder, _, name = path.rpartition("/")
-            with _gone(), _beneath(self._top, folder) as above:
+            with _gone(), Closing(open_folder(self._top, folder)) as above:
                 _remove_fresh(above, name, self._began_ns)
 
 
-def _is_outermost(path: str) -> bool:
-    """Return whether a path below the top of the project is protected by its own name."""
-    folder = path.rpartition("/")[0]
-    return folder != "" and is_protected(path) and not is_protected(folder)
-
-
 def _remove_fresh(above: int, name: str, since_ns: int) -> None:
-    """Delete the files of a cache that changed since then, and its empty folders."""
-    with _beneath(above, name) as handle:
+    """Delete a file, or the files of a cache, that changed since then, and empty folders."""
+    status = os.stat(name, dir_fd=above, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        if status.st_ctime_ns >= since_ns:
+            os.unlink(name, dir_fd=above)
+        return
+    with Closing(open_folder(above, name)) as handle:
         for inner in os.listdir(handle):
-            status = os.stat(inner, dir_fd=handle, follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                _remove_fresh(handle, inner, since_ns)
-            elif status.st_ctime_ns >= since_ns:
-                os.unlink(inner, dir_fd=handle)
+            _remove_fresh(handle, inner, since_ns)
         empty = not os.listdir(handle)
     if empty:
         os.rmdir(name, dir_fd=above)
 
 
-def _hidden_below(top: int, path: str, most: int) -> Generator[tuple[str, tuple[int, bool]], None, int]:
-    """Iterate over repositories and dependency folders below a folder.
-
-    Returns how many more names may be read.
-    """
-    pending = [(path, False)]
-    while pending and most > 0:
-        path, depends = pending.pop()
-        with suppress(OSError, PathProblem), _beneath(top, path) as handle, os.scandir(handle) as listing:
-            entries = list(listing)
-            most -= len(entries)
-            if not depends and (
-                path.rpartition("/")[2] in DEPENDENCIES
-                or any(entry.name in _DEPENDENCY_MARKS for entry in entries)
-            ):
-                depends = True
-                yield path, (os.fstat(handle).st_ino, True)
-            for entry in entries:
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if entry.name[0] in ".gG" and plain_name(entry.name) == ".git":
-                    status = os.stat(entry.name, dir_fd=handle, follow_symlinks=False)
-                    yield f"{path}/{entry.name}", (status.st_ino, is_folder)
-                elif is_folder:
-                    pending.append((f"{path}/{entry.name}", depends))
-    return most
-
-
-def _planted(top: int, path: str, most: int, is_named: bool) -> Iterator[str]:
-    """Iterate over forbidden paths below a new dependency folder.
-
-    These are repositories. Behind a marker file they are also other protected names, pipes, sockets and
-    devices.
-    """
-    pending = [path]
-    while pending and most > 0:
-        path = pending.pop()
-        with suppress(OSError, PathProblem), _beneath(top, path) as handle, os.scandir(handle) as listing:
-            for entry in listing:
-                most -= 1
-                where = f"{path}/{entry.name}"
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if plain_name(entry.name) == ".git" or (not is_named and is_protected(where)):
-                    yield where
-                elif is_folder:
-                    pending.append(where)
-                elif not is_named and not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
-                    yield where
-
-
-@contextmanager
-def _beneath(top: int, path: str) -> Iterator[int]:
-    handle = open_folder(top, path)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
+def _seen_from_top(change: Change, project: Path) -> Change:
+    """Return the change of a link whose absolute target is in the project with a relative target."""
+    if not change.target.startswith(f"{project}/"):
+        return change
+    up = "../" * change.path.count("/")
+    return msgspec.structs.replace(change, target=up + change.target.removeprefix(f"{project}/"))
 
 
 def _target(top: int, path: str) -> str:
     folder, _, name = path.rpartition("/")
-    with _gone(), _beneath(top, folder) as handle:
+    with _gone(), Closing(open_folder(top, folder)) as handle:
         return os.readlink(name, dir_fd=handle)
     return ""
 

@@ -21,7 +21,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import layout as trash
 from fanfold.workspace.beneath import Copier
 from fanfold.workspace.children import Child
@@ -115,11 +115,8 @@ def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
         try:
             if depth > 0:
                 os.mkdir(name, 0o700, dir_fd=target)
-                inner = os.open(name, _FOLDER, dir_fd=target)
-                try:
+                with Closing(os.open(name, _FOLDER, dir_fd=target)) as inner:
                     _copy_folder(below, inner, copier, depth - 1)
-                finally:
-                    os.close(inner)
         finally:
             os.close(below)
 

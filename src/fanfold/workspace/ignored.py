@@ -9,7 +9,8 @@ Rules
 * Dependency and build folders are left out unless they contain tracked files. Dependency folders have names
   that only tools use. `target`, `build` and `dist` count only next to a file of the tool that creates them,
   and only without git.
-* Ignored folders are never entered.
+* Ignored folders are never entered, except for files that the user's own configuration includes
+  (`[workspace] include`). Those belong to the snapshot although git ignores them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 from fanfold.errors import WorldError
 from fanfold.kernel.claims import is_protected
@@ -77,9 +79,14 @@ class GitView:
 class Ignoring:
     """Asks git about the files of a project."""
 
-    def __init__(self, project: Path, store: Path) -> None:
+    def __init__(self, project: Path, store: Path, include: Iterable[str] = ()) -> None:
         self._project = project
         self._store = store
+        self._include = frozenset(include)
+
+    def _included(self) -> set[str]:
+        """Return the included files that exist: regular files, with no link on the way."""
+        return {path for path in self._include if _is_plain(self._project, path)}
 
     def has_git(self) -> bool:
         """Return whether the project is, or is inside, a repository that does not ignore it."""
@@ -130,6 +137,7 @@ class Ignoring:
             if depth < MAX_NESTING:
                 repositories = [one for one in inner if os.path.lexists(self._project / one / ".git")]
                 todo += [(f"{one}/", depth + 1) for one in repositories]
+        found.others |= self._included()
         for path in (*found.tracked, *found.others):
             _add_folders(path, found.folders)
         return found
@@ -146,8 +154,8 @@ class Ignoring:
             stderr=subprocess.DEVNULL,  # it warns about unreadable files, whose names must not be shown
         ) as listing:
             inner = self._tracked(repository, prefix, found)
-            said, _ = git.hear(listing, None, self._find_obstacle(repository), git.ASKING_CPU_S)
-            for name in said.split(b"\0")[:-1]:
+            output, _ = git.hear(listing, None, self._find_obstacle(repository), git.ASKING_CPU_S)
+            for name in output.split(b"\0")[:-1]:
                 path = prefix + os.fsdecode(name)
                 if path.endswith("/"):
                     inner.append(path[:-1])
@@ -161,14 +169,14 @@ class Ignoring:
         if repository is None:
             return []
         ask = self._command(repository, prefix, ["ls-files", "-z", "-s"])
-        code, said = self._ask(ask, repository, ok=(0, 128))
+        code, output = self._ask(ask, repository, ok=(0, 128))
         # A split or sparse index does not list all tracked files. Git does not report the first case.
         if code or any(repository.folder.glob("sharedindex.*")):
             message = f"the index of {repository.top} cannot be read by itself"
             hint = "git update-index --no-split-index; git sparse-checkout reapply --no-sparse-index"
             raise WorldError("workspace.partial_index", message, hint=hint)
         inner: list[str] = []
-        for record in said.split(b"\0")[:-1]:
+        for record in output.split(b"\0")[:-1]:
             mode, _, name = record.partition(b"\t")
             path = prefix + os.fsdecode(name)
             found.tracked.add(path)
@@ -195,6 +203,11 @@ class Ignoring:
             doubtful = self._check(owner, repository, members, ["--no-index"])
             if doubtful:
                 found |= self._check(owner, repository, doubtful, []) if repository else doubtful
+        if self._include:
+            folders: set[str] = set()
+            for path in self._include:
+                _add_folders(path, folders)
+            found -= {*self._include, *(f"{folder}/" for folder in folders)}
         return found
 
     def is_there(self, path: str) -> bool:
@@ -209,8 +222,8 @@ class Ignoring:
         ask = self._command(repository, prefix, ["check-ignore", "-z", "--stdin", *options])
         names = b"\0".join(os.fsencode(path[len(prefix) :]) for path in paths)
         # 128: a path through a link, or an empty query. Then no path is known to be ignored.
-        _, said = self._ask(ask, repository, stdin=names, ok=(0, 1, 128))
-        return {prefix + os.fsdecode(name) for name in said.split(b"\0")[:-1]}
+        _, output = self._ask(ask, repository, stdin=names, ok=(0, 1, 128))
+        return {prefix + os.fsdecode(name) for name in output.split(b"\0")[:-1]}
 
     def sources(self) -> dict[str, FileEntry | None]:
         """Return the current entries of files outside the tree that define ignore rules."""
@@ -227,7 +240,9 @@ class Ignoring:
             f"{configured}/git/config",
             f"{configured}/git/ignore",
         ]
-        return {f"/{number}": _entry(file) for number, file in enumerate(files)}
+        included = crc32("\n".join(sorted(self._include)).encode("utf-8", "surrogateescape"))
+        own_rule = {"/include": FileEntry(included, 0, 0, 0, 0)}
+        return {f"/{number}": _entry(file) for number, file in enumerate(files)} | own_rule
 
     def _command(self, repository: Repository | None, prefix: str, arguments: list[str]) -> list[str]:
         folder = self._project / prefix
@@ -246,6 +261,15 @@ class Ignoring:
     def _environment(self, repository: Repository | None) -> dict[str, str]:
         index = repository.index_file if repository else None
         return git.asking_environment(self._project, self._asked_in(repository), index)
+
+
+def _is_plain(project: Path, path: str) -> bool:
+    names = path.split("/")
+    try:
+        modes = [os.lstat(project / "/".join(names[: count + 1])).st_mode for count in range(len(names))]
+    except OSError:
+        return False
+    return stat.S_ISREG(modes[-1]) and all(map(stat.S_ISDIR, modes[:-1]))
 
 
 def _check_index(repository: Repository) -> None:

@@ -27,7 +27,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 
 OWN_FOLDER = ".fanfold"
 _SESSION = r"[A-Za-z0-9_][A-Za-z0-9_.:#@=+-]{0,199}"
@@ -90,16 +90,13 @@ class Layout:
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
         """Hold the workspace lock; yields whether it was acquired (always true with `wait`)."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = os.open(self.private / "lock", flags, 0o600)
-        try:
+        with Closing(os.open(self.private / "lock", flags, 0o600)) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
                 return
             yield True
-        finally:
-            os.close(handle)
 
 
 def make_folder(folder: Path) -> None:
@@ -210,11 +207,8 @@ def _open_up(folder: int, device: int, depth: int) -> None:
 
 def empty(trash: Path, *, budget_s: float | None = None) -> bool:
     """Delete the trash within a time limit; return whether nothing is left."""
-    top = os.open(trash, _FOLDER)
-    try:
+    with Closing(os.open(trash, _FOLDER)) as top:
         return _Emptying(top, None if budget_s is None else time.monotonic() + budget_s).run()
-    finally:
-        os.close(top)
 
 
 class _Emptying:

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from fanfold.errors import BugError, WorldError
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
 from fanfold.workspace.beneath import OpenLayers, PathProblem, git_mode, open_folder, spot_beneath
 from fanfold.workspace.changes import Change, WriteViolation
@@ -251,11 +251,8 @@ def state_at(top: int, path: str) -> FileState | None:
                 return FileState(0o120000, hash_bytes(os.fsencode(target)))
             if not stat.S_ISREG(status.st_mode):
                 return None
-            handle = os.open(spot.name, _READ, dir_fd=spot.folder)
-            try:
+            with Closing(os.open(spot.name, _READ, dir_fd=spot.folder)) as handle:
                 return FileState(git_mode(os.fstat(handle).st_mode), hash_file(handle))
-            finally:
-                os.close(handle)
     except (FileNotFoundError, PathProblem):
         return None
 
@@ -294,12 +291,8 @@ def _nearest(tree: int, path: str, gone: set[str]) -> str:
 
 
 def _is_empty(tree: int, path: str) -> bool:
-    handle = open_folder(tree, path)
-    try:
-        with os.scandir(handle) as entries:
-            return next(entries, None) is None
-    finally:
-        os.close(handle)
+    with Closing(open_folder(tree, path)) as handle, os.scandir(handle) as entries:
+        return next(entries, None) is None
 
 
 class TreeContent:
@@ -319,31 +312,25 @@ class TreeContent:
                     raise _moving(path)
                 os.symlink(target, name, dir_fd=folder)
                 return
-            handle = os.open(spot.name, _READ, dir_fd=spot.folder)
-            try:
-                made = os.open(name, os.O_RDWR | _MAKE & ~os.O_WRONLY, 0o600, dir_fd=folder)
-                try:
-                    while data := os.read(handle, CHUNK):
-                        _write(made, data)
-                    if hash_file(made) != state.oid:
-                        raise _moving(path)
-                finally:
-                    os.close(made)
-            finally:
-                os.close(handle)
+            flags = os.O_RDWR | _MAKE & ~os.O_WRONLY
+            with (
+                Closing(os.open(spot.name, _READ, dir_fd=spot.folder)) as handle,
+                Closing(os.open(name, flags, 0o600, dir_fd=folder)) as made,
+            ):
+                while data := os.read(handle, CHUNK):
+                    _write(made, data)
+                if hash_file(made) != state.oid:
+                    raise _moving(path)
 
     def keep(self, path: str, state: FileState, objects: Objects, most: int | None = None) -> None:
         with spot_beneath(self._at(path), path) as spot:
             if state.mode == 0o120000:
                 kept = objects.put("blob", os.fsencode(os.readlink(spot.name, dir_fd=spot.folder)))
             else:
-                handle = os.open(spot.name, _READ, dir_fd=spot.folder)
-                try:
+                with Closing(os.open(spot.name, _READ, dir_fd=spot.folder)) as handle:
                     if most is not None and os.fstat(handle).st_size > most:
                         return
                     kept = objects.put_file(handle)
-                finally:
-                    os.close(handle)
         if kept != state.oid:
             raise _moving(path)
 
@@ -369,11 +356,8 @@ class StoredContent:
         if state.mode == 0o120000:
             os.symlink(os.fsdecode(data), name, dir_fd=folder)
             return
-        made = os.open(name, _MAKE, 0o600, dir_fd=folder)
-        try:
+        with Closing(os.open(name, _MAKE, 0o600, dir_fd=folder)) as made:
             _write(made, data)
-        finally:
-            os.close(made)
 
     def keep(self, _path: str, state: FileState, objects: Objects, most: int | None = None) -> None:
         if most is None:
@@ -502,11 +486,10 @@ def _occupied(parent: int, path: str) -> bool:
             if status is None:
                 return False
             if stat.S_ISDIR(status.st_mode):
-                below = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
-                try:
+                with Closing(
+                    os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
+                ) as below:
                     return bool(os.listdir(below))
-                finally:
-                    os.close(below)
             return True
     except FileNotFoundError:
         return False
@@ -558,8 +541,8 @@ def merge_fully(
     root = objects.put_commit(objects.put_tree(base))
     sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
     arguments = ["merge-tree", "--write-tree", "-z", "--messages", *sides]
-    code, said = objects.git(arguments, ok=(0, 1))
-    tree, _, rest = said.partition(b"\0")
+    code, output = objects.git(arguments, ok=(0, 1))
+    tree, _, rest = output.partition(b"\0")
     if code == 1:
         return MergeOutcome(conflicts=read_conflicts(rest))
     result = objects.list_tree(tree.decode())
@@ -571,12 +554,12 @@ def merge_fully(
     return MergeOutcome(tuple(steps), stored=frozenset(step.path for step in steps))
 
 
-def read_conflicts(said: bytes) -> tuple[MergeConflict, ...]:
+def read_conflicts(output: bytes) -> tuple[MergeConflict, ...]:
     """Parse the conflicts in the output of `merge-tree -z`.
 
     It has entries by stage, an empty field, then messages.
     """
-    entries, _, messages = said.partition(b"\0\0")
+    entries, _, messages = output.partition(b"\0\0")
     sides: dict[str, dict[int, str]] = {}
     for record in filter(None, entries.split(b"\0")):
         facts, _, name = record.partition(b"\t")
@@ -599,7 +582,7 @@ def read_conflicts(said: bytes) -> tuple[MergeConflict, ...]:
     ]
     found += [MergeConflict(path, kind) for path, kind in why.items() if path not in sides]
     if not found:
-        raise BugError("workspace.merge", f"git reported a conflict and named none: {said[:200]!r}")
+        raise BugError("workspace.merge", f"git reported a conflict and named none: {output[:200]!r}")
     return tuple(sorted(found, key=lambda conflict: conflict.path))
 
 

@@ -136,8 +136,8 @@ class ProjectTree:
             notes.append(self._receipts.note(receipt))
             merged = msgspec.structs.replace(merged, receipt=receipt.id)
         revision = arriving.revision
-        told = (*notes, Note(str(note), msgspec.json.encode(merged)))
-        self._journal.apply(outcome.steps, contents, revision.folders_made, revision.folders_gone, told)
+        all_notes = (*notes, Note(str(note), msgspec.json.encode(merged)))
+        self._journal.apply(outcome.steps, contents, revision.folders_made, revision.folders_gone, all_notes)
         return merged
 
     def _decide(self, arriving: Arriving) -> MergeOutcome:

@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import layout as trash
 from fanfold.workspace.bases import Base
 from fanfold.workspace.beneath import (
@@ -163,7 +163,7 @@ class Receipts:
         try:
             return msgspec.json.decode(read_kept(self._file(receipt_id)), type=Receipt)
         except FileNotFoundError:
-            message = "nobody knows any more what was there before this merge"
+            message = "the record of what was there before this merge is gone"
             raise NotFoundError("changes.gone", message, hint="gc may have cleared it away") from None
         except msgspec.DecodeError as error:
             raise WorldError("workspace.damaged", f"receipt {receipt_id} is damaged: {error}") from error
@@ -386,16 +386,12 @@ def can_be_settled(conflicts: tuple[MergeConflict, ...]) -> bool:
 
 def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
     """Merge the changes of `source` into `child`, a new workspace of the current project tree."""
-    theirs, place = open_top(source.path), open_top(child.path)
-    try:
-        return _lay_out(source, child, objects, theirs, place)
-    finally:
-        os.close(theirs)
-        os.close(place)
-
-
-def _lay_out(source: Child, child: Child, objects: Objects, theirs: int, place: int) -> Dispute:
-    with source.base.opened() as base, child.base.opened() as now:
+    with (
+        Closing(open_top(source.path)) as theirs,
+        Closing(open_top(child.path)) as place,
+        source.base.opened() as base,
+        child.base.opened() as now,
+    ):
         revision = revise(source.changes(), base, theirs)
         ours = _moved(source.base, child.base, revision, base, now)
         known, current = LayeredContent(base), LayeredContent(now)
@@ -415,13 +411,10 @@ def _lay_out(source: Child, child: Child, objects: Objects, theirs: int, place: 
 
 def clear(child: Child, dispute: Dispute) -> None:
     """Remove the files with the step's versions."""
-    top = open_top(child.path)
-    try:
+    with Closing(open_top(child.path)) as top:
         for name in dispute.beside.values():
             with suppress(FileNotFoundError, PathProblem, IsADirectoryError), spot_beneath(top, name) as spot:
                 os.unlink(spot.name, dir_fd=spot.folder)
-    finally:
-        os.close(top)
 
 
 def unsettled(child: Child, dispute: Dispute, objects: Objects) -> list[str]:
@@ -463,8 +456,8 @@ def _merge(
     root = objects.put_commit(objects.put_tree(base))
     sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
     arguments = ["-c", "merge.conflictStyle=diff3", "merge-tree", "--write-tree", "-z", "--messages", *sides]
-    code, said = objects.git(arguments, ok=(0, 1))
-    tree, _, rest = said.partition(b"\0")
+    code, output = objects.git(arguments, ok=(0, 1))
+    tree, _, rest = output.partition(b"\0")
     conflicts = read_conflicts(rest) if code == 1 else ()
     return conflicts, objects.list_tree(tree.decode()), (sides[0], root, sides[1])
 
@@ -548,16 +541,13 @@ def _put(place: int, path: str, state: FileState | None, objects: Objects) -> No
         with suppress(FileNotFoundError, PathProblem), spot_beneath(place, path) as spot:
             os.unlink(spot.name, dir_fd=spot.folder)
         return
-    handle = _make_folder(place, folder)
-    try:
+    with Closing(_make_folder(place, folder)) as handle:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=handle)
         StoredContent(objects).stage(path, state, handle, name)
         if state.mode in _FILES:
             wanted = 0o777 if state.mode & 0o111 else 0o666
             os.chmod(name, wanted & ~umask(), dir_fd=handle)
-    finally:
-        os.close(handle)
 
 
 def _remove_folder(place: int, path: str) -> None:
@@ -570,10 +560,6 @@ def _make_folder(place: int, path: str) -> int:
     """Open a folder of the workspace; create it if it is missing."""
     names = path.split("/") if path else []
     for depth in range(1, len(names) + 1):
-        above = open_folder(place, "/".join(names[: depth - 1]))
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(names[depth - 1], dir_fd=above)
-        finally:
-            os.close(above)
+        with Closing(open_folder(place, "/".join(names[: depth - 1]))) as above, suppress(FileExistsError):
+            os.mkdir(names[depth - 1], dir_fd=above)
     return open_folder(place, path)

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, boot_id, pid_namespace, start_time
-from fanfold.project_files import read_beneath, write_whole
+from fanfold.project_files import Closing, read_beneath, write_whole
 from fanfold.workspace import git
 from fanfold.workspace.git import find_program, passed_on
 from fanfold.workspace.layout import read_kept
@@ -41,8 +41,8 @@ def read_setting(project: Path, repository: Repository, store: Path, key: str) -
         return ""
     command = [git.program(project), "config", "--no-includes", "--file", "-", "--get", key]
     environment = git.private_environment(project, store)
-    code, said = git.run(command, environment, stdin=config, ok=(0, 1, 5))
-    return said.decode("utf-8", "replace").strip() if code == 0 else ""
+    code, output = git.run(command, environment, stdin=config, ok=(0, 1, 5))
+    return output.decode("utf-8", "replace").strip() if code == 0 else ""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ServerCalls:
         """Run a program and return its output; raises `TimeoutError` if it does not end."""
         with (
             tempfile.TemporaryFile(dir=self._folder) as given,
-            tempfile.TemporaryFile(dir=self._folder) as said,
+            tempfile.TemporaryFile(dir=self._folder) as output,
             tempfile.TemporaryFile(dir=self._folder) as why,
         ):
             given.write(stdin)
@@ -120,13 +120,13 @@ class ServerCalls:
                 return subprocess.Popen(
                     ["/bin/sh", "-c", _ONCE_KNOWN, f"/dev/fd/{given.fileno()}", *command],
                     env=environment, cwd=where, start_new_session=True, pass_fds=[given.fileno()],
-                    stdin=subprocess.PIPE, stdout=said.fileno(), stderr=why.fileno(),
+                    stdin=subprocess.PIPE, stdout=output.fileno(), stderr=why.fileno(),
                 )  # fmt: skip
 
             code = self._begin_and_end(waiting)
-            said.seek(0)
+            output.seek(0)
             why.seek(0)
-            return EndedServerCall(code, said.read(MAX_HEARD_BYTES), why.read(MAX_HEARD_BYTES))
+            return EndedServerCall(code, output.read(MAX_HEARD_BYTES), why.read(MAX_HEARD_BYTES))
 
     def _begin_and_end(self, waiting: Callable[[], subprocess.Popen[bytes]]) -> int:
         process, own = self._begin(waiting)
@@ -167,12 +167,9 @@ class ServerCalls:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Hold the lock while a record is read and written, never while a program runs."""
-        handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with Closing(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(handle)
 
 
 def _identity(process: subprocess.Popen[bytes]) -> ProcessIdentity:
@@ -277,9 +274,9 @@ class Remote:
 
     def look(self, calls: ServerCalls, branch: str) -> tuple[str, str]:
         """Return the commit of a branch on the remote (empty if there is none), and its default branch."""
-        said = self._run(calls, ["ls-remote", "--symref", self.address.url, "HEAD", f"refs/heads/{branch}"])
+        refs = self._run(calls, ["ls-remote", "--symref", self.address.url, "HEAD", f"refs/heads/{branch}"])
         commit = default = ""
-        for line in said.splitlines():
+        for line in refs.splitlines():
             value, _, name = line.partition("\t")
             if name == "HEAD" and value.startswith("ref: refs/heads/"):
                 default = value.removeprefix("ref: refs/heads/")
@@ -314,24 +311,24 @@ class Remote:
             raise self._failure(arguments[0], (ended.stderr + ended.stdout).decode("utf-8", "replace"))
         return ended.stdout.decode("utf-8", "replace")
 
-    def _failure(self, what: str, said: str) -> WorldError:
+    def _failure(self, what: str, message: str) -> WorldError:
         shown, words = (
             self.address.shown,
-            " ".join(said.replace(self.address.url, self.address.shown).split())[-400:],
+            " ".join(message.replace(self.address.url, self.address.shown).split())[-400:],
         )
-        if re.search(_PROTECTED, said):
+        if re.search(_PROTECTED, message):
             message = f"{shown} does not take the branch: {words}"
             return WorldError(
                 "deliver.protected", message, hint="choose a branch that may be pushed, or ask for it"
             )
-        if re.search(_NO_ACCESS, said):
+        if re.search(_NO_ACCESS, message):
             message = f"{shown} does not let you in: {words}"
             hint = "sign in (gh auth login, or a key for ssh), then resume"
             return WorldError("deliver.no_credential", message, hint=hint)
-        if "shallow update not allowed" in said:
+        if "shallow update not allowed" in message:
             message = f"{shown} does not have the commit that this shallow clone begins with"
             return WorldError("deliver.shallow", message, hint="git fetch --unshallow origin, then resume")
-        if "non-fast-forward" in said or "fetch first" in said or "[rejected]" in said:
+        if "non-fast-forward" in message or "fetch first" in message or "[rejected]" in message:
             message = f"{shown} has the branch already, with other commits"
             return WorldError("deliver.branch_taken", message, hint="remove it there, then resume")
         message = f"git {what} with {shown} failed: {words}"
@@ -412,9 +409,9 @@ class PullRequests:
     def find(self, branch: str, commit: str) -> str:
         """Return the address of the pull request for a branch; empty if there is none."""
         fields = ["--json", "url,state,headRefOid,isCrossRepository", "--limit", "50"]
-        said = self._run(["pr", "list", "--head", branch, "--state", "all", *fields])
+        listing = self._run(["pr", "list", "--head", branch, "--state", "all", *fields])
         try:
-            found = msgspec.json.decode(said or b"[]", type=list[FoundRequest])
+            found = msgspec.json.decode(listing or b"[]", type=list[FoundRequest])
         except msgspec.DecodeError as error:
             raise WorldError(
                 "deliver.gh_failed", f"gh did not say which pull requests there are: {error}"
@@ -448,11 +445,11 @@ class PullRequests:
             ) from None
         if ended.code == 0:
             return ended.stdout
-        said = " ".join((ended.stderr + ended.stdout).decode("utf-8", "replace").split())[-400:]
-        if ended.code == SIGNED_OUT or re.search(_PULL_REQUESTS_NO_ACCESS, said):
+        message = " ".join((ended.stderr + ended.stdout).decode("utf-8", "replace").split())[-400:]
+        if ended.code == SIGNED_OUT or re.search(_PULL_REQUESTS_NO_ACCESS, message):
             raise WorldError(
-                "deliver.no_credential", f"gh is not signed in: {said}", hint="gh auth login, then resume"
+                "deliver.no_credential", f"gh is not signed in: {message}", hint="gh auth login, then resume"
             )
         raise WorldError(
-            "deliver.gh_failed", f"gh {' '.join(arguments[:2])}: {said}", hint="resume when it works"
+            "deliver.gh_failed", f"gh {' '.join(arguments[:2])}: {message}", hint="resume when it works"
         )

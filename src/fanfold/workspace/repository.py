@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import stat
 import struct
 from pathlib import Path
@@ -65,13 +66,39 @@ def find_repository(project: Path) -> Repository | None:
     return None
 
 
+def remote_name(project: Path) -> str | None:
+    """Return the address of the project's git remote `origin` without scheme and user; None if it has none.
+
+    The same remote has the same name on every machine. A folder below the top of its repository has its path
+    there appended. A remote that is a folder of this machine has no name.
+    """
+    repository = find_repository(project.resolve())
+    if repository is None:
+        return None
+    try:
+        with open(repository.common / "config", encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_CONFIG_BYTES)
+    except OSError:
+        return None
+    found = re.search(r'^\[remote "origin"\][^\[]*?^\s*url\s*=\s*(\S+)\s*$', text, re.MULTILINE | re.DOTALL)
+    if found is None or found[1].startswith((".", "/", "file:")):
+        return None
+    address = r"(?:(?:https?|ssh|git)://)?(?:[^@/\s]+@)?([\w.-]+)(?::\d+)?[:/]/*([\w./~-]+?)(?:\.git)?/*"
+    named = re.fullmatch(address, found[1])
+    if named is None:
+        return None
+    below = project.resolve().relative_to(repository.top.resolve()).as_posix()
+    name = f"{named[1].lower()}/{named[2]}"
+    return name if below == "." else f"{name}/{below}"
+
+
 def has_long_hashes(repository: Repository) -> bool:
     """Return whether a repository is configured to use SHA-256."""
     try:
-        said = read_beneath(repository.common, repository.common / "config", MAX_CONFIG_BYTES)
+        config = read_beneath(repository.common, repository.common / "config", MAX_CONFIG_BYTES)
     except OSError:
         return False
-    rows = (line.lower().partition(b"=") for line in said.splitlines())
+    rows = (line.lower().partition(b"=") for line in config.splitlines())
     return any(key.strip() == b"objectformat" and value.strip() == b"sha256" for key, _, value in rows)
 
 
@@ -101,10 +128,10 @@ def _named(file: Path, word: str, base: Path) -> Path | None:
     with os.fdopen(handle, "rb") as opened:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             return None
-        said = os.fsdecode(opened.read(MAX_BYTES)).rstrip("\n")
-    if not said.startswith(word) or "\0" in said:
+        text = os.fsdecode(opened.read(MAX_BYTES)).rstrip("\n")
+    if not text.startswith(word) or "\0" in text:
         return None
-    return Path(os.path.realpath(base / said.removeprefix(word).strip()))
+    return Path(os.path.realpath(base / text.removeprefix(word).strip()))
 
 
 def _is_module(folder: Path, top: Path) -> bool:
@@ -140,16 +167,16 @@ def _is_ours(status: os.stat_result) -> bool:
 # * No program is run: only the existence of `.git` is checked, and it is never read.
 
 
-def project_folder(given: str | os.PathLike[str], said: str = "project") -> Path:
+def project_folder(given: str | os.PathLike[str], option: str = "project") -> Path:
     """Return the folder that the caller named as a project.
 
-    `said` is the name of that option in the error.
+    `option` is the name of that option in the error.
     """
     named: object = given  # callers may pass any value
     if isinstance(named, str | os.PathLike) and "\0" not in str(named) and os.path.isdir(named):
         return Path(named)
     hint = "name the folder that holds, or will hold, .fanfold"
-    raise AuthorError("usage.bad_project", f"{said} {given} is not a folder", hint=hint)
+    raise AuthorError("usage.bad_project", f"{option} {given} is not a folder", hint=hint)
 
 
 def find_project(start: Path, *, home: Path, own_folder: Path) -> Path:

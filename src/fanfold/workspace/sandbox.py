@@ -40,7 +40,7 @@ from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace import layout, sandbox_limits, sandbox_policy
 from fanfold.workspace.artifacts import INSIDE, VARIABLE
 from fanfold.workspace.git import find_program
-from fanfold.workspace.programs import launcher
+from fanfold.workspace.programs import connector, launcher
 from fanfold.workspace.sandbox_policy import (
     GIVEN,
     Bind,
@@ -84,12 +84,21 @@ def program(project: Path) -> str | None:
     return find_program("bwrap", project)
 
 
-@cache
 def _options(project: Path) -> str:
     found = program(project)
-    if found is None:
-        return ""
+    return "" if found is None else _help_of(found)
+
+
+@cache
+def _help_of(found: str) -> str:
     return tried([found, "--help"]).stdout
+
+
+@cache
+def _trial(found: str, words: tuple[str, ...]) -> tuple[int, str]:
+    """Return the status and the last message of a trial sandbox; one trial of a program is enough."""
+    ended = tried([found, *words, "--dev", "/dev", "--proc", "/proc", "--", "/bin/sh", "-c", ":"])
+    return ended.returncode, ended.stderr.strip()[-200:]
 
 
 def tried(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -254,7 +263,7 @@ def rules(policy: Policy, scratch: Path, outside: Outside) -> dict[str, object]:
     else:
         paths.append(_rule(policy.place, _READING if policy.read_only else writing))
         paths += [(top, path, _READING) for path in policy.points if path != ".fanfold"]
-    net = 3 if abi() >= 4 and not policy.network else 0
+    net = 3 if abi() >= 4 and not (policy.network or policy.rooms.connects) else 0
     scoped = 3 if abi() >= 6 else 0
     return {"fs": everything, "net": net, "scoped": scoped, "files": _ON_FILES & everything, "paths": paths}
 
@@ -310,6 +319,10 @@ class Level(msgspec.Struct, frozen=True):
     """The reason if it is not available."""
     cannot: tuple[str, ...] = ()
     """The protections that it lacks on this machine."""
+    fix: str = ""
+    """What makes it available: a package, a profile, a system setting or an option of the container."""
+    keeps_agents: bool = True
+    """Whether it can restrict an agent that is a program to its provider."""
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -322,7 +335,49 @@ class Levels(msgspec.Struct, frozen=True):
 @cache
 def detect(project: Path) -> Levels:
     """Detect the levels for this project; cached for the life of this process."""
+    if sys.platform != "linux":
+        return Levels(Level("bubblewrap", False, NOT_LINUX), Level("landlock", False, NOT_LINUX))
     return Levels(_bubblewrap(project), _landlock())
+
+
+NOT_LINUX = "both need Linux"
+MAC_HINT = (
+    "use models and functions here, and Linux (a container or a virtual machine) for commands and programs"
+)
+_SYSCTLS = Path("/proc/sys")
+_PROFILE = (
+    "printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\n"
+    "profile bwrap {program} flags=(unconfined) {{ userns, }}\\n'"
+    " | sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap"
+)
+_CONTAINER = (
+    "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+    " --security-opt systempaths=unconfined"
+)
+
+
+def how_to_allow(program: str, settings: Path = _SYSCTLS, root: Path = Path("/")) -> str:
+    """Return what allows bubblewrap here: a profile, a system setting, or options of the container.
+
+    The order matters: a container shows the settings of its host, which cannot be changed from inside.
+    """
+    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+        return _CONTAINER
+
+    def value(name: str) -> str:
+        try:
+            return (settings / name).read_text().strip()
+        except OSError:
+            return ""
+
+    if value("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        profile = _PROFILE.format(program=program)
+        return f"{profile}; or: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    if value("kernel/unprivileged_userns_clone") == "0":
+        return "sudo sysctl -w kernel.unprivileged_userns_clone=1"
+    if value("user/max_user_namespaces") == "0":
+        return "sudo sysctl -w user.max_user_namespaces=15000"
+    return f"allow user namespaces for {program}; inside a container, {_CONTAINER}"
 
 
 def _limits() -> list[str]:
@@ -334,14 +389,14 @@ def _limits() -> list[str]:
 def _bubblewrap(project: Path) -> Level:
     found = program(project)
     if found is None:
-        return Level("bubblewrap", False, "bwrap is not installed")
+        return Level("bubblewrap", False, "bwrap is not installed", fix="install bubblewrap")
     try:
-        trial = [found, *namespaces(project, False), "--ro-bind", "/", "/"]
-        ended = tried([*trial, "--dev", "/dev", "--proc", "/proc", "--", "/bin/sh", "-c", ":"])
+        status, message = _trial(found, (*namespaces(project, False), "--ro-bind", "/", "/"))
     except (OSError, subprocess.TimeoutExpired) as error:
         return Level("bubblewrap", False, str(error))
-    if ended.returncode:
-        return Level("bubblewrap", False, ended.stderr.strip()[-200:] or f"it ends with {ended.returncode}")
+    if status:
+        why = message or f"it ends with {status}"
+        return Level("bubblewrap", False, why, fix=how_to_allow(found))
     cannot = [
         *_limits(),
         "a limit on the bytes a workspace takes on disk, beyond that on each file",
@@ -377,7 +432,10 @@ def _landlock() -> Level:
     ]
     if version < 6:
         cannot.append("keeping signals from other processes of this user")
-    return Level("landlock", True, cannot=tuple(cannot))
+    keeps = connector.is_available()
+    if not keeps:
+        cannot.append("keeping an agent that is a program to its provider (it is refused)")
+    return Level("landlock", True, cannot=tuple(cannot), keeps_agents=keeps)
 
 
 LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
@@ -448,9 +506,17 @@ def choose_level(levels: Levels, *, unsafe: bool = False) -> LevelName:
     raise WorldError(
         "sandbox.unavailable",
         f"commands cannot be confined on this machine ({why})",
-        hint="install bubblewrap, or accept the risk with --unsafe-no-sandbox",
+        hint=f"{levels.bubblewrap.fix or MAC_HINT}; or accept the risk with --unsafe-no-sandbox",
         exit_status=EXIT_PERMISSION,
     )
+
+
+def check_reach(levels: Levels, *, unsafe: bool = False) -> None:
+    """Raise if this machine cannot restrict an agent that is a program to its provider."""
+    if choose_level(levels, unsafe=unsafe) == "landlock" and not levels.landlock.keeps_agents and not unsafe:
+        message = "an agent cannot be kept to its provider here: Landlock has no network for it alone"
+        hint = f"{levels.bubblewrap.fix}; or write network = true into the role"
+        raise WorldError("sandbox.insufficient", message, hint=hint, exit_status=EXIT_PERMISSION)
 
 
 def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
@@ -497,7 +563,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         spec["set"] = {"HOME": str(policy.home), "TMPDIR": "/tmp"}  # noqa: S108 - private inside
     elif level == "landlock":
         scratch = make_scratch(policy)
-        code = sandbox_limits.assemble(alone=True, network=policy.network)
+        code = sandbox_limits.assemble(alone=True, network=policy.network or policy.rooms.connects)
         spec["filter"] = base64.b64encode(code).decode()
         spec["rules"] = rules(policy, scratch, outside)
         spec["drop"] = True

@@ -54,6 +54,8 @@ class ExtraMounts(msgspec.Struct, frozen=True, kw_only=True):
     """Paths that it needs to read."""
     covered: tuple[str, ...] = ()
     """Project paths that are hidden from it; see `covers`."""
+    connects: bool = False
+    """Whether the command is started by the connector, which needs sockets; see `programs.connector`."""
     artifacts: Path | None = None
     """The folder for files that are kept next to the project."""
 
@@ -328,22 +330,26 @@ def around(top: str, closed: list[str]) -> list[str]:
 
 def covers(policy: Policy) -> dict[str, bool]:
     """Return the existing paths to cover, True for folders; raises for a link or a special file."""
-    found: dict[str, bool] = {}
-    for name in policy.rooms.covered:
-        kind = _kind(policy.workspace, name)
-        if kind is not None:
-            found[name] = kind
-    return found
+    return _existing(policy.workspace, policy.rooms.covered)
+
+
+def _existing(top: Path, names: Iterable[str]) -> dict[str, bool]:
+    return {name: kind for name in names if (kind := _kind(top, name)) is not None}
 
 
 def check_level(level: str, policy: Policy) -> None:
     """Raise `WorldError` if this level cannot hide paths that must be covered."""
-    there = list(covers(policy))
+    check_brought(level, policy.workspace, policy.rooms.covered)
+
+
+def check_brought(level: str, top: Path, names: Iterable[str]) -> None:
+    """Raise `WorldError` if one of these paths exists below a folder, and this level cannot hide it."""
+    there = list(_existing(top, names))
     if there and level != "bubblewrap":
         message = (
             f"this project brings {', '.join(there)}, which the agent would obey and {level} cannot hide"
         )
-        hint = f"install bubblewrap, or if you trust what is in there: {ALLOW}"
+        hint = f"remove it, or if you trust what is in there: {ALLOW}"
         raise WorldError("sandbox.insufficient", message, hint=hint)
 
 

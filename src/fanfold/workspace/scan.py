@@ -21,6 +21,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.kernel.claims import plain_name
+from fanfold.project_files import Closing
 from fanfold.workspace.beneath import (
     GRAIN_NS,
     FileEntry,
@@ -323,11 +324,8 @@ class _Rewalk:
             self._enter(handle, name, f"{prefix}{name}/")
 
     def _enter(self, handle: int, name: str, prefix: str) -> None:
-        inner = os.open(name, _FOLDER, dir_fd=handle)
-        try:
+        with Closing(os.open(name, _FOLDER, dir_fd=handle)) as inner:
             self.folder(inner, prefix)
-        finally:
-            os.close(inner)
 
     def _differs(self, where: str, name: str, now: os.stat_result) -> None:
         if name == ".gitignore" or not (stat.S_ISREG(now.st_mode) or stat.S_ISLNK(now.st_mode)):
@@ -378,12 +376,9 @@ def rescan(top: int, known: Manifest, ignoring: Ignoring, limits: SnapshotLimits
 
 def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
     """Return the current tree; uses a manifest if that is enough."""
-    top = open_top(folder)
-    try:
+    with Closing(open_top(folder)) as top:
         again = rescan(top, known, ignoring, limits) if known else None
         return again.now if again else scan_asking(top, ignoring, limits)
-    finally:
-        os.close(top)
 
 
 def _check_rules(walk: _Rewalk, ignoring: Ignoring, known: Manifest) -> None:

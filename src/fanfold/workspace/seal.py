@@ -167,8 +167,8 @@ def is_keyed(project: Path, home: Path) -> bool:
     except OSError:
         return False
     try:
-        said = _parse_seal(handle)
-        return not isinstance(said, str) and said.keyed and not _read_seal(handle, project, home)[0]
+        parsed = _parse_seal(handle)
+        return not isinstance(parsed, str) and parsed.keyed and not _read_seal(handle, project, home)[0]
     finally:
         os.close(handle)
 
@@ -254,20 +254,20 @@ def is_users_own(project: Path, home: Path) -> bool:
 
 def _read_seal(handle: int, project: Path, home: Path) -> tuple[str, str]:
     """Return why the seal is not valid, and the path it was made for if that is another one."""
-    said = _parse_seal(handle)
-    if isinstance(said, str):
-        return said, ""
+    parsed = _parse_seal(handle)
+    if isinstance(parsed, str):
+        return parsed, ""
     import hmac
 
     secret, here, number = _read_secret(home), os.path.realpath(project), os.fstat(handle).st_ino
-    if secret and hmac.compare_digest(said.mac, _sign(secret, said._replace(path=here, inode=number))):
+    if secret and hmac.compare_digest(parsed.mac, _sign(secret, parsed._replace(path=here, inode=number))):
         return "", ""
-    signed = _sign(secret, said._replace(inode=said.inode or number))
-    if not secret or not hmac.compare_digest(said.mac, signed):
+    signed = _sign(secret, parsed._replace(inode=parsed.inode or number))
+    if not secret or not hmac.compare_digest(parsed.mac, signed):
         return "its seal is not of this user, or was made with another FANFOLD_HOME", ""
-    if said.inode not in (0, number) and said.path != here and _has_seal(said.path, said.mac):
-        return f"it is a copy of the state in {said.path}, which is adopted first", ""
-    return "", said.path
+    if parsed.inode not in (0, number) and parsed.path != here and _has_seal(parsed.path, parsed.mac):
+        return f"it is a copy of the state in {parsed.path}, which is adopted first", ""
+    return "", parsed.path
 
 
 class _Seal(NamedTuple):
@@ -289,9 +289,9 @@ def _parse_seal(handle: int) -> _Seal | str:
         regular = stat.S_ISREG(os.fstat(seal).st_mode)
         data = opened.read(MAX_SEAL_BYTES) if regular else b""
     try:
-        said: Any = json.loads(data)
-        version, keyed = int(said["version"]), said.get("keyed") is True
-        return _Seal(str(said["project"]), int(said.get("inode", 0)), version, keyed, str(said["mac"]))
+        raw: Any = json.loads(data)
+        version, keyed = int(raw["version"]), raw.get("keyed") is True
+        return _Seal(str(raw["project"]), int(raw.get("inode", 0)), version, keyed, str(raw["mac"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "its seal cannot be read"
 
@@ -305,8 +305,8 @@ def _has_seal(project: str, mac: str) -> bool:
     except OSError:
         return False
     try:
-        said = _parse_seal(handle)
-        return not isinstance(said, str) and said.mac == mac
+        parsed = _parse_seal(handle)
+        return not isinstance(parsed, str) and parsed.mac == mac
     finally:
         os.close(handle)
 
@@ -320,9 +320,9 @@ def _renew_seal(project: Path, home: Path) -> str:
     try:
         _, place = _read_seal(handle, project, home)
         if place:
-            said = _parse_seal(handle)
+            parsed = _parse_seal(handle)
             with suppress(OSError):  # in a read-only folder it is recognised again the next time
-                _write_seal(handle, project, home, keyed=not isinstance(said, str) and said.keyed)
+                _write_seal(handle, project, home, keyed=not isinstance(parsed, str) and parsed.keyed)
     finally:
         os.close(handle)
     if not place:
@@ -336,8 +336,8 @@ def _renew_seal(project: Path, home: Path) -> str:
 def _write_seal(handle: int, project: Path, home: Path, *, keyed: bool) -> None:
     secret = _read_secret(home) or _make_secret(home)
     seal = _Seal(os.path.realpath(project), os.fstat(handle).st_ino, VERSION, keyed)
-    said = {"version": VERSION, "project": seal.path, "inode": seal.inode, "keyed": keyed}
-    write_whole(SEAL, json.dumps({**said, "mac": _sign(secret, seal)}).encode(), folder=handle)
+    document = {"version": VERSION, "project": seal.path, "inode": seal.inode, "keyed": keyed}
+    write_whole(SEAL, json.dumps({**document, "mac": _sign(secret, seal)}).encode(), folder=handle)
 
 
 def _sign(secret: bytes, seal: _Seal) -> str:

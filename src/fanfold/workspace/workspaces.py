@@ -18,15 +18,14 @@ Rules
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from fanfold.project_files import write_whole
+from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import children, homes, layout
 from fanfold.workspace import receipts as disputes
 from fanfold.workspace.bases import Base, Bases
@@ -75,13 +74,16 @@ CLOSE_S = 0.02
 class Workspaces:
     """The workspaces of one project."""
 
-    def __init__(self, project: Path, limits: SnapshotLimits | None = None) -> None:
+    def __init__(
+        self, project: Path, limits: SnapshotLimits | None = None, include: Iterable[str] = ()
+    ) -> None:
+        """Open them; `include` are ignored files that belong to snapshots, because the user named them."""
         self._layout = Layout(project)
         self._layout.prepare()
         self._limits = limits or SnapshotLimits()
         self._objects = Objects(self._layout.store, self._layout.project)
         self._objects.prepare()
-        self._ignoring = Ignoring(self._layout.project, self._layout.store)
+        self._ignoring = Ignoring(self._layout.project, self._layout.store, include)
         self._bases = Bases(self._layout, self._ignoring, self._limits)
         self._proposals = Proposals(self._layout, self._objects)
         self._receipts = Receipts(self._layout, self._objects)
@@ -220,11 +222,8 @@ class Workspaces:
 
     def strays(self, child: Child, write_set: Sequence[str]) -> tuple[WriteViolation, ...]:
         """Return the changes of a step workspace that its write-set does not allow."""
-        tree = open_top(child.path)
-        try:
+        with Closing(open_top(child.path)) as tree:
             return tuple(violations(tuple(child.changes()), () if child.read_only else write_set, tree))
-        finally:
-            os.close(tree)
 
     def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> MergeResult:
         """Merge the changes of a step workspace, store them as a proposal, or discard them."""
@@ -234,8 +233,7 @@ class Workspaces:
             return known
         changes = tuple(child.changes())
         allowed = () if child.read_only else write_set
-        tree = open_top(child.path)
-        try:
+        with Closing(open_top(child.path)) as tree:
             bad = tuple(violations(changes, allowed, tree, self._linked(child) if changes else ()))
             if bad or mode == "discard" or not changes:
                 return MergeResult(changes, violations=bad)
@@ -258,17 +256,12 @@ class Workspaces:
                 changes, revision, content, child.base, write_set, child.record.origin, child.session_id
             )
             return self._parent.put(arriving, child.folder / MERGED, child.require_held)
-        finally:
-            os.close(tree)
 
     def _linked(self, child: Child) -> tuple[str, ...]:
         """Return the current targets of links with protected names in the project."""
-        project = open_top(self._layout.project)
-        try:
+        with Closing(open_top(self._layout.project)) as project:
             files = child.base.manifest.files
             return behind_links(project, [path for path, entry in files.items() if entry.is_link])
-        finally:
-            os.close(project)
 
     def apply(self, proposal_id: str, *, dry_run: bool = False, drop: bool = True) -> MergeResult:
         """Merge a proposal into the current project tree; a dry run only returns the result.

@@ -18,8 +18,8 @@ from tests.work import PATIENCE_S
 
 Fanfold: TypeAlias = Callable[..., Result]
 WORDS_AFTER = frozenset(
-    "shows lists follows goes stops tells runs takes merges says ends if may applies makes and or to again"
-    " fills saves is lets checks deletes keeps begins prints finds with".split()
+    "shows lists follows continues goes stops tells runs takes merges says ends if may applies makes and or"
+    " to again fills saves is lets checks deletes keeps begins prints finds with".split()
 )
 """Words that go on with the sentence behind a command."""
 USAGE, DENIED, PAUSED, BUDGET, NOT_FOUND = 2, 4, 3, 5, 6

@@ -30,8 +30,8 @@ ABOUT = {
     "cli/help_text.py: ": "the help page, whose first steps have a test of their own",
     "cli/agents.py: are for fanfold mcp install": "which command an option belongs to",
     "cli/agents.py: is for fanfold models {}": "which command an option belongs to",
-    "api/doctor.py: lists every setting": "a comment in a file that is written",
-    "api/capture.py: fanfold inspect {} shows its steps": "for logs without the text of a recipe",
+    "api/system.py: lists every setting": "a comment in a file that is written",
+    "api/authoring.py: fanfold inspect {} shows its steps": "for logs without the text of a recipe",
     "api/permission.py: fanfold fork {} --from {}": "for a log that a test of attacks writes",
     "api/workflow_tools.py: fanfold watch {}": "a note in a chat while the run goes on in it",
 }

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.testing.provider import Reply
 from tests.cli.suggestions.following import DENIED, USAGE, Fanfold, Follow, commands
 from tests.cli.suggestions.places import suggested
 from tests.e2e.world import MODELS, Provider
+from tests.provider import Reply
 from tools.screen import Screen
 
 pytestmark = pytest.mark.full
@@ -49,7 +49,7 @@ def test_of_what_nobody_could_be_asked_for(fanfold: Fanfold, follow: Follow, pro
     (project / "s.yaml").write_text(f"default: {{output: x, tool_calls: [{task}, {command}, {task}]}}\n")
     asked = fanfold("chat", "Look.", "--script", "s.yaml")
     assert "denied: task, run_command; fanfold transcript chat-" in asked.err
-    assert follow(asked.err.partition("go on: ")[0], may=(0,)) == ["transcript"]
+    assert follow(asked.err.partition("continue it: ")[0], may=(0,)) == ["transcript"]
     (project / "s.yaml").write_text(f"default: {{output: x, tool_calls: [{command}]}}\n")
     assert "denied" not in fanfold("chat", "Look.", "--script", "s.yaml", "--permission", "auto").err
 
@@ -116,15 +116,15 @@ def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, pr
         assert fanfold("chat", "And now?", "--resume", name).status == 0, name
     assert fanfold("cancel", chat).status == 0
     none = fanfold("chat", "And now?", "--resume", "last")
-    assert "there is no chat to go on with" in none.err
+    assert "there is no chat to continue" in none.err
 
 
 @suggested(
     "cli/recipes.py: fanfold capture",
     "cli/recipes.py: fanfold run {} runs it",
-    "api/capture.py: fanfold inspect {} shows who worked",
-    "api/capture.py: fanfold capture {}",
-    "api/subagents.py: fanfold agents tells",
+    "api/authoring.py: fanfold inspect {} shows who worked",
+    "api/authoring.py: fanfold capture {}",
+    "api/subagents.py: fanfold agents lists",
     "cli/agents.py: no subagent is running",
 )
 def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, provider: Provider) -> None:
@@ -150,7 +150,7 @@ def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, p
     assert follow(fanfold("capture", "hand", "--name", "other")) == ["run"]
 
 
-@suggested("api/planning.py: fanfold", "cli/recipes.py: =fanfold run {}")
+@suggested("api/planning.py: fanfold", "cli/recipes.py: Run it: fanfold run {}{}")
 def test_of_plans(fanfold: Fanfold, follow: Follow, project: Path, provider: Provider) -> None:
     del provider
     small = fanfold("plan", "What does main.py do?", "--no-model")

@@ -35,7 +35,7 @@ def test_in_a_folder_without_recipes(fanfold: Fanfold, project: Path, follow: Fo
 
 
 def test_of_the_help_page(fanfold: Fanfold, project: Path, follow: Follow) -> None:
-    assert follow(fanfold("--help").out.partition("First steps:")[2], may=(0,)) == ["init", "list", "run"]
+    assert follow(fanfold("--help").out.partition("First steps:")[2], may=(0,)) == ["init", "recipe", "run"]
 
 
 @suggested(

@@ -16,7 +16,7 @@ from tests.cli.suggestions.places import ABOUT, CLAIMS, Place, places
 SUGGESTED = re.compile(r"(?<![\w/.-])fanfold ([a-z]+)((?: (?:--?[a-z][a-z-]*(?:=\S+)?|[\w@./{}…\[\]|=-]+))*)")
 OPTION = re.compile(r"(?<!\S)(--?[a-z][a-z-]*)")
 COMMON = {"--json", "--project", "--no-color", "--help"}
-LITERAL = {"{}", "last", "bash", "zsh", "fish", "show", "adopt", "remove", "pull", "install"}
+LITERAL = {"{}", "last", "bash", "zsh", "fish", "show", "adopt", "remove", "pull", "install", "init"}
 """Words that say what is meant."""
 PLACEHOLDER = re.compile(r"(?<![\w-])[A-Z]{2,}(?![\w-])")
 

@@ -66,7 +66,7 @@ def test_of_many_failures_and_of_a_long_output(fanfold: Fanfold, follow: Follow,
 
 
 @pytest.mark.full
-@suggested("api/changes.py: step by step, what nobody changed can be taken back: fanfold undo {} {}")
+@suggested("api/changes.py: step by step, unchanged files can be reverted: fanfold undo {} {}")
 def test_of_a_run_of_which_somebody_changed_a_part(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     two = [f"{{id: {name}, agent: worker, prompt: x, write_set: [{name}.txt]}}" for name in ("a", "b")]
     (project / "two.yaml").write_text(f"name: two\nsteps: [{', '.join(two)}]\n")
@@ -95,7 +95,7 @@ def test_of_changes_that_are_gone_or_were_changed_since(
     "steps/step_workspace.py: fanfold fork",
     "steps/agent.py: fanfold fork",
     "steps/function.py: fanfold fork",
-    "api/fork.py: fanfold inspect",
+    "api/fork.py: fanfold inspect {} --steps",
     "engine/requests.py: lists them",
 )
 def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
@@ -124,7 +124,7 @@ def test_of_what_waits_for_a_word(fanfold: Fanfold, follow: Follow, project: Pat
 @suggested(
     "api/run_handle.py: name one",
     "cli/control.py: put it behind this",
-    "steps/approval.py: put it behind this",
+    "steps/ask.py: put it behind this",
 )
 def test_of_questions(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / "r.yaml").write_text(

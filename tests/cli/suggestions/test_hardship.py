@@ -11,11 +11,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from fanfold.testing.provider import Fault, RecordedRequest, Reply
 from tests.cli.suggestions.following import Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
+from tests.cluster.server import PostgresServer, program
 from tests.e2e.world import Provider
 from tests.kill.test_containers import can_unshare
+from tests.provider import Fault, RecordedRequest, Reply
 
 RECIPE = """\
 name: r
@@ -183,3 +184,21 @@ def test_a_provider_that_could_not_be_reached_is_there_again_and_what_failed_run
     assert (paused.status, "cannot be reached" in paused.err) == (3, True), paused
     monkeypatch.setenv("OPENAI_BASE_URL", provider.environment["OPENAI_BASE_URL"])
     assert follow(paused, may=(0,)) == ["resume"]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(program("initdb") is None, reason="needs PostgreSQL: tools/install-postgresql")
+@suggested("store/postgres_tables.py: fanfold cluster init")
+def test_a_database_without_tables_is_set_up_as_suggested(
+    fanfold: Fanfold, project: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = PostgresServer()
+    try:
+        monkeypatch.setenv("FANFOLD_STORE", server.url)
+        monkeypatch.setenv("FANFOLD_PROJECT", "team/tests")
+        refused = fanfold("runs")
+        assert "error[store.no_tables]" in refused.err
+        assert follow(refused, may=(0,)) == ["cluster"]
+        assert fanfold("runs").status == 0
+    finally:
+        server.remove()

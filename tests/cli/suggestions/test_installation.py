@@ -32,8 +32,8 @@ def test_of_words_that_are_no_commands(fanfold: Fanfold, follow: Follow) -> None
 @pytest.mark.full
 @suggested(
     "api/recipes.py: other role",
-    "api/doctor.py: fanfold agents lists",
-    "api/roles.py: fanfold agents",
+    "api/system.py: fanfold agents lists",
+    "api/agents.py: fanfold agents",
 )
 def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     assert follow(fanfold("agents", "@9.9")) == ["agents"]
@@ -46,7 +46,7 @@ def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path)
     assert follow(told[told.index("fanfold agents") :].splitlines()[0]) == ["agents"]
 
 
-@suggested("api/recipe_files.py: fanfold list")
+@suggested("api/authoring.py: fanfold list")
 def test_of_what_cannot_be_converted(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / "graph.py").write_text("graph = StateGraph(dict)\n")
     refused = fanfold("convert", "graph.py")
@@ -64,7 +64,7 @@ def test_of_what_cannot_be_converted(fanfold: Fanfold, follow: Follow, project: 
 
 
 @pytest.mark.full
-@suggested("api/doctor.py: fanfold models says")
+@suggested("api/system.py: fanfold models says")
 def test_of_a_machine_without_a_model(fanfold: Fanfold, follow: Follow) -> None:
     told = fanfold("doctor").out
     assert "warning model    no model: " in told
@@ -84,7 +84,7 @@ def test_of_programs_that_do_not_work_here(follow: Follow, tmp_path: Path) -> No
         failure = judge(profile, ending)
         assert failure is not None
         assert follow(failure.hint) == ["doctor"]
-    for part in ("says more", "shows what this machine can confine"):
+    for part in ("shows how to allow bubblewrap", "shows what this machine can confine"):
         assert follow(filled(f"steps/programs.py: fanfold doctor {part}")) == ["doctor"]
 
 
@@ -98,7 +98,7 @@ def test_an_agent_s_program_is_given_more_in_the_file_that_is_really_read(tmp_pa
 
 
 @pytest.mark.full
-@suggested("api/doctor.py: to list the runs: fanfold verify --all")
+@suggested("api/system.py: to list the runs: fanfold verify --all")
 def test_of_a_database_that_was_removed(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     for file in (agents / ".fanfold").glob("fanfold.db*"):
@@ -115,7 +115,7 @@ def test_of_a_smoke_test_that_fails(follow: Follow) -> None:
 
 
 @pytest.mark.full
-@suggested("store/database.py: fanfold verify", "api/verify.py: fanfold runs")
+@suggested("store/database.py: fanfold verify", "api/explain.py: fanfold runs")
 def test_of_logs(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     assert follow(filled("store/database.py: fanfold verify")) == ["verify"]
@@ -143,7 +143,7 @@ def test_of_completion(fanfold: Fanfold, follow: Follow, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-@suggested("api/doctor.py: Try it without any model")
+@suggested("api/system.py: Try it without any model")
 def test_of_the_first_recipe(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     fanfold("init")
     (recipe,) = (project / ".fanfold/workflows").glob("*/recipe.yaml")

@@ -53,7 +53,7 @@ def run_id(fanfold: Fanfold) -> str:
 
 @suggested(
     "api/ownership.py: fanfold watch",
-    "api/retry.py: fanfold watch",
+    "api/fork.py: fanfold watch",
     "api/changes.py: fanfold cancel {} ends it",
     "cli/system.py: fanfold watch {}",
 )
@@ -71,7 +71,7 @@ def test_while_another_process_drives_it(
 
 @suggested(
     "steps/run_config.py: fanfold resume {}",
-    "api/changes.py: fanfold resume {} goes on with it",
+    "api/changes.py: fanfold resume {} continues it",
 )
 def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path, slow: object) -> None:
     paused, told, undone = fanfold("pause", "last"), fanfold(), fanfold("undo", "last")
@@ -96,7 +96,7 @@ def test_when_it_is_interrupted(
 
 @suggested(
     "steps/run_config.py: fanfold resume {}",
-    "api/doctor.py: or fanfold cancel",
+    "api/system.py: or fanfold cancel",
 )
 def test_when_its_process_was_killed(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path

@@ -98,7 +98,7 @@ def test_a_run_that_reached_a_limit_is_told_with_the_flag_that_lifts_it(
     assert fanfold("run", "two.yaml", "--script", "answers.yaml", "--max-agents", "1").status == 5
     resume, show = told()
     assert (resume[0], resume[2:]) == ("resume", ["--max-agents", "2"])
-    assert f"go on with it: fanfold {' '.join(resume)}" in fanfold("inspect", "last").out
+    assert f"continue it: fanfold {' '.join(resume)}" in fanfold("inspect", "last").out
     assert show == ["show", "two.yaml"]  # it has a recipe: it need not begin with one
     assert fanfold(*resume).status == 0
     assert "go on with it" not in fanfold("inspect", "last").out
@@ -150,3 +150,16 @@ def test_a_question_that_time_has_answered_meanwhile_is_not_to_be_answered(
         assert time.monotonic() < deadline, "the time of the question is over"
     follow(fanfold("inspect", run), may=(0,))
     assert fanfold("inspect", run, "--json").json()["steps"]["ask"]["output"] == "blue"
+
+
+@suggested("api/suites.py: record a run first: fanfold record last")
+def test_before_the_first_recording(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    assert follow(fanfold("test")) == ["record"]
+    assert fanfold("test").status == 0
+
+
+@suggested("cli/cassettes.py: replay it: fanfold test")
+def test_after_a_recording(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    assert follow(fanfold("record", "last", "-o", "my tests/a case.yaml")) == ["test"]

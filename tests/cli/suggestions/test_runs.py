@@ -53,7 +53,7 @@ def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path
 @pytest.mark.full
 @suggested(
     "api/approvals.py: fanfold approve",
-    "api/retry.py: fanfold inspect {}",
+    "api/fork.py: =fanfold inspect {}",
     "api/addresses.py: fanfold explain",
     "steps/approval.py: fanfold approve",
     "engine/requests.py: shows how it ended",
@@ -156,7 +156,7 @@ def test_when_a_run_asks_a_question(fanfold: Fanfold, project: Path, follow: Fol
 
 
 @suggested(
-    "api/limits.py: fanfold resume",
+    "api/run_options.py: fanfold resume",
     "steps/run_config.py: fanfold resume {}",
 )
 def test_when_a_run_is_paused_by_a_budget_or_by_a_person(
@@ -191,8 +191,8 @@ def test_when_a_default_will_answer(
 
 @pytest.mark.full
 @suggested(
-    "cli/run.py: goes on in the background",
-    "cli/control.py: goes on in the background",
+    "cli/run.py: continues in the background",
+    "cli/control.py: continues in the background",
 )
 def test_when_a_run_goes_on_in_the_background(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     started = fanfold("run", "my agents.yaml", "--script", "ok.yaml", "--detach")
@@ -332,10 +332,10 @@ def test_where_a_permission_or_an_input_is_missing(fanfold: Fanfold, project: Pa
 
 
 @suggested(
-    "cli/history.py: what its agent said",
-    "api/fork.py: fanfold transcript",
+    "cli/history.py: its transcript",
+    "api/transcripts.py: fanfold transcript",
     "cli/history.py: fanfold transcript",
-    "api/retry.py: run it again from a step on",
+    "api/fork.py: run it again from a step on",
 )
 def test_where_there_is_nothing_to_retry_or_no_such_turn(
     fanfold: Fanfold, agents: Path, follow: Follow

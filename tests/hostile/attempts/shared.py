@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 
 from tests.hostile.attempt import RUN, Attempt
@@ -41,7 +42,7 @@ def prepare(world: World) -> None:
 
 
 def python(code: str) -> str:
-    return f"python3 -c {json.dumps(code)}"
+    return f"python3 -c {shlex.quote(code)}"
 
 
 def shared(name: str, code: str, *left: str, says: str = f"{JUDGED}|{REFUSED}", write_set: tuple[str, ...] = ("src/**",),
@@ -133,6 +134,9 @@ SERVERS = {"pkg/.mcp.json": "plain\n"}
 ENVIRONMENT = {"sub/.venv/pyvenv.cfg": "home = /usr/bin\n", "sub/.venv/m.py": "m = 1\n"}
 
 
+AGAIN = {"attempts": 2, "on": ["agent", "timeout"], "backoff": "10ms"}
+
+
 def with_program(how: str) -> str:
     return f"cp /bin/sh src/s 2>/dev/null || : > src/s; {how}"
 
@@ -150,6 +154,8 @@ ATTEMPTS = (
     shared("a link that leads out of the project", "ln -s @outside@ src/out", "src/out", says=JUDGED),
     shared("a file beside the write-set before a failure", "echo x > docs/x.md; exit 3", "docs/x.md", says="violation|denied|Read-only"),
     shared("a file beside the write-set by an agent", "echo x > docs/x.md", "docs/x.md", agent=True),
+    shared("a file beside the write-set before a failure that is tried again", "test -e docs/x.md && exit 0; echo x > docs/x.md; exit 3", "docs/x.md", retry=AGAIN),
+    shared("a file beside the write-set before a time-out that is tried again", "test -e docs/x.md && exit 0; echo x > docs/x.md; sleep 60", "docs/x.md", retry=AGAIN, timeout="3s"),
     # --------------------------------------------------------------- hidden by names and marks
     shared("a file in a new dependency folder", "mkdir -p docs/node_modules && echo x > docs/node_modules/x.js", "docs/node_modules/x.js"),
     shared("a file in a new environment", "mkdir -p docs/venv/lib && echo x > docs/venv/lib/x.pth", "docs/venv/lib/x.pth"),

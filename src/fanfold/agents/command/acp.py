@@ -20,8 +20,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest
+from fanfold.agents.backend import AgentProgram, SessionRequest
 from fanfold.agents.command.calls import ProgramCall, Turn, for_session, model_for, with_instructions
 from fanfold.agents.command.events import (
     Began,
@@ -36,11 +37,11 @@ from fanfold.agents.command.events import (
     UsageEvent,
     consumed,
     decode_line,
+    facts_in,
 )
-from fanfold.agents.command.profile import Profile
-from fanfold.agents.command.recorder import CHUNK_BYTES, LineCutter, TranscriptRecorder
+from fanfold.agents.command.profile import Profile, Rule
+from fanfold.agents.command.recorder import CHUNK_BYTES, LOOK_S, LineCutter, TranscriptRecorder
 from fanfold.agents.command.transcript_events import short
-from fanfold.agents.confined import AgentProgram
 from fanfold.agents.tools.mcp_servers import Server
 from fanfold.kernel.events import Usage
 from fanfold.kernel.plan import JSON
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 #
 # Rules
 # * Reports about the agent's work (`session/update`) become facts here, from the plain JSON. Agents send more
-#   kinds of reports than any version of the library knows. Unknown kinds are ignored.
+#   kinds of reports than any version of the library knows. The `asides` of the profile read unknown kinds.
 # * The library gets only requests and responses. Lines that are not messages do not reach it, because it
 #   would print them.
 # * Updates after the response to a prompt are ignored.
@@ -82,8 +83,10 @@ class AgentMessages:
         program: AgentProgram,
         hear: Callable[[Fact], Awaitable[None]],
         garbage: Callable[[], None],
+        rules: Sequence[Rule] = (),
     ) -> None:
         self._program = program
+        self._rules = rules
         self._hear = hear
         self._garbage = garbage
         self._lines = LineCutter()
@@ -142,7 +145,7 @@ class AgentMessages:
             case "usage_update":
                 cost = update.get("cost")
                 return consumed({"usd": cost.get("amount")}, "all") if isinstance(cost, dict) else []
-        return []
+        return list(facts_in(update, self._rules))
 
     def _call(self, update: Mapping[str, JSON]) -> list[Fact]:
         """Return the facts of a call, combined from its updates, because its arguments may arrive late."""
@@ -198,25 +201,26 @@ def _in_form(message: dict[str, Any]) -> dict[str, Any]:
     if message.get("method") != PERMISSION:
         return message
     params = message.get("params")
-    said = params if isinstance(params, dict) else {}
-    options, call = said.get("options"), said.get("toolCall")
+    fields = params if isinstance(params, dict) else {}
+    options, call = fields.get("options"), fields.get("toolCall")
     kept = [
         {"optionId": one["optionId"], "kind": one["kind"], "name": str(one.get("name") or one["kind"])}
         for one in (options if isinstance(options, list) else ())
         if isinstance(one, dict) and isinstance(one.get("optionId"), str) and one.get("kind") in KINDS
     ]
     known = call if isinstance(call, dict) else {}
-    asked = {
+    tool_call = {
         "toolCallId": str(known.get("toolCallId") or ""),
         **{key: known[key] for key in ("kind", "title") if isinstance(known.get(key), str)},
     }
-    if asked.get("kind") not in TOOL_KINDS:
-        asked.pop("kind", None)
-    session = said.get("sessionId")
-    return {**message, "params": {"sessionId": str(session), "toolCall": asked, "options": kept}}
+    if tool_call.get("kind") not in TOOL_KINDS:
+        tool_call.pop("kind", None)
+    request = {"sessionId": str(fields.get("sessionId")), "toolCall": tool_call, "options": kept}
+    return {**message, "params": request}
 
 
 CANCEL_S = 1.0
+ENDING_S = 0.05
 START_S = 120.0
 CHANGES = ("edit", "delete", "move")
 """Kinds of calls that a read-only role is not allowed to make."""
@@ -254,11 +258,15 @@ class AgentTurn:
         self._one_by_one = asyncio.Lock()
         self._broken: Exception | None = None
         """The error after which no more facts can be recorded."""
-        self._messages = AgentMessages(program, self._heard, self._garbage)
+        self._messages = AgentMessages(program, self._heard, self._garbage, profile.asides)
+        self._failed: TurnEnd | None = None
+        """The failed end of the turn that the agent reported before its response, which may deny it."""
         self._last = 0.0
         self._cost: Usage | None = None
         self._prompting: asyncio.Future[TurnEnd] | None = None
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
+        """Whether its own output was the reason to stop it. Then it is cancelled; else its program is ended,
+        because some agents drop the conversation of a cancelled turn."""
 
     async def run(self) -> None:
         """Run the turn; the recorder has its outcome."""
@@ -312,7 +320,10 @@ class AgentTurn:
             prompt.cancel()
             await asyncio.wait({prompt})
         if self._broken is None:
-            await self._put_down(prompt.result())
+            end = prompt.result()
+            if self._failed is not None:  # its last message is the reason
+                end = structs.replace(self._failed, why=self._failed.why or self._hearing.ending.last_text)
+            await self._put_down(end)
 
     async def _open(self, connection: ClientSideConnection) -> str:
         """Initialize the connection, then start or load a conversation; return its id."""
@@ -383,28 +394,30 @@ class AgentTurn:
 
     async def _watch(self, prompt: asyncio.Future[TurnEnd]) -> None:
         """Wait for the end of the turn, as long as the agent makes progress."""
-        loop = asyncio.get_running_loop()
+        loop, ending = asyncio.get_running_loop(), self._hearing.ending
         self._last = loop.time()
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            while not prompt.done() and not stopping.done():
-                left = self._last + self._profile.idle_s - loop.time()
-                if left <= 0:
-                    raise TimeoutError
-                either: set[asyncio.Future[Any]] = {prompt, stopping}
-                await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-        if prompt.cancelled() or not prompt.done():  # an error, or the budget
-            raise _TurnStopped
+        while not prompt.done() and not self._is_stopping:
+            left = self._last + self._profile.idle_s - loop.time()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait({prompt}, timeout=min(left, LOOK_S))
+        spent = ending.stopped == "budget"
+        if spent:  # the cost can arrive with the end of the turn: then the work is done, and paid for
+            await asyncio.wait({prompt}, timeout=ENDING_S)
+        if prompt.cancelled() or not prompt.done() or (spent and prompt.exception() is not None):
+            raise _TurnStopped  # the prompt stays open, so that the agent can answer that it was cancelled
+        if spent:
+            ending.stopped = ""
 
     async def _heard(self, fact: Fact) -> None:
         self._last = asyncio.get_running_loop().time()
         if isinstance(fact, UsageEvent):  # the cost of all so far
             self._cost = fact.usage
+        if isinstance(fact, TurnEnd):
+            self._failed = fact
+            return
         await self._put_down(fact)
-        if self._hearing.ending.stopped:
-            self._stopping.set()  # the prompt stays open, so that the agent can answer that it was cancelled
+        self._is_stopping = bool(self._hearing.ending.stopped)
 
     async def _put_down(self, fact: Fact) -> None:
         async with self._one_by_one:
@@ -441,7 +454,7 @@ class _Client:
 
         refuse = self._read_only and tool_call.kind in CHANGES
         kinds = ("reject_once", "reject_always") if refuse else ("allow_once", "allow_always")
-        chosen = next((one for kind in kinds for one in options if one.kind == kind), None)
+        chosen = next((option for kind in kinds for option in options if option.kind == kind), None)
         if refuse or chosen is None:
             await self._heard(
                 DenialEvent(tool_call.tool_call_id, str(tool_call.kind or tool_call.title or "tool"))
@@ -491,7 +504,7 @@ async def listen(
 ) -> None:
     """Run one turn with a program that uses the protocol; see `session.Listen`."""
     await AgentTurn(program, request, profile, turn, hearing, attached, call.servers).run()
-    hearing.ending.stderr = program.said()
+    hearing.ending.stderr = program.stderr_text()
     if hearing.ending.finished is None and not hearing.ending.stopped:
         hearing.ending.troubles = [
             *hearing.ending.troubles,

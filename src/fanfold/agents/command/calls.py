@@ -73,12 +73,12 @@ def hand(profile: Profile, request: SessionRequest, servers: Sequence[Server]) -
         way = "session"
     elif profile.name in OF_ROLES and any(PLACEHOLDER in word for word in request.role.command):
         way = "file"
-    chosen = {one.name: _chosen(one, request.role.tools) for one in servers}
+    chosen = {server.name: _chosen(server, request.role.tools) for server in servers}
     if way not in ("codex", "claude"):
-        for one in servers:
-            if chosen[one.name] is not None or one.disabled_tools:
+        for server in servers:
+            if chosen[server.name] is not None or server.disabled_tools:
                 why = f"{profile.title or profile.name} cannot be kept to some of its tools"
-                raise unavailable(one.name, why, "let the role have all tools of the server")
+                raise unavailable(server.name, why, "let the role have all tools of the server")
     match way:
         case "session":
             return ServerSetup(servers=tuple(servers), by_session=True)
@@ -89,7 +89,7 @@ def hand(profile: Profile, request: SessionRequest, servers: Sequence[Server]) -
         case "codex":
             return _codex(servers, chosen)
         case "opencode":
-            content = msgspec.json.encode({"mcp": {one.name: _opencode(one) for one in servers}})
+            content = msgspec.json.encode({"mcp": {server.name: _opencode(server) for server in servers}})
             return ServerSetup(servers=tuple(servers), variables={CONTENT: content.decode()})
     raise _refused(profile, servers[0])
 
@@ -137,7 +137,7 @@ def _file(servers: Sequence[Server]) -> bytes:
             return {"command": one.argv[0], "args": list(one.argv[1:]), "env": one.environment}
         return {"type": "sse" if one.sse else "http", "url": one.url, "headers": one.headers}
 
-    return msgspec.json.encode({"mcpServers": {one.name: entry(one) for one in servers}})
+    return msgspec.json.encode({"mcpServers": {server.name: entry(server) for server in servers}})
 
 
 def _opencode(one: Server) -> dict[str, Any]:
@@ -149,32 +149,32 @@ def _opencode(one: Server) -> dict[str, Any]:
 def _codex(servers: Sequence[Server], chosen: Mapping[str, frozenset[str] | None]) -> ServerSetup:
     words: list[str] = []
     variables: dict[str, str] = {}
-    for one in servers:
-        if re.fullmatch(r"[A-Za-z0-9_-]+", one.name) is None:
-            raise unavailable(one.name, "Codex takes no such name", "use letters, digits, - and _")
+    for server in servers:
+        if re.fullmatch(r"[A-Za-z0-9_-]+", server.name) is None:
+            raise unavailable(server.name, "Codex takes no such name", "use letters, digits, - and _")
         settings: dict[str, Any]
-        if one.argv:
+        if server.argv:
             settings = {
-                "command": one.argv[0],
-                "args": list(one.argv[1:]),
-                "env_vars": sorted(one.environment),
+                "command": server.argv[0],
+                "args": list(server.argv[1:]),
+                "env_vars": sorted(server.environment),
             }
-            given = dict(one.environment)
+            given = dict(server.environment)
         else:
-            given = {_variable(one.name, header): text for header, text in one.headers.items()}
-            names = {header: _variable(one.name, header) for header in one.headers}
-            settings = {"url": one.url, "env_http_headers": names}
+            given = {_variable(server.name, header): text for header, text in server.headers.items()}
+            names = {header: _variable(server.name, header) for header in server.headers}
+            settings = {"url": server.url, "env_http_headers": names}
         for name, text in given.items():
             if variables.setdefault(name, text) != text:
                 why = f"two servers want different values of {name}, which Codex cannot give"
-                raise unavailable(one.name, why, "call one of the variables otherwise")
-        tools = chosen[one.name]
+                raise unavailable(server.name, why, "call one of the variables otherwise")
+        tools = chosen[server.name]
         settings |= {} if tools is None else {"enabled_tools": sorted(tools)}
-        settings |= {"disabled_tools": sorted(one.disabled_tools)} if one.disabled_tools else {}
+        settings |= {"disabled_tools": sorted(server.disabled_tools)} if server.disabled_tools else {}
         # Otherwise the first request to the model does not wait for the server.
         settings["required"] = True
         for key, value in settings.items():
-            words += ["-c", f"mcp_servers.{one.name}.{key}={_toml(value)}"]
+            words += ["-c", f"mcp_servers.{server.name}.{key}={_toml(value)}"]
     return ServerSetup(servers=tuple(servers), words=tuple(words), variables=variables)
 
 
@@ -196,20 +196,22 @@ def for_session(servers: Sequence[Server], http: bool, sse: bool) -> list[Any]:
     from acp.schema import EnvVariable, HttpHeader, HttpMcpServer, McpServerStdio, SseMcpServer
 
     found: list[HttpMcpServer | SseMcpServer | McpServerStdio] = []
-    for one in servers:
-        if one.argv:
-            variables = [EnvVariable(name=name, value=text) for name, text in one.environment.items()]
+    for server in servers:
+        if server.argv:
+            variables = [EnvVariable(name=name, value=text) for name, text in server.environment.items()]
             found.append(
-                McpServerStdio(name=one.name, command=one.argv[0], args=list(one.argv[1:]), env=variables)
+                McpServerStdio(
+                    name=server.name, command=server.argv[0], args=list(server.argv[1:]), env=variables
+                )
             )
             continue
-        if not (sse if one.sse else http):
-            raise unavailable(one.name, "the agent says that it takes no servers at addresses")
-        headers = [HttpHeader(name=name, value=text) for name, text in one.headers.items()]
-        if one.sse:
-            found.append(SseMcpServer(type="sse", name=one.name, url=one.url, headers=headers))
+        if not (sse if server.sse else http):
+            raise unavailable(server.name, "the agent says that it takes no servers at addresses")
+        headers = [HttpHeader(name=name, value=text) for name, text in server.headers.items()]
+        if server.sse:
+            found.append(SseMcpServer(type="sse", name=server.name, url=server.url, headers=headers))
         else:
-            found.append(HttpMcpServer(type="http", name=one.name, url=one.url, headers=headers))
+            found.append(HttpMcpServer(type="http", name=server.name, url=server.url, headers=headers))
     return found
 
 
@@ -281,7 +283,16 @@ def make_call(
         values |= {"schema": text.decode(), "schema_file": str(home / ASIDE / "schema.json")}
         files["schema.json"] = text
     words = role.command if profile.name in OF_ROLES else (profile.program, *profile.call)
-    groups = _groups(profile, turn, values, handed, kept)
+    # The options of this call by name.
+    given = {name: values[name] for name in ("model", "effort", "max_turns", "budget", "instructions")}
+    given["schema"] = values.get("schema", "")
+    given["tools"] = "yes"
+    given["only"] = "yes" if kept.names or kept.file else ""
+    given["servers"] = "yes" if handed.file else ""
+    given["name"] = turn.conversation
+    given["session"] = turn.conversation if not turn.resumes else ""
+    given["resume"] = given["conversation"] = turn.conversation if turn.resumes else ""
+    groups = {name: words for name, words in profile.options.items() if given.get(name)}
     argv = tuple(_words(profile, words, values, groups, handed))
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
@@ -321,11 +332,11 @@ def retold(entries: Sequence[Entry]) -> str:
     lines: list[str] = []
     for entry in entries:
         if isinstance(entry, UserInput):
-            lines.append(f"You were told:\n{entry.text}")
+            lines.append(f"You received:\n{entry.text}")
         elif isinstance(entry, Response) and entry.text:
             lines.append(f"You said:\n{entry.text}")
     text = shorten_middle("\n\n".join(lines), MAX_RETOLD_CHARS, tail=2 / 3)
-    return f"This is what was said before.\n\n{text}\n\nThis is what you are told now:" if lines else ""
+    return f"This is the conversation so far.\n\n{text}\n\nThis is your task now:" if lines else ""
 
 
 def native_schema(profile: Profile, contract: Contract) -> Any:
@@ -368,21 +379,6 @@ def model_for(profile: Profile, model: str | None) -> str:
     if profile.model_form != "{model}":
         return profile.model_form.format(provider=provider, model=name)
     return name if not profile.provider or provider == profile.provider else ""
-
-
-def _groups(
-    profile: Profile, turn: Turn, values: Mapping[str, str], handed: ServerSetup, kept: KeptTools
-) -> dict[str, tuple[str, ...]]:
-    """Return the options of this call by name."""
-    given = {name: values[name] for name in ("model", "effort", "max_turns", "budget", "instructions")}
-    given["schema"] = values.get("schema", "")
-    given["tools"] = "yes"
-    given["only"] = "yes" if kept.names or kept.file else ""
-    given["servers"] = "yes" if handed.file else ""
-    given["name"] = turn.conversation
-    given["session"] = turn.conversation if not turn.resumes else ""
-    given["resume"] = given["conversation"] = turn.conversation if turn.resumes else ""
-    return {name: words for name, words in profile.options.items() if given.get(name)}
 
 
 def _words(
@@ -608,7 +604,7 @@ def found_at(value: Any, path: str) -> list[Any]:
     found = [value]
     for name in path.split("."):
         tables = [one for one in found if isinstance(one, dict)]
-        found = [inner for one in tables for key, inner in one.items() if name in ("*", key)]
+        found = [inner for table in tables for key, inner in table.items() if name in ("*", key)]
     return found
 
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fanfold.agents.command.limits import reset_at
 from fanfold.agents.command.profile import Meaning, Profile, Rule
 from fanfold.kernel.events import MOST_SPENT, Usage
 from fanfold.kernel.plan import JSON
@@ -146,7 +146,7 @@ Fact: TypeAlias = (
 def read_line(line: bytes, rules: Sequence[Rule]) -> list[Fact] | None:
     """Return the facts of one line; None if the line is not in this format."""
     value = decode_line(line)
-    return list(_facts(value, rules)) if isinstance(value, dict) else None
+    return list(facts_in(value, rules)) if isinstance(value, dict) else None
 
 
 def decode_line(line: bytes) -> JSON:
@@ -169,7 +169,8 @@ def decode_line(line: bytes) -> JSON:
         return None
 
 
-def _facts(line: Mapping[str, JSON], rules: Sequence[Rule]) -> Iterator[Fact]:
+def facts_in(line: Mapping[str, JSON], rules: Sequence[Rule]) -> Iterator[Fact]:
+    """Yield the facts of one decoded line."""
     for rule in rules:
         elements = _at(line, rule.each) if rule.each else [None]
         for one in elements if isinstance(elements, list) else ():
@@ -241,19 +242,15 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
         case "denied":
             return DenialEvent(text("id"), text("tool") or "tool")
         case _:
-            return _finished(taken)
-
-
-def _finished(taken: Mapping[str, JSON]) -> TurnEnd:
-    said, value = taken.get("text"), taken.get("value")
-    return TurnEnd(
-        text=None if said is None else _words(said),
-        value=UNSET if value is None else value,
-        failed=_is_bad(taken),
-        reason=_words(taken.get("reason")),
-        why=_words(taken.get("why")),
-        status=_status(taken.get("status")),
-    )
+            final, value = taken.get("text"), taken.get("value")
+            return TurnEnd(
+                text=None if final is None else _words(final),
+                value=UNSET if value is None else value,
+                failed=_is_bad(taken),
+                reason=_words(taken.get("reason")),
+                why=_words(taken.get("why")),
+                status=_status(taken.get("status")),
+            )
 
 
 def _is_bad(taken: Mapping[str, JSON]) -> bool:
@@ -325,7 +322,11 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 def check_profile(profile: Profile) -> None:
     """Raise `ValueError` for the first problem of a profile."""
-    _check_program(profile)
+    program = profile.program
+    if not program:
+        raise ValueError("it names no program")
+    if "/" in program and not PurePosixPath(program).is_absolute():
+        raise ValueError(f"the program {program!r} must be a name on PATH or a whole path")
     _check_words(profile)
     _check_events(profile)
     for key, seconds in (("idle_s", profile.idle_s), ("patience_s", profile.patience_s)):
@@ -345,14 +346,6 @@ def check_profile(profile: Profile) -> None:
     for name in profile.environment:
         if re.fullmatch(_VARIABLE, name) is None:
             raise ValueError(f"{name!r} cannot be the name of a variable")
-
-
-def _check_program(profile: Profile) -> None:
-    program = profile.program
-    if not program:
-        raise ValueError("it names no program")
-    if "/" in program and not PurePosixPath(program).is_absolute():
-        raise ValueError(f"the program {program!r} must be a name on PATH or a whole path")
 
 
 def _check_words(profile: Profile) -> None:
@@ -396,3 +389,113 @@ def _check_paths(profile: Profile) -> None:
 def _one_of(name: str, known: Iterable[str], where: str) -> None:
     if name not in known:
         raise ValueError(f'"{name}" means nothing in {where}; there are {", ".join(sorted(known))}')
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Usage limits of agents that are programs: whether a limit was reached, and when it resets.
+#
+# Rules
+# * Data from the program (a `limited` fact) comes first. Without it, the program's output is compared with
+#   the patterns of its profile. Each pattern has the date on which that output was seen.
+# * A time without a date is its next occurrence, in the time zone of this machine unless a zone is named. A
+#   time that passed a moment ago is due: the limit was reached just as it reset. A time with minutes means
+#   the end of that minute.
+# * A limit without a readable reset time pauses the run. A time further away than `MAX_AHEAD` is ignored.
+
+MAX_AHEAD = timedelta(days=40)
+JUST_PASSED = timedelta(minutes=10)
+MAX_WORDS_CHARS = 200
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_SPAN = r"(?i)(\d+(?:\.\d+)?)\s*(d|h|m(?!s)|s)[a-z]*"
+_CLOCK = r"(?i)\b(\d{1,2})(?::(\d{2}))?\s*([ap])\.?m\b|\b(\d{1,2}):(\d{2})\b"
+_DATE = rf"(?i)\b({'|'.join(_MONTHS)})[a-z]*\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(\d{{4}}))?"
+_DAY = rf"(?i)\b({'|'.join(_DAYS)})[a-z]*\b"
+_SHIFT = r"\b(?:GMT|UTC)([+-]\d{1,2})\b"
+_ZONE = r"\(([A-Za-z_]+(?:/[A-Za-z_+\-0-9]+)*)\)"
+
+
+def limit_in(profile: Profile, texts: Iterable[str]) -> tuple[bool, int]:
+    """Return whether a program reports a usage limit, and when the limit resets; 0 if unknown."""
+    for text in texts:
+        for limit in profile.limits:
+            found = re.search(limit.pattern, text[:4_000], re.IGNORECASE | re.DOTALL)
+            if found is not None:
+                words = found.groupdict().get("when") or ""
+                return True, reset_at(words) if words else 0
+    return False, 0
+
+
+def reset_at(written: object, now: float | None = None, zone: tzinfo | None = None) -> int:
+    """Return the reset time that a program reports, in milliseconds since the epoch; 0 if there is none.
+
+    >>> at = datetime(2026, 11, 18, 20, 0, tzinfo=UTC).timestamp()
+    >>> datetime.fromtimestamp(reset_at("9pm", at, UTC) / 1_000, UTC).isoformat()
+    '2026-11-18T21:00:00+00:00'
+    >>> datetime.fromtimestamp(reset_at("Mon 9am (UTC)", at) / 1_000, UTC).isoformat()
+    '2026-11-23T09:00:00+00:00'
+    >>> reset_at(1795040000, at), reset_at("soon")
+    (1795040000000, 0)
+    """
+    here = datetime.fromtimestamp(time.time() if now is None else now, zone).astimezone(zone)
+    try:
+        if isinstance(written, int | float) and not isinstance(written, bool):
+            return _bounded(_from_number(written), here)
+        words = str(written).strip()[:MAX_WORDS_CHARS]
+        return _bounded(_from_number(int(words)) if words.isdecimal() else _from_words(words, here), here)
+    except (ValueError, OverflowError):  # a day that does not exist, or a duration beyond the calendar
+        return 0
+
+
+def _from_number(number: float) -> datetime | None:
+    seconds = number / 1_000 if number > 10**11 else number
+    return datetime.fromtimestamp(seconds, UTC) if 10**9 < seconds < 10**10 else None
+
+
+def _from_words(words: str, here: datetime) -> datetime | None:
+    shifted = re.search(_SHIFT, words)
+    if shifted is not None:
+        here = here.astimezone(timezone(timedelta(hours=int(shifted[1]))))
+    named = re.search(_ZONE, words)
+    if named is not None and (zone := _zone(named[1])) is not None:
+        here = here.astimezone(zone)
+    clock = re.search(_CLOCK, words)
+    if clock is None:
+        spans = re.findall(_SPAN, words)
+        seconds = sum(float(count) * _UNITS[unit.lower()] for count, unit in spans)
+        return here + timedelta(seconds=seconds) if spans else None
+    hour, minute = int(clock[1] or clock[4]), int(clock[2] or clock[5] or 0)
+    if clock[3]:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if clock[3].lower() == "p" else 0)
+    if hour > 23 or minute > 59:
+        return None
+    named_s = 0 if clock[2] is None and clock[5] is None else 59
+    at = here.replace(hour=hour, minute=minute, second=named_s, microsecond=0)
+    date, day = re.search(_DATE, words), re.search(_DAY, words)
+    if date is not None:
+        month = _MONTHS.index(date[1].lower()) + 1
+        at = at.replace(month=month, day=int(date[2]), year=int(date[3] or at.year))
+        return at if date[3] or at >= here - JUST_PASSED else at.replace(year=at.year + 1)
+    if day is not None:
+        at += timedelta(days=(_DAYS.index(day[1].lower()) - at.weekday()) % 7)
+    if at < here - JUST_PASSED:
+        at += timedelta(days=7 if day is not None else 1)
+    return at
+
+
+def _zone(name: str) -> tzinfo | None:
+    from zoneinfo import ZoneInfo
+
+    try:
+        return UTC if name.upper() in ("UTC", "GMT") else ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def _bounded(at: datetime | None, here: datetime) -> int:
+    if at is None or not here - timedelta(days=1) < at < here + MAX_AHEAD:
+        return 0
+    return int(at.timestamp() * 1_000)

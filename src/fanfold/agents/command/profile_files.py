@@ -95,10 +95,10 @@ def find_profile(name: str, home: Path) -> Profile | None:
 
 @cache
 def _built_in() -> dict[str, Profile]:
-    said = {file.stem: _read(file) for file in sorted(OURS.glob("*.toml"))}
+    settings = {file.stem: _read(file) for file in sorted(OURS.glob("*.toml"))}
     return {
-        name: msgspec.convert({**_alike(said.get(one.get("like", ""), {})), **one, "name": name}, Profile)
-        for name, one in said.items()
+        name: msgspec.convert({**_alike(settings.get(one.get("like", ""), {})), **one, "name": name}, Profile)
+        for name, one in settings.items()
     }
 
 
@@ -127,18 +127,18 @@ def _own(file: Path, ours: Profile | None, home: Path, after: Collection[str]) -
     name = file.stem
     if name in TAKEN:
         raise ValueError(f'"{name}" is a back end that comes with Fanfold; call the file otherwise')
-    said = _read(file)
-    below = _alike(_other(said, home, (*after, name))) if ours is None else msgspec.to_builtins(ours)
-    merged = {**_over(below, said), "name": name, "named": "credentials" in said, "file": str(file)}
+    settings = _read(file)
+    below = _alike(_other(settings, home, (*after, name))) if ours is None else msgspec.to_builtins(ours)
+    merged = {**_over(below, settings), "name": name, "named": "credentials" in settings, "file": str(file)}
     merged["title"] = merged.get("title") or name
     profile = msgspec.convert(merged, Profile)
     check_profile(profile)
     return profile
 
 
-def _other(said: dict[str, Any], home: Path, after: Collection[str]) -> dict[str, Any]:
+def _other(settings: dict[str, Any], home: Path, after: Collection[str]) -> dict[str, Any]:
     """Return the profile that `like` refers to, as data."""
-    like = said.get("like")
+    like = settings.get("like")
     if not like:
         return {}
     if like in after:
@@ -149,10 +149,10 @@ def _other(said: dict[str, Any], home: Path, after: Collection[str]) -> dict[str
     return dict(msgspec.to_builtins(other))
 
 
-def _over(below: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+def _over(below: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the user's keys merged over ours: tables key by key, other values as a whole."""
     merged = dict(below)
-    for key, value in said.items():
+    for key, value in settings.items():
         inner = below.get(key)
         merged[key] = _over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
@@ -209,12 +209,17 @@ def keep_tools(profile: Profile, role: Role, servers: Sequence[str] = ()) -> Kep
         case "words":
             return KeptTools(names=",".join(names))
         case "policy":
-            return KeptTools(file=_policy(names))
+            # The rules for Gemini CLI that allow only these tools.
+            text = '[[rule]]\ntoolName = "*"\ndecision = "deny"\npriority = 1\n'
+            if names:
+                listed = msgspec.json.encode(list(names)).decode()
+                text += f'\n[[rule]]\ntoolName = {listed}\ndecision = "allow"\npriority = 2\n'
+            return KeptTools(file=text.encode())
         case "opencode":
             # The sandbox controls access to files outside of its folder.
             allowed = [*names, "external_directory", *(f"{server}_*" for server in servers)]
-            said = {"*": "deny", **dict.fromkeys(allowed, "allow")}
-            return KeptTools(variables={PERMISSION: msgspec.json.encode(said).decode()})
+            settings = {"*": "deny", **dict.fromkeys(allowed, "allow")}
+            return KeptTools(variables={PERMISSION: msgspec.json.encode(settings).decode()})
     return ALL
 
 
@@ -234,12 +239,3 @@ def _listed(role: Role) -> set[str]:
 
 def _own_kept_tools(profile: Profile, role: Role) -> list[str]:
     return sorted({own for name in _listed(role) for own in profile.tools.get(name, ())})
-
-
-def _policy(names: Sequence[str]) -> bytes:
-    """Return the rules for Gemini CLI that allow only these tools."""
-    text = '[[rule]]\ntoolName = "*"\ndecision = "deny"\npriority = 1\n'
-    if names:
-        listed = msgspec.json.encode(list(names)).decode()
-        text += f'\n[[rule]]\ntoolName = {listed}\ndecision = "allow"\npriority = 2\n'
-    return text.encode()

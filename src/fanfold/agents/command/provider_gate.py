@@ -6,6 +6,8 @@ Rules
 * Host names are resolved here, because the sandbox has no resolver. A host is compared by its name. Its
   addresses are not checked, because the user named it.
 * Bytes are forwarded unchanged and never inspected. The number of connections is limited.
+* For an agent without a loopback of its own, the proxy listens on a port of this machine's. There a
+  connection starts with a secret from a file of this user, so that no other user can use the proxy.
 * Refused hosts, and named hosts that could not be reached, are kept for the failure of a session.
 """
 
@@ -14,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from fanfold.agents.backend import GATE, SOCKET
 from fanfold.agents.command.calls import host_and_port
+from fanfold.project_files import write_whole
 from fanfold.workspace.homes import remove_beneath
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -27,6 +32,7 @@ MAX_CONNECTIONS = 128
 MAX_REFUSED = 16
 CHUNK_BYTES = 64 * 1024
 HEAD_S = 30.0
+SECRET_BYTES = 16
 CONNECT_S = 20.0
 _LINE = rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.[01]\r\n"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -35,22 +41,29 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 class ProviderGate:
     """The proxy of one session, open while the session runs.
 
-    `async with ProviderGate(socket, ["api.example.com:443"]) as gate: …`
+    `async with ProviderGate(home, ["api.example.com:443"]) as gate: …`
     """
 
-    def __init__(self, socket: Path, hosts: Iterable[str]) -> None:
+    def __init__(self, home: Path, hosts: Iterable[str], *, by_port: bool = False) -> None:
         self.refused: list[str] = []
         self.unreached: list[str] = []
         """Named hosts whose last connection failed, the newest last."""
         self.has_reached = False
         """Whether any named host was reached."""
-        self._socket = socket
+        self._home = home
+        self._socket = home / SOCKET
+        self._secret = secrets.token_hex(SECRET_BYTES).encode() if by_port else b""
         self._hosts = {plain_host(host) for host in hosts}
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
+        if self._secret:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
+            port = self._server.sockets[0].getsockname()[1]
+            write_whole(self._home.parent / GATE, b"%d %s" % (port, self._secret))
+            return self
         # The path may be too long for the address of a socket. Through a handle it is short.
         folder = os.open(self._socket.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -73,8 +86,8 @@ class ProviderGate:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # The program inside may have replaced the folder by a link. The target of such a link is not ours.
-        folder, name = self._socket.parent, self._socket.name
-        remove_beneath(folder.parent, f"{folder.name}/{name}")
+        remove_beneath(self._home, SOCKET)
+        (self._home.parent / GATE).unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -94,6 +107,10 @@ class ProviderGate:
             writer.transport.abort()
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._secret:
+            given = await asyncio.wait_for(reader.readexactly(len(self._secret)), HEAD_S)
+            if not secrets.compare_digest(given, self._secret):
+                return
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
         line = re.match(_LINE, head)
         method, target = (line[1], line[2].decode("latin-1")) if line else (b"", "")

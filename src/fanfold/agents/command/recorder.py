@@ -22,8 +22,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.agents.backend import Progress, SessionFailed, SessionRequest
-from fanfold.agents.call_loops import CallLoops
+from fanfold.agents.backend import AgentProgram, Progress, SessionFailed, SessionRequest
 from fanfold.agents.command.calls import ProgramCall, Turn
 from fanfold.agents.command.events import (
     Began,
@@ -37,18 +36,25 @@ from fanfold.agents.command.events import (
     ToolResultEvent,
     TurnEnd,
     UsageEvent,
+    limit_in,
     read_line,
 )
-from fanfold.agents.command.limits import limit_in
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.provider_gate import ProviderGate
-from fanfold.agents.command.transcript_events import MAX_TEXT_CHARS, CallEnd, GrowingText, KnownCall, short
-from fanfold.agents.confined import AgentProgram
+from fanfold.agents.command.transcript_events import (
+    MAX_TEXT_CHARS,
+    CallEnd,
+    GrowingText,
+    KnownCall,
+    short,
+    sort_of,
+)
 from fanfold.agents.entries import (
+    CallLoops,
     Entry,
+    FailedRequest,
     RequestedCall,
     Response,
-    Retrying,
     TextDelta,
     ToolError,
     ToolResult,
@@ -69,8 +75,9 @@ MAX_ENTRIES = 5_000
 MAX_CALLS = 64
 """Maximum number of calls in one message; a message with more is recorded as several."""
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-NOT_KEPT = "[… from here on it said and did more than is kept; how it ended is below …]"
+NOT_KEPT = "[… its later messages and calls are not kept; its end is below …]"
 MAX_DELTA_CHARS = 4_000
+MAX_HITCH_CHARS = 500
 
 
 class _Message(Struct):
@@ -108,6 +115,8 @@ class TranscriptRecorder:
         self.spent: Usage | None = None
         self.is_in_trouble = False
         """Whether only errors arrived since its last progress."""
+        self._hitches = 0
+        """Number of these errors."""
         self.has_worked = False
         self.heard = 0
         """Number of facts that show progress."""
@@ -147,8 +156,12 @@ class TranscriptRecorder:
                 return
             case Hitch():
                 self.ending.trouble(fact)
+                self._hitches = self._hitches + 1 if self.is_in_trouble else 1
                 self.is_in_trouble = True
-                self._progress(Retrying("transport", 0.0))
+                kind = sort_of(fact.text, fact.status) or "transport"
+                message = shorten_line(fact.text, MAX_HITCH_CHARS)
+                failed = FailedRequest(model=self.model, kind=kind, message=message, count=self._hitches)
+                await self._note(failed)
                 return
             case UsageEvent():
                 await self._consumed(fact)
@@ -157,8 +170,8 @@ class TranscriptRecorder:
                 self.ending.refuse(fact)
                 return
             case TurnEnd():
-                said = self.ending.finished
-                if said is None or not said.failed or fact.failed or self._got_on:
+                earlier = self.ending.finished
+                if earlier is None or not earlier.failed or fact.failed or self._got_on:
                     self.ending.finished = fact
                 self._got_on = False
                 return
@@ -202,14 +215,11 @@ class TranscriptRecorder:
         if self._request is not None and self._request.is_used_up and self.ending.finished is None:
             self.ending.stopped = self.ending.stopped or "budget"
         if not self._message.id and not self._message.calls and not self._message.words.text:
-            await self._record_usage()
-
-    async def _record_usage(self) -> None:
-        """Record the usage since the last entry, because it was paid for even if the program fails."""
-        used = self.so_far
-        usage = self.take_usage(None if used is None else self._count(used))
-        if usage is not None and not self._is_full:
-            await self._record(Response(model=self.model, usage=usage))
+            # Record the usage since the last entry, because it was paid for even if the program fails.
+            used = self.so_far
+            usage = self.take_usage(None if used is None else self._count(used))
+            if usage is not None and not self._is_full:
+                await self._record(Response(model=self.model, usage=usage))
 
     def take_usage(self, total: Usage | None) -> Usage | None:
         """Return the part of a total that no entry has yet, for the next entry."""
@@ -382,7 +392,7 @@ async def listen(
             hearing.ending.exit_code = await asyncio.wait_for(program.wait(), profile.idle_s)
         except TimeoutError:
             hearing.ending.stopped = "idle"
-    hearing.ending.stderr = program.said()
+    hearing.ending.stderr = program.stderr_text()
 
 
 async def _feed(program: AgentProgram, stdin: bytes) -> None:
@@ -476,8 +486,8 @@ def _plain_facts(profile: Profile, text: str) -> list[Fact]:
             return [TurnEnd(text=text, value=read_json(text))]
         except ValueError:
             return [TextEvent(text)]
-    said = text.rpartition("\n")[2] if profile.output == "last_line" else text
-    return [TextEvent(shorten_start(said, MAX_TEXT_CHARS))]
+    output = text.rpartition("\n")[2] if profile.output == "last_line" else text
+    return [TextEvent(shorten_start(output, MAX_TEXT_CHARS))]
 
 
 class UsageFiles:
@@ -546,14 +556,15 @@ async def watch(
     Some programs report that only to stderr, and some not at all.
     """
     loop = asyncio.get_running_loop()
-    heard, got_on, read = 0, loop.time(), 0
-    while not hearing.ending.stopped:
+    heard, got_on, read, lines = 0, loop.time(), 0, LineCutter()
+    while True:
         await asyncio.sleep(LOOK_S)
+        if hearing.ending.stopped:
+            return  # its own output was the reason: the listener cancels and ends it
         await hear_usage(profile, hearing, usage)
-        said = program.said()
-        fresh, read = said[read:], len(said)
-        for line in fresh.splitlines():
-            for fact in stderr_facts(profile, line):
+        fresh, read = program.stderr_after(read)
+        for line in lines.add(fresh):
+            for fact in stderr_facts(profile, (line or b"").decode("utf-8", "replace")):
                 await hearing.hear(fact)
         if hearing.heard != heard:
             heard, got_on = hearing.heard, loop.time()
@@ -567,14 +578,18 @@ async def watch(
                 hearing.ending.stopped = "unreachable"
             elif hearing.is_in_trouble:
                 hearing.ending.stopped = "trouble"
-    await program.end()
+        if hearing.ending.stopped:
+            await program.end()
+            return
 
 
 def stderr_facts(profile: Profile, line: str) -> list[Fact]:
     """Return the facts in a line of stderr: a usage limit, a retry, or an event of the format."""
     if line.startswith("{"):
         return read_line(line.encode(), profile.asides) or []
+    if profile.retrying and not re.match(profile.retrying, line):
+        return []  # other lines may quote the conversation
     is_limit, until = limit_in(profile, [line])
     if is_limit:
         return [LimitEvent(until, line.strip())]
-    return [Hitch(line.strip())] if profile.retrying and re.match(profile.retrying, line) else []
+    return [Hitch(line.strip())] if profile.retrying else []

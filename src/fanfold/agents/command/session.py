@@ -24,7 +24,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET, Struct, structs
 
-from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend import (
+    FIRST_OPEN_PORT,
+    FURNISHED,
+    SOCKET,
+    AgentHome,
+    AgentPrograms,
+    NetworkReach,
+    Progress,
+    Record,
+    SandboxRequest,
+    SessionFailed,
+    SessionRequest,
+    SessionResult,
+    proxy_port,
+)
 from fanfold.agents.backend_registry import BackendSetup, Machine
 from fanfold.agents.command.calls import (
     ASIDE,
@@ -44,16 +58,6 @@ from fanfold.agents.command.profile_files import find_profile, keep_tools, unkep
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
 from fanfold.agents.command.recorder import TranscriptRecorder, UsageFiles, hear_usage, watch
 from fanfold.agents.command.transcript_events import judge
-from fanfold.agents.confined import (
-    FIRST_OPEN_PORT,
-    FURNISHED,
-    SOCKET,
-    AgentHome,
-    AgentPrograms,
-    NetworkReach,
-    SandboxRequest,
-    proxy_port,
-)
 from fanfold.agents.entries import (
     AgentBegin,
     Entry,
@@ -75,7 +79,7 @@ from fanfold.workspace.git import find_program
 from fanfold.workspace.homes import remove_beneath, write_beneath
 
 if TYPE_CHECKING:
-    from fanfold.agents.confined import AgentProgram
+    from fanfold.agents.backend import AgentProgram
 
 INTERRUPTED = (
     "You were interrupted while you worked on the following task. Look at what is already done, then finish"
@@ -144,13 +148,15 @@ class CommandSession:
         self._redactor = parts.redactor
         self._listen = parts.listen
         self._handed = self._hand()
-        self._kept = keep_tools(parts.profile, request.role, [one.name for one in self._handed.servers])
-        given = [text for one in self._handed.servers for text in one.secrets()]
+        self._kept = keep_tools(parts.profile, request.role, [server.name for server in self._handed.servers])
+        given = [text for server in self._handed.servers for text in server.secrets()]
         self._own = Redactor([*parts.belongings.secrets(), *given])
         self._record_raw = record
         self._progress = progress
         self._contract = Contract.of(request)
-        self._begun = next((one for one in reversed(request.entries) if isinstance(one, AgentBegin)), None)
+        self._begun = next(
+            (entry for entry in reversed(request.entries) if isinstance(entry, AgentBegin)), None
+        )
         recorded = (paid_in(entry) for entry in since_last_input(request.entries))
         self._usage = sum((usage for usage in recorded if usage is not None), NOTHING_SPENT)
         """The usage of this turn, with that of executions before a crash."""
@@ -195,7 +201,7 @@ class CommandSession:
 
     def _why_anew(self, begun: AgentBegin) -> str:
         whose = f"one of {begun.program}" if self._is_strange(begun) else "this conversation"
-        return f"{self._profile.title} cannot go on with {whose}"
+        return f"{self._profile.title} cannot continue {whose}"
 
     def _anew(self) -> Turn:
         """Return the task as a new conversation, with the earlier messages, which the agent does not know."""
@@ -220,12 +226,16 @@ class CommandSession:
     async def _converse(self, turn: Turn) -> SessionResult:
         """Call the program until there is a valid answer."""
         begun, complaints = self._begun, 0
-        earlier = begun.home if begun is not None and turn.resumes else ""
-        home = await self._programs.home_of(
-            self._request, "" if earlier == self._request.session_id else earlier
-        )
-        await asyncio.to_thread(self._furnish, home.outside)
         anew = "" if begun is None or turn.resumes else self._why_anew(begun)
+        try:
+            copied = begun is not None and turn.resumes and begun.home != self._request.session_id
+            home = await self._programs.home_of(self._request, begun.home if begun and copied else "")
+        except WorldError as error:
+            if error.code != "agent.forgotten":
+                raise
+            turn, anew = self._anew(), error.message
+            home = await self._programs.home_of(self._request)
+        await asyncio.to_thread(self._furnish, home.outside)
         while True:
             hearing, failure = await self._call(turn, home, anew)
             if failure is not None and turn.resumes and failure.kind == "agent" and not hearing.has_worked:
@@ -279,8 +289,8 @@ class CommandSession:
     async def _call(
         self, turn: Turn, home: AgentHome, anew: str
     ) -> tuple[TranscriptRecorder, Failure | None]:
-        profile, reach = self._profile, reach_of(self._request.role)
-        await self._programs.check_reach(reach)
+        profile = self._profile
+        reach = await self._programs.reach_here(reach_of(self._request.role))
         try:
             need = structs.replace(NO_NEED, priced=profile.priced)
             opened = await self._request.account.open_request(need)
@@ -305,7 +315,9 @@ class CommandSession:
             stack.push_async_callback(self._take_back, home.outside, call, prepared)
             await asyncio.shield(prepared)
             if reach == "provider":
-                gate = await stack.enter_async_context(ProviderGate(home.outside / SOCKET, hosts))
+                gate = await stack.enter_async_context(
+                    ProviderGate(home.outside, hosts, by_port=not home.own_network)
+                )
             program = await self._start(call, home, reach, loopback_ports(hosts))
             stack.callback(opened.close)
             watching = asyncio.create_task(watch(profile, program, hearing, gate, usage))
@@ -430,12 +442,12 @@ class CommandSession:
             return structs.replace(used, micro_usd=0)  # it reports the total price at its end
         return used
 
-    def _price(self, model: str, said: Usage) -> int | None:
+    def _price(self, model: str, usage: Usage) -> int | None:
         if not model or not self._profile.provider or self._belongings.is_elsewhere():
             return None
         from fanfold.agents.models.connections import list_price
 
-        return list_price(model, self._profile.provider, said)
+        return list_price(model, self._profile.provider, usage)
 
     async def _record(self, entry: Entry) -> None:
         usage = paid_in(entry)
@@ -552,7 +564,7 @@ _COMMAND_HINT = 'write `command = ["program", "argument"]` into the role'
 def make(setup: BackendSetup, name: str) -> CommandBackend:
     """Return the back end of one profile."""
     if setup.programs is None:
-        raise BugError("backend.no_programs", "nobody here can start programs for agents")
+        raise BugError("backend.no_programs", "programs for agents cannot be started here")
     profile = profile_named(name, setup.machine)
     return CommandBackend(profile, setup.programs, setup.machine.redactor, os.environ)
 

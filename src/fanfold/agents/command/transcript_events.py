@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
-from fanfold.agents.command.events import DenialEvent, Hitch, LimitEvent, TurnEnd
-from fanfold.agents.command.limits import limit_in
+from fanfold.agents.command.events import DenialEvent, Hitch, LimitEvent, TurnEnd, limit_in
 from fanfold.agents.command.profile import Profile
 from fanfold.kernel.events import Failure
 from fanfold.language.terminal import shorten, shorten_line
@@ -203,7 +202,12 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
     if ending.stopped or ending.loop is not None:
         return _stopped(profile, ending)
     if finished is not None and finished.reason in profile.reasons:
-        return _limited(profile, finished)
+        why = shorten_line(finished.why or finished.text or finished.reason, MAX_WORDS_CHARS)
+        if profile.reasons[finished.reason] == "budget":
+            hint = "resume the run with a higher budget (--budget-usd), or split the task"
+            return Failure("budget", "agent.budget", f"{profile.title}: {why}", hint, retryable=False)
+        hint = "look at its transcript; then split the task into smaller steps, or make the prompt more exact"
+        return Failure("agent", "session.max_turns", f"{profile.title}: {why}", hint, retryable=False)
     if finished is not None and finished.failed:
         return _sorted(profile, ending, "it failed")
     if _is_error_text(profile, ending.last_text):
@@ -217,7 +221,16 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
         hint = "its own permissions refuse it: look at its configuration, or its profile"
         return Failure("permission", "agent.denied", message, hint, retryable=False)
     if finished is None and (profile.acp or any(rule.means == "finished" for rule in profile.events)):
-        return _broken_off(profile, ending)
+        why = "ended without a final message"
+        if not ending.lines:
+            why = "ended without output"
+        elif ending.garbage == ending.lines:
+            why = "wrote nothing that its profile can read"
+        last = _last_line(ending.stderr)
+        kind = sort_of(" ".join([*(trouble.text for trouble in ending.troubles[-1:]), last]), None) or "agent"
+        detail = f": {shorten(last, MAX_WORDS_CHARS)}" if last else ""
+        hint = "another version of it may have another format: `fanfold doctor` shows the installed one"
+        return Failure(kind, "agent.broken_off", f"{profile.title} {why}{detail}", hint)
     return None
 
 
@@ -230,8 +243,8 @@ def _stopped(profile: Profile, ending: CallEnd) -> Failure:
     if ending.loop is not None:
         return structs.replace(ending.loop, message=f"{profile.title}: {ending.loop.message}")
     if ending.stopped == "idle":
-        message = f"{profile.title} said nothing for {ending.silent_s or profile.idle_s:g} s"
-        hint = "it may wait for somebody; raise idle_s in its profile if it needs longer"
+        message = f"{profile.title} wrote nothing for {ending.silent_s or profile.idle_s:g} s"
+        hint = "it may wait for a person; raise idle_s in its profile if it needs longer"
         return Failure("timeout", "agent.silent", message, hint)
     if ending.stopped == "limit" and ending.limited is not None:
         return _at_limit(profile, ending.limited.words or "it is at its usage limit", ending.limited.until)
@@ -240,30 +253,24 @@ def _stopped(profile: Profile, ending: CallEnd) -> Failure:
     return _sorted(profile, ending, f"no way on for {profile.patience_s:g} s", "transport")
 
 
-def _limited(profile: Profile, finished: TurnEnd) -> Failure:
-    why = shorten_line(finished.why or finished.text or finished.reason, MAX_WORDS_CHARS)
-    if profile.reasons[finished.reason] == "budget":
-        hint = "resume the run with a higher budget (--budget-usd), or split the task"
-        return Failure("budget", "agent.budget", f"{profile.title}: {why}", hint, retryable=False)
-    hint = "look at its transcript; then split the task into smaller steps, or make the prompt more exact"
-    return Failure("agent", "session.max_turns", f"{profile.title}: {why}", hint, retryable=False)
-
-
 def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -> Failure:
     """Return the failure, classified by the program's error messages."""
     finished = ending.finished
-    said = [finished.why, finished.text or ""] if finished is not None and finished.failed else []
-    said += [ending.troubles[-1].text] if ending.troubles else []
-    said += [ending.last_text if _is_error_text(profile, ending.last_text) else "", _last_line(ending.stderr)]
-    words = next((one for one in said if one.strip()), otherwise)
+    texts = [finished.why, finished.text or ""] if finished is not None and finished.failed else []
+    texts += [ending.troubles[-1].text] if ending.troubles else []
+    texts += [
+        ending.last_text if _is_error_text(profile, ending.last_text) else "",
+        _last_line(ending.stderr),
+    ]
+    words = next((text for text in texts if text.strip()), otherwise)
     status = finished.status if finished is not None else None
     if status is None and ending.troubles:
         status = ending.troubles[-1].status
-    is_limit, until = limit_in(profile, said)
+    is_limit, until = limit_in(profile, texts)
     if is_limit or ending.limited is not None:
         until = ending.limited.until if ending.limited is not None else until
         return _at_limit(profile, words, until)
-    kind = sort_of(" ".join(said), status) or kind or "agent"
+    kind = sort_of(" ".join(texts), status) or kind or "agent"
     if ending.unreached or (ending.refused and kind == "transport"):
         return _unreachable(profile, ending, words)
     message = f"{profile.title}: {shorten_line(words, MAX_WORDS_CHARS)}"
@@ -272,12 +279,12 @@ def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -
 
 def _unreachable(profile: Profile, ending: CallEnd, words: str) -> Failure:
     """Return the failure by the evidence of the gate: the host, and a hint."""
-    told = f": {shorten_line(words, MAX_WORDS_CHARS)}" if words else ""
+    detail = f": {shorten_line(words, MAX_WORDS_CHARS)}" if words else ""
     if ending.unreached:
-        message = f"{profile.title} cannot reach {ending.unreached[-1]}{told}"
+        message = f"{profile.title} cannot reach {ending.unreached[-1]}{detail}"
         hint = "check the network and the address of its provider (fanfold doctor)"
         return Failure("transport", _CODES["transport"], message, hint)
-    message = f"{profile.title} may not reach {', '.join(ending.refused)}{told}"
+    message = f"{profile.title} may not reach {', '.join(ending.refused)}{detail}"
     hint = "if that is its provider, write network = true into the role"
     if profile.file:
         hint = f'if that is its provider, name the host in {profile.file}: hosts = ["…"]'
@@ -322,29 +329,16 @@ def _hint(profile: Profile, kind: str) -> str:
     return "its transcript shows what it did"
 
 
-def _broken_off(profile: Profile, ending: CallEnd) -> Failure:
-    why = "ended without saying that it was done"
-    if not ending.lines:
-        why = "ended without a word"
-    elif ending.garbage == ending.lines:
-        why = "said nothing that its profile can read"
-    last = _last_line(ending.stderr)
-    kind = sort_of(" ".join([*(one.text for one in ending.troubles[-1:]), last]), None) or "agent"
-    told = f": {shorten(last, MAX_WORDS_CHARS)}" if last else ""
-    hint = "another version of it may speak otherwise: fanfold doctor says which is here"
-    return Failure(kind, "agent.broken_off", f"{profile.title} {why}{told}", hint)
-
-
 def _is_error_text(profile: Profile, text: str) -> bool:
     return bool(profile.errors) and text.lstrip().startswith(profile.errors)
 
 
 def _last_line(text: str) -> str:
     """Return the most useful line of stderr: the last with an error, otherwise the last."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [
+    lines = [line.strip() for line in text.splitlines() if line.strip() and "[DEBUG]" not in line]
+    detail = [
         line
         for line in lines
         if re.search(r"error|fail|cannot|denied|refused|not found", line, re.IGNORECASE)
     ]
-    return shorten_line((told or lines)[-1], MAX_WORDS_CHARS) if lines else ""
+    return shorten_line((detail or lines)[-1], MAX_WORDS_CHARS) if lines else ""

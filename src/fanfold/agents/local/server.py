@@ -19,7 +19,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -77,8 +76,11 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
             if is_healthy(found):
                 return found.base_url
             silent_since = silent_since or time.monotonic()
-            if time.monotonic() - silent_since > UNRESPONSIVE_S:
-                _signal(found, signal.SIGKILL)
+            if time.monotonic() - silent_since > UNRESPONSIVE_S and found.pid:
+                try:
+                    os.kill(found.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass  # it has just ended by itself
         time.sleep(LOOK_AGAIN_S)
     raise WorldError(
         "local.start_timeout",
@@ -106,32 +108,38 @@ def is_healthy(found: ServerRecord) -> bool:
 
 def _start(place: ServerFiles, home: Path, idle_s: float, deadline: float) -> None:
     """Start a server and wait until it is ready, or another process's server was first."""
-    news, telling = os.pipe()
-    order = server_process.ServerOrder(str(place.weights), str(home.resolve()), idle_s, telling)
+    news, report_end = os.pipe()
+    order = server_process.ServerOrder(str(place.weights), str(home.resolve()), idle_s, report_end)
     command = [sys.executable, "-P", "-m", server_process.__name__, msgspec.json.encode(order).decode()]
     try:
         with _fresh_log(place.log).open("ab") as log:
             # It forks and ends at once, so waiting for it takes no time and prevents a zombie.
+            # The environment of the server, without provider keys.
+            passed = {
+                name: text
+                for name, text in os.environ.items()
+                if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+            }
             subprocess.run(
                 command,
                 cwd=place.lock.parent,
-                env=_environment(os.environ),
+                env={**server_process.WAITING, **passed},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(telling,),
+                pass_fds=(report_end,),
                 check=False,
             )
-        os.close(telling)
-        telling = -1
-        said = _hear(news, deadline)
+        os.close(report_end)
+        report_end = -1
+        reply = _hear(news, deadline)
     finally:
         os.close(news)
-        if telling >= 0:
-            os.close(telling)
-    if said in ("ready", "taken"):
+        if report_end >= 0:
+            os.close(report_end)
+    if reply in ("ready", "taken"):
         return
-    reason = said.removeprefix("failed ") or "the process ended while loading"
+    reason = reply.removeprefix("failed ") or "the process ended while loading"
     raise WorldError(
         "local.start_failed",
         f"the local model cannot be served: {reason}",
@@ -141,31 +149,15 @@ def _start(place: ServerFiles, home: Path, idle_s: float, deadline: float) -> No
 
 
 def _hear(news: int, deadline: float) -> str:
-    said = b""
+    reply = b""
     while True:
         readable, _, _ = select.select([news], [], [], max(0.0, deadline - time.monotonic()))
         if not readable:
             return f"failed it was still loading after {START_TIMEOUT_S:g} s"
         chunk = os.read(news, 4_096)
         if not chunk:
-            return said.decode("utf-8", "replace")
-        said += chunk
-
-
-def _signal(found: ServerRecord, number: int) -> None:
-    if found.pid:
-        try:
-            os.kill(found.pid, number)
-        except ProcessLookupError:
-            pass  # it has just ended by itself
-
-
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the server, without provider keys."""
-    passed = {
-        name: text for name, text in ours.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
-    }
-    return {**server_process.WAITING, **passed}
+            return reply.decode("utf-8", "replace")
+        reply += chunk
 
 
 def _fresh_log(log: Path) -> Path:

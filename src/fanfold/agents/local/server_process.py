@@ -209,11 +209,11 @@ def main(argument: str) -> int:
     starter = _Starter(order.news)
     try:
         place = place_of(Path(order.weights), Path(order.home))
-        serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: starter.tell("ready"))
+        serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: starter.report("ready"))
     except AlreadyServed:
-        starter.tell("taken")
+        starter.report("taken")
     except Exception as error:  # noqa: BLE001 - whatever it is, the starter must hear of it, and the log
-        starter.tell(f"failed {error}")
+        starter.report(f"failed {error}")
         traceback.print_exc()
         return 1
     return 0
@@ -349,7 +349,7 @@ class _Starter:
     def __init__(self, news: int) -> None:
         self._news: int | None = news
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         news, self._news = self._news, None
         if news is None:
             return

@@ -446,7 +446,9 @@ class Connections:
             meant = self._understand(name)
             provider = meant.provider
             throttle = self._throttles.setdefault(provider.name, Throttle(self._max_in_flight))
-            prices = ModelPrices(self._access.prices(provider), self._access.own_rate(name, meant.name))
+            prices = ModelPrices(
+                self._access.prices(provider), self._access.own_rate(provider, name, meant.name)
+            )
             self._open[name] = ModelConnection(
                 name, provider, self._model(meant), throttle, prices, self._access.native_json
             )
@@ -490,11 +492,10 @@ class Connections:
         provider = meant.provider
         if provider.name in self._access.keys:
             return self._access.keys[provider.name]
-        if self._access.is_imitated(provider):
+        if self._access.is_imitated(provider) or self._access.is_usable(provider):
             return "unused"  # servers on the user's own machine mostly need none
-        variable = provider.key_variable
-        message = f'"{meant.name}" needs {variable}, which is not set'
-        raise _failed("permission", "model.no_key", message, f"set {variable} in the environment")
+        message, hint = self._access.why_unusable(provider, meant.name)
+        raise _failed("permission", "model.no_key", message, hint)
 
     def _http(self) -> httpx2.AsyncClient:
         if self._client is None:

@@ -59,7 +59,10 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
     from pydantic_ai import exceptions
 
     if (wrong := _in_chain(error, WrongResponse)) is not None:
-        return _wrong_response(model, wrong)
+        if wrong.passes:
+            return _passing("transport", wrong.code, model, str(wrong), None)
+        hint = "is the base URL right? An API is often below /v1, and must stream; then resume the run"
+        return Problem(failure=_failure("permission", wrong.code, model, str(wrong), hint), terminal=True)
     if isinstance(error, exceptions.ModelAPIError):
         return _of_provider(error, model, variable)
     if isinstance(error, exceptions.ContentFilterError):
@@ -69,14 +72,24 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
     if isinstance(error, exceptions.UserError):
         failure = _failure("agent", "model.unusable", model, error.message, "choose another model")
         return Problem(failure=failure)
-    return _of_transport(error, model)
+    # The problem for an unclassified error of the connection, such as a broken stream.
+    import httpx2
+
+    reason = str(error) or type(error).__name__
+    if isinstance(error, httpx2.TimeoutException):
+        return _passing("timeout", "model.timeout", model, _silence(error), None)
+    if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
+        return _passing("transport", "model.broken_off", model, reason, None)
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return _passing("transport", "model.garbled", model, reason, None)
+    return None
 
 
 class WrongResponse(Exception):
     """The response of a server is neither an event stream nor an error."""
 
-    def __init__(self, said: str, code: str = "model.not_an_api", *, passes: bool = False) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, code: str = "model.not_an_api", *, passes: bool = False) -> None:
+        super().__init__(reason)
         self.code = code
         self.passes = passes
         """Whether the same request may succeed later."""
@@ -167,11 +180,11 @@ def _no_stream(address: str, kind: str, body: bytes) -> WrongResponse:
         value = json.loads(body)
     except ValueError:
         text = " ".join(body[:MAX_MESSAGE_CHARS].decode("utf-8", "replace").split())[:200]
-        said = f"{address} answered with {kind or 'no content type'} in place of a stream of events: {text}"
-        return WrongResponse(said, "model.garbled", passes=True)
+        reason = f"{address} answered with {kind or 'no content type'} in place of a stream of events: {text}"
+        return WrongResponse(reason, "model.garbled", passes=True)
     if isinstance(value, dict) and (error := value.get("error")):
-        said = str(error.get("message") if isinstance(error, dict) else error)
-        return WrongResponse(f"{address} answered with an error: {said}", "model.unavailable", passes=True)
+        reason = str(error.get("message") if isinstance(error, dict) else error)
+        return WrongResponse(f"{address} answered with an error: {reason}", "model.unavailable", passes=True)
     return WrongResponse(f"{address} answered with one JSON document in place of a stream of events")
 
 
@@ -179,10 +192,10 @@ def _page(address: str, status: int, body: bytes) -> WrongResponse:
     text = body[:MAX_PAGE_BYTES].decode("utf-8", "replace")
     title = re.search(r"<title[^>]*>\s*(.{1,100}?)\s*</title>", text, re.IGNORECASE | re.DOTALL)
     named = f", {' '.join(title[1].split())}" if title else ""
-    said = f"{address} answered with an HTML page (status {status}{named})"
+    reason = f"{address} answered with an HTML page (status {status}{named})"
     if status >= 500:  # from a proxy in front of the provider
-        return WrongResponse(said, "model.unavailable", passes=True)
-    return WrongResponse(said)
+        return WrongResponse(reason, "model.unavailable", passes=True)
+    return WrongResponse(reason)
 
 
 def _address(request: httpx2.Request) -> str:
@@ -201,40 +214,33 @@ def _in_chain(error: BaseException, kind: type[E]) -> E | None:
     return seen
 
 
-def _wrong_response(model: str, wrong: WrongResponse) -> Problem:
-    if wrong.passes:
-        return _passing("transport", wrong.code, model, str(wrong), None)
-    hint = "is the base URL right? An API is often below /v1, and must stream; then resume the run"
-    return Problem(failure=_failure("permission", wrong.code, model, str(wrong), hint), terminal=True)
-
-
 def _of_provider(error: Exception, model: str, variable: str) -> Problem:
     from pydantic_ai import exceptions as e
 
     assert isinstance(error, e.ModelAPIError)
-    said, wait_s = _said(error), error.retry_after
+    reason, wait_s = _reason(error), error.retry_after
     passing = partial(_passing, model=model, wait_s=wait_s)
     match error:
         case e.ModelRateLimitError():
-            return passing("rate_limit", "model.rate_limit", said=said)
+            return passing("rate_limit", "model.rate_limit", reason=reason)
         case e.ModelConnectionError() if _is_unreachable(error):
-            return passing("transport", "model.unreachable", said=_connection(error))
+            return passing("transport", "model.unreachable", reason=_connection(error))
         case e.ModelTimeoutError() | e.ModelRequestTimeout():
-            return passing("timeout", "model.timeout", said=_silence(error))
+            return passing("timeout", "model.timeout", reason=_silence(error))
         case e.ModelConnectionError():
             broke = _connection(error, "closed the connection")
-            return passing("transport", "model.broken_off", said=broke)
+            return passing("transport", "model.broken_off", reason=broke)
         case e.ModelUnavailableError() | e.ModelServerError():
-            return passing("transport", "model.unavailable", said=said)
+            return passing("transport", "model.unavailable", reason=reason)
         case e.ModelHTTPError(status_code=status) if status in _PASSING_STATUS:
-            return passing("transport", "model.unavailable", said=said)
+            return passing("transport", "model.unavailable", reason=reason)
         case e.ModelQuotaExceededError() | e.ModelRequestRejectedError() | e.ModelHTTPError():
-            return _of_refusal(error, model, variable, said)
+            return _of_refusal(error, model, variable, reason)
         case _:
-            return passing("transport", "model.garbled", said=said)
+            return passing("transport", "model.garbled", reason=reason)
 
 
-def _of_refusal(error: Exception, model: str, variable: str, said: str) -> Problem:
+def _of_refusal(error: Exception, model: str, variable: str, reason: str) -> Problem:
     """Return the problem for a request that the provider refuses; a retry does not help."""
     from pydantic_ai import exceptions as e
 
@@ -242,10 +248,10 @@ def _of_refusal(error: Exception, model: str, variable: str, said: str) -> Probl
     match error:
         case e.ModelQuotaExceededError():
             hint = "top the account up or raise its limit, then resume the run"
-            return Problem(failure=_failure("quota", "model.quota", model, said, hint), terminal=True)
+            return Problem(failure=_failure("quota", "model.quota", model, reason, hint), terminal=True)
         case e.ModelAuthenticationError():
             hint = _KEY_HINT.format(variable=variable)
-            failure = _failure("permission", "model.key_refused", model, said, hint)
+            failure = _failure("permission", "model.key_refused", model, reason, hint)
             return Problem(failure=failure, terminal=True)
         case e.ModelNotFoundError():
             near = error.suggested_model_id if isinstance(error, e.ModelHTTPError) else None
@@ -254,30 +260,16 @@ def _of_refusal(error: Exception, model: str, variable: str, said: str) -> Probl
                 if near
                 else "check the model's name, and the base URL if you set one; a retry takes --model"
             )
-            return Problem(failure=_failure("agent", "model.unknown", model, said, hint))
+            return Problem(failure=_failure("agent", "model.unknown", model, reason, hint))
         case e.ModelContextWindowExceededError() | e.ModelHTTPError(status_code=413):
             hint = "shorten the prompt, or choose a model with a larger context"
-            failure = _failure("agent", "model.context_overflow", model, said, hint)
+            failure = _failure("agent", "model.context_overflow", model, reason, hint)
             return Problem(failure=failure, too_long=True)
-        case _ if error.provider_error_code in _FILTERS or _FILTERED.search(said):
-            return _filtered(model, said)
+        case _ if error.provider_error_code in _FILTERS or _FILTERED.search(reason):
+            return _filtered(model, reason)
         case _:
             hint = "the provider refuses the request itself: check the base URL and what the model supports"
-            return Problem(failure=_failure("agent", "model.rejected", model, said, hint))
-
-
-def _of_transport(error: Exception, model: str) -> Problem | None:
-    """Return the problem for an unclassified error of the connection, such as a broken stream."""
-    import httpx2
-
-    said = str(error) or type(error).__name__
-    if isinstance(error, httpx2.TimeoutException):
-        return _passing("timeout", "model.timeout", model, _silence(error), None)
-    if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
-        return _passing("transport", "model.broken_off", model, said, None)
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return _passing("transport", "model.garbled", model, said, None)
-    return None
+            return Problem(failure=_failure("agent", "model.rejected", model, reason, hint))
 
 
 def fault_of(response: ModelResponse, model: str) -> Problem | None:
@@ -292,28 +284,34 @@ def fault_of(response: ModelResponse, model: str) -> Problem | None:
     return broken_off(model, "the response ended in the middle")
 
 
-def broken_off(model: str, said: str) -> Problem:
+def broken_off(model: str, reason: str) -> Problem:
     """Return the problem for an incomplete response."""
-    return _passing("transport", "model.broken_off", model, said, None)
+    return _passing("transport", "model.broken_off", model, reason, None)
 
 
-def _passing(kind: str, code: str, model: str, said: str, wait_s: float | None) -> Problem:
+def stopped(model: str) -> Problem:
+    """Return the problem for a response that the session no longer waits for."""
+    message = f"{model}: the request was stopped before its response was complete"
+    return Problem(failure=Failure("cancelled", "model.stopped", message, "", False))
+
+
+def _passing(kind: str, code: str, model: str, reason: str, wait_s: float | None) -> Problem:
     hints = {
         "rate_limit": "lower the concurrency, or ask the provider for a higher limit",
         "timeout": "the provider did not answer in time; models.silence_s sets how long to wait",
         "transport": "check the network and the provider's status, then try again; a fork keeps what is done",
     }
-    failure = _failure(kind, code, model, said, hints[kind], retryable=True)
+    failure = _failure(kind, code, model, reason, hints[kind], retryable=True)
     return Problem(failure=failure, again=True, wait_s=wait_s)
 
 
-def _filtered(model: str, said: str) -> Problem:
+def _filtered(model: str, reason: str) -> Problem:
     hint = "the provider's content filter refused; rephrase the task or use another model"
-    return Problem(failure=_failure("agent", "model.content_filter", model, said, hint))
+    return Problem(failure=_failure("agent", "model.content_filter", model, reason, hint))
 
 
-def _failure(kind: str, code: str, model: str, said: str, hint: str, retryable: bool = False) -> Failure:
-    return Failure(kind, code, f"{model}: {said[:MAX_MESSAGE_CHARS]}", hint, retryable)
+def _failure(kind: str, code: str, model: str, reason: str, hint: str, retryable: bool = False) -> Failure:
+    return Failure(kind, code, f"{model}: {reason[:MAX_MESSAGE_CHARS]}", hint, retryable)
 
 
 def _is_unreachable(error: BaseException) -> bool:
@@ -358,7 +356,7 @@ def _server(error: BaseException) -> str:
     return "" if request is None else _address(request).removesuffix(request.url.path)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return the provider's own message without the wrapping."""
     body = getattr(error, "body", None)
     for _ in range(3):

@@ -27,6 +27,7 @@ from fanfold.agents.entries import (
     ToolCall,
     ToolResult,
     UserInput,
+    UserMessage,
 )
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
@@ -327,8 +328,8 @@ def result_text(entry: ToolResult) -> JSON:
     if entry.outcome == "unknown":
         return UNKNOWN
     if entry.error is not None:
-        told = msgspec.to_builtins(entry.error)
-        return {**told, "note": entry.note} if entry.note else told
+        error = msgspec.to_builtins(entry.error)
+        return {**error, "note": entry.note} if entry.note else error
     result = None if entry.result is UNSET else entry.result
     if not entry.note:
         return result
@@ -369,7 +370,25 @@ class Conversation:
         if not any(isinstance(entry, UserInput) for entry in entries):
             self.hear(prompt)
         for entry in entries:
-            self._take(entry)
+            match entry:
+                case UserInput() | UserMessage():
+                    (self.hear if isinstance(entry, UserInput) else self.read)(entry.text)
+                case Compaction():
+                    self.compact(entry.text, entry.usage or Usage())
+                case Response() if entry.message is not None:
+                    self.say(_response(entry), entry.usage or Usage(), entry.withheld)
+                    if entry.output is not UNSET:
+                        self.final = entry
+                case FailedRequest():
+                    self.usage += entry.usage or NOTHING_SPENT
+                case ToolCall():
+                    self.begun.add(entry.id)
+                case ToolResult() if entry.complaint:
+                    self.complain(entry.complaint, entry.id or None)
+                case ToolResult():
+                    self.answer(entry.id, entry.tool, result_text(entry), outcome_of(entry))
+                    if entry.output is not UNSET:
+                        self.final = entry
         self.continued = self.turns > 0
 
     def ready(self) -> list[ModelMessage]:
@@ -392,6 +411,14 @@ class Conversation:
         self.last, self.final = None, None
         self.turns = self.complaints = self.calls = 0
         self.usage = NOTHING_SPENT
+
+    def read(self, text: str) -> None:
+        """Add a message of a person, which is part of the current turn."""
+        from pydantic_ai.messages import UserPromptPart
+
+        self.prompts.append(text)
+        self._parts.append(UserPromptPart(content=text))
+        self.last, self.final = None, None
 
     def say(self, response: ModelResponse, usage: Usage, withheld: Iterable[str] = ()) -> None:
         """Add a response of the model."""
@@ -448,24 +475,3 @@ class Conversation:
         self.last = None
         self.compactions += 1
         return True
-
-    def _take(self, entry: Entry) -> None:
-        match entry:
-            case UserInput():
-                self.hear(entry.text)
-            case Compaction():
-                self.compact(entry.text, entry.usage or Usage())
-            case Response() if entry.message is not None:
-                self.say(_response(entry), entry.usage or Usage(), entry.withheld)
-                if entry.output is not UNSET:
-                    self.final = entry
-            case FailedRequest():
-                self.usage += entry.usage or NOTHING_SPENT
-            case ToolCall():
-                self.begun.add(entry.id)
-            case ToolResult() if entry.complaint:
-                self.complain(entry.complaint, entry.id or None)
-            case ToolResult():
-                self.answer(entry.id, entry.tool, result_text(entry), outcome_of(entry))
-                if entry.output is not UNSET:
-                    self.final = entry

@@ -2,7 +2,8 @@
 
 Rules
 * Only a complete response counts. A response that breaks off is discarded and requested again. No partial
-  response is recorded or acted upon.
+  response is recorded or acted upon. Its cost is recorded: providers charge for what they sent. Tokens that
+  the server did not count are estimated.
 * Temporary errors are retried up to `MAX_TRIES` times. The wait is the one that the provider requested, or
   doubles each time with a random part. A wait longer than `MAX_WAIT_S` fails the step. The back-off of the
   step then applies, so that the session does not occupy a slot meanwhile.
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
-from fanfold.agents.backend import Progress, SessionFailed, SessionRequest, is_cancelled
-from fanfold.agents.entries import AskingFor, Fallback, Queued, Retrying, TextDelta
+from fanfold.agents.backend import TRACE, Progress, SessionFailed, SessionRequest, is_cancelled
+from fanfold.agents.entries import AskingFor, Fallback, TextDelta
 from fanfold.agents.models.connections import CHARS_PER_TOKEN, Connections, ModelConnection
-from fanfold.agents.models.failures import Problem, broken_off, fault_of, understand
+from fanfold.agents.models.failures import Problem, broken_off, fault_of, stopped, understand
 from fanfold.agents.models.messages import with_whole_text
 from fanfold.agents.providers import Rate
 from fanfold.agents.redaction import Redactor, without_key_parts
@@ -44,6 +45,8 @@ BROKEN_TRIES = 2
 MAX_WAIT_S = 90.0
 BACKOFF_S = 0.5
 MAX_SHOWN_CHARS = 2_000
+TRIAL_TOKENS = 1_000
+"""The output limit of a trial; a model that reasons needs some of it before it answers."""
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _chance = random.SystemRandom()
 
@@ -58,11 +61,12 @@ async def _unbilled(
     return None
 
 
-NoteWait = Callable[[Queued], Awaitable[None]]
-"""Records that a request waits until the provider accepts it."""
+NoteWait = Callable[[float, int], Awaitable[None]]
+"""Records that a request waits until the provider accepts it: for how many seconds (0: until one of the
+earlier requests has its response), and how many requests are ahead."""
 
 
-async def _unnoted(_queued: Queued) -> None:
+async def _unnoted(_wait_s: float, _ahead: int) -> None:
     return None
 
 
@@ -107,6 +111,8 @@ class ModelClient:
         self._max_output_tokens = request.max_output_tokens
         self._account = request.account
         self._forecast = InputForecast()
+        self._sent: tuple[Sequence[ModelMessage], ModelRequestParameters | None] = (), None
+        """The last request."""
         self._connections = connections
         self._models = models
         self._redactor = redactor
@@ -124,9 +130,8 @@ class ModelClient:
 
     def usage_of(self, response: ModelResponse) -> Usage:
         """Return tokens and price of a response of the model in use."""
-        usage = response.usage
-        asked = 0 if usage.input_tokens or usage.output_tokens else self._forecast.asked_chars
-        return self._connections.open(self.model).prices.usage_of(response, asked)
+        chars = 0 if _is_counted(response) else _chars_of(self._sent[0]) + len(repr(self._sent[1]))
+        return self._connections.open(self.model).prices.usage_of(response, chars)
 
     @property
     def window(self) -> int | None:
@@ -159,8 +164,9 @@ class ModelClient:
         while True:
             response: ModelResponse | None = None
             cause: BaseException | None = None
-            async with there.throttle.passing(self._queued):
+            async with there.throttle.passing(self.note_wait):
                 opened = await self._open(there, messages, parameters)
+                self._sent = messages, parameters
                 bound = _smaller(self._max_output_tokens, there.bound(opened.max_output_tokens))
                 try:
                     response = await self._once(there, messages, parameters, settings(effort, bound))
@@ -168,6 +174,8 @@ class ModelClient:
                 except (Exception, asyncio.CancelledError) as error:
                     found, cause = _understood(error, there), error
                     if found is None:
+                        if self._partial is not None:
+                            await self.bill(self._partial, stopped(there.name), tried + 1, None)
                         raise
                 finally:
                     opened.close()
@@ -199,13 +207,7 @@ class ModelClient:
                 is_out = problem.again and there.throttle.answered == answered
                 raise SessionFailed(self._out(problem) if is_out else problem.failure) from cause
             self.retries += 1
-            self._progress(Retrying(problem.failure.kind, round(wait_s, 3), tried))
             await asyncio.sleep(wait_s)
-
-    async def _queued(self, wait_s: float, ahead: int) -> None:
-        queued = Queued(round(wait_s, 3), ahead)
-        self._progress(queued)
-        await self.note_wait(queued)
 
     async def _once(
         self,
@@ -223,11 +225,19 @@ class ModelClient:
                     async for event in events:
                         self._heard = True
                         shown.take(event)
-            except Exception:
-                self._partial = stream.get()
+            except BaseException:
+                self._partial = self._paid_part(stream.get())
                 raise
             shown.flush()
             return with_whole_text(stream.get())
+
+    def _paid_part(self, response: ModelResponse) -> ModelResponse | None:
+        """Return the part that arrived, with at least its own length as output; None if nothing arrived."""
+        if _is_counted(response):  # providers report the input first, and the output at the end
+            written = _chars_of([response]) // CHARS_PER_TOKEN
+            response.usage.output_tokens = max(response.usage.output_tokens, written)
+            return response
+        return response if self._heard else None
 
     async def _open(
         self, there: ModelConnection, messages: list[ModelMessage], parameters: ModelRequestParameters
@@ -267,6 +277,49 @@ class ModelClient:
         return structs.replace(problem, failure=structs.replace(problem.failure, message=message))
 
 
+class Trial(Struct, frozen=True):
+    """The response of a model to one small request."""
+
+    text: str
+    called_tool: bool
+    usage: Usage
+    seconds: float
+
+
+async def try_model(connections: Connections, name: str, redactor: Redactor) -> Trial:
+    """Ask a model once to call a tool, streamed and without retries; raise `SessionFailed`."""
+    await connections.load([name])
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    there = connections.open(name)
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+    tool = ToolDefinition(
+        name="ready", description="Report that you are ready.", parameters_json_schema=schema
+    )
+    parameters = ModelRequestParameters(function_tools=[tool])
+    messages: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart('Call the tool "ready" with the word "ok". Write nothing else.')])
+    ]
+    began = time.monotonic()
+    try:
+        prepared = there.model.prepare_messages(messages, parameters)
+        async with there.model.request_stream(prepared, settings(None, TRIAL_TOKENS), parameters) as stream:
+            async for _ in stream:
+                pass
+            response = stream.get()
+    except Exception as error:
+        problem = _understood(error, there)
+        if problem is None:
+            raise
+        message = without_key_parts(redactor.text(problem.failure.message))
+        raise SessionFailed(structs.replace(problem.failure, message=message)) from error
+    usage = there.prices.usage_of(response, _chars_of(messages))
+    called = any(part.part_kind == "tool-call" for part in response.parts)
+    return Trial(redactor.text(response.text or ""), called, usage, round(time.monotonic() - began, 2))
+
+
 def _understood(error: BaseException, there: ModelConnection) -> Problem | None:
     """Return the problem behind an error of a request; None if it is no error of the provider."""
     if isinstance(error, Exception):
@@ -281,6 +334,8 @@ def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings
         made["max_tokens"] = max_tokens
     if effort is not None:
         made["thinking"] = False if effort == "none" else effort
+    if trace := TRACE.get():
+        made["extra_headers"] = {"traceparent": trace}
     return made  # type: ignore[return-value]  # a TypedDict whose keys are chosen above
 
 
@@ -296,8 +351,6 @@ class InputForecast:
         """Number of messages in the last request."""
         self._read = self._written = self._cached = 0
         """Tokens of the last request and its response. `_cached` are those in the provider's cache."""
-        self.asked_chars = 0
-        """Length of the last request, if the server does not count tokens."""
 
     def of(
         self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, rate: Rate | None
@@ -314,10 +367,13 @@ class InputForecast:
     def learn(self, messages: Sequence[ModelMessage], response: ModelResponse) -> None:
         self._sent = len(messages)
         used = response.usage
-        if not used.input_tokens and not used.output_tokens:
-            self.asked_chars = _chars_of(messages)
         self._read, self._written = used.input_tokens, used.output_tokens
         self._cached = used.cache_read_tokens + used.cache_write_tokens
+
+
+def _is_counted(response: ModelResponse) -> bool:
+    """Return whether the server reported the tokens of a response; otherwise they are estimated."""
+    return bool(response.usage.input_tokens or response.usage.output_tokens)
 
 
 def _chars_of(messages: Sequence[ModelMessage]) -> int:

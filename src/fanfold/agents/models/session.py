@@ -31,25 +31,26 @@ from fanfold.agents.backend import (
     SessionFailed,
     SessionRequest,
     SessionResult,
+    ToolFailed,
+    UserQuestion,
     is_cancelled,
 )
 from fanfold.agents.backend_registry import MODEL, BackendSetup
-from fanfold.agents.call_loops import WARNING, CallLoops
-from fanfold.agents.confined import ToolFailed
 from fanfold.agents.entries import (
+    WARNING,
     AgentBegin,
+    CallLoops,
     Compacting,
     Compaction,
     Ending,
     Entry,
     FailedRequest,
-    Queued,
     QueuedRequest,
-    Response,
     ToolCall,
     ToolError,
     ToolResult,
     UsageUpdate,
+    UserMessage,
     calling,
     redacted,
     since_last_input,
@@ -106,7 +107,7 @@ PIECE_CHARS = (4_000, 1_000, 250)
 """Maximum length of each text in the record for the summary. The next value is used if that does not fit."""
 
 INSTRUCTIONS = """\
-You are given the record of your own work on a task so far. It no longer fits, so you will go on from a
+You are given the record of your own work on a task so far. It no longer fits, so you will continue from a
 summary that you write now. Write down everything you need to finish: what the task demands, what you did and
 changed (with paths), what you found out (with paths, line numbers, names, numbers), what failed and why, and
 what is left to do. Quote exactly what you will need exactly. No preamble."""
@@ -136,6 +137,27 @@ def _written(value: JSON, limit: int) -> str:
 
 
 MAX_TURNS = 100
+ASK_TOOL = "ask_user"
+ASK_DESCRIPTION = (
+    "Ask the user one question and wait for the answer, which may take days. Use it only if you cannot "
+    "decide yourself and a wrong guess would be costly."
+)
+ASK_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "question": {
+            "type": "string",
+            "description": "One question that can be read alone.",
+        },
+        "context": {
+            "type": "string",
+            "description": "What the user has to see to answer.",
+        },
+    },
+    "required": ["question"],
+}
+MAX_QUESTION_CHARS = 8_000
+FROM_PERSON = "Message from {by}, who watches your work:"
 SPLIT_TASK = "look at its transcript; then split the task into smaller steps, or make the prompt more exact"
 NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
 
@@ -171,9 +193,12 @@ class ModelSession:
         self._loops = CallLoops(since_last_input(request.entries))
         self._used = 0
         """Tokens of the last request and its response."""
+        known = (entry.number for entry in request.entries if isinstance(entry, UserMessage))
+        self._seen = max(known, default=0)
+        """How many of the texts that people sent are part of the conversation."""
 
     async def run(self) -> SessionResult:
-        """Return the result; raise `SessionFailed` with the usage so far."""
+        """Return the result, or a question for a person; raise `SessionFailed` with the usage so far."""
         try:
             bad = check_effort(self._request.role.reasoning_effort)
             if bad is not None:
@@ -186,6 +211,10 @@ class ModelSession:
                     output = await self._act(judgement)
                     if output is not None:
                         return self._result(output.value)
+                    if (question := self._question()) is not None:
+                        return structs.replace(self._result(None), asks=question)
+                    self._talk.settle()
+                await self._read_messages()
                 await self._turn()
         except SessionFailed as failed:
             failed.usage = self._talk.usage
@@ -211,7 +240,11 @@ class ModelSession:
         entry = response_entry(self._asker.model, response, usage)
         clean = redacted(entry, self._redactor.json)
         if clean is not entry:
-            clean = structs.replace(clean, withheld=_changed(entry, clean))
+            # The calls whose arguments redaction changed; their recorded form cannot be run.
+            pairs = zip(entry.tool_calls, clean.tool_calls, strict=True)
+            clean = structs.replace(
+                clean, withheld=tuple(before.id for before, after in pairs if before.args != after.args)
+            )
         if judgement.final and len(entry.tool_calls) == (judgement.call_id is not None):
             # Nothing is left to do: this entry ends the session. It was paid for, so it is recorded now and
             # not at the end of the step. Merging the changes of a worker can take long, and the process may
@@ -228,7 +261,7 @@ class ModelSession:
     ) -> None:
         """Record a request without a usable response: its cost, and when it is retried (None: never)."""
         usage, failure = None, problem.failure
-        if response is not None and (response.usage.input_tokens or response.usage.output_tokens):
+        if response is not None:
             usage = self._asker.usage_of(response)
             self._talk.usage += usage
         failed = FailedRequest(
@@ -240,11 +273,15 @@ class ModelSession:
             next_at=0 if wait_s is None else round((time.time() + wait_s) * 1_000),
             usage=usage,
         )
-        await self._record_raw(redacted(failed, self._redactor.json), may_wait=usage is None)
+        may_wait = usage is None or failure.kind == "cancelled"  # the end of the step is recorded at once
+        await self._record_raw(redacted(failed, self._redactor.json), may_wait=may_wait)
 
-    async def _note_wait(self, queued: Queued) -> None:
-        next_at = round((time.time() + queued.wait_s) * 1_000) if queued.wait_s else 0
-        entry = QueuedRequest(model=self._asker.model, message=queued.words, next_at=next_at)
+    async def _note_wait(self, wait_s: float, ahead: int) -> None:
+        message = f"waits {wait_s:.0f} s for the provider's rate limit"
+        if not wait_s:
+            message = f"waits for a slot of the provider, {ahead} requests ahead"
+        next_at = round((time.time() + wait_s) * 1_000) if wait_s else 0
+        entry = QueuedRequest(model=self._asker.model, message=message, next_at=next_at)
         await self._record_raw(entry, may_wait=True)
 
     def _offer(self) -> ModelRequestParameters:
@@ -261,6 +298,11 @@ class ModelSession:
             )
             for tool in self._tools.offered()
         ]
+        if self._request.role.may_ask:
+            asking = ToolDefinition(
+                name=ASK_TOOL, description=ASK_DESCRIPTION, parameters_json_schema=ASK_SCHEMA, strict=False
+            )
+            offered.append(asking)
         instructions = [InstructionPart(content=self._instructions)] if self._instructions else None
         return ModelRequestParameters(function_tools=offered, instruction_parts=instructions)
 
@@ -271,7 +313,21 @@ class ModelSession:
             return judgement
         alone = judgement.final and list(talk.pending) == [judgement.call_id]
         if not alone:
-            await self._do_calls()
+            # Run the calls without a result: those that only read in parallel, the others one by one.
+            own = (OUTPUT_TOOL, ASK_TOOL) if self._request.role.may_ask else (OUTPUT_TOOL,)
+            calls = [call for call in self._talk.pending.values() if call.tool_name not in own]
+            side_by_side: list[ToolCallPart] = []
+            for call in calls:
+                if self._tools.mutates(call.tool_name):
+                    await self._do_all(side_by_side)
+                    side_by_side = []
+                    await self._do(call)
+                else:
+                    side_by_side.append(call)
+            await self._do_all(side_by_side)
+            await self._take_answers()
+        if any(call.tool_name == ASK_TOOL for call in talk.pending.values()) and self._request.role.may_ask:
+            return None
         if judgement.final and talk.failed_calls == 0:
             if not alone:
                 value = self._redactor.json(judgement.value)
@@ -286,8 +342,47 @@ class ModelSession:
         for call in tuple(talk.pending.values()):  # a second submission next to the first
             error = ToolError("output.twice", TWICE)
             await self._note(ToolResult(id=call.tool_call_id, tool=call.tool_name, error=error))
-        talk.settle()
         return None
+
+    async def _take_answers(self) -> None:
+        """Pass on the answers of people to the calls of `ask_user`, and refuse calls without a question."""
+        answers = {sent.call: sent for sent in self._request.texts() if sent.call}
+        for call in [call for call in self._talk.pending.values() if call.tool_name == ASK_TOOL]:
+            name, args = call.tool_call_id, readable(call)
+            asked = args.get("question") if isinstance(args, dict) else None
+            if not isinstance(asked, str) or not asked.strip():
+                error = ToolError("invalid_args", "`question` is missing: write what you need to know")
+                await self._note(ToolResult(id=name, tool=ASK_TOOL, error=error))
+            elif name in answers:
+                sent = answers[name]
+                result = {"answer": self._redactor.known(sent.text), "by": sent.by}
+                await self._note(ToolResult(id=name, tool=ASK_TOOL, result=result))
+
+    def _question(self) -> UserQuestion | None:
+        """The first question of the last response that a person has not answered."""
+        if not self._request.role.may_ask:
+            return None
+        for call in self._talk.pending.values():
+            args = readable(call)
+            if call.tool_name == ASK_TOOL and isinstance(args, dict):
+                question, show = str(args.get("question")), str(args.get("context") or "")
+                return UserQuestion(
+                    self._redactor.text(question)[:MAX_QUESTION_CHARS],
+                    self._redactor.text(show)[:MAX_QUESTION_CHARS],
+                    call.tool_call_id,
+                )
+        return None
+
+    async def _read_messages(self) -> None:
+        """Record the messages of people that arrived since the last turn, and show them to the model."""
+        texts = self._request.texts()
+        for number in range(self._seen + 1, len(texts) + 1):
+            sent = texts[number - 1]
+            if not sent.call:
+                text = self._redactor.known(f"{FROM_PERSON.format(by=sent.by)}\n{sent.text}")
+                await self._record(UserMessage(text=text, by=sent.by, number=number))
+                self._talk.read(text)
+        self._seen = max(self._seen, len(texts))
 
     async def _complain(self, judgement: Judgement) -> None:
         if self._talk.complaints >= MAX_COMPLAINTS:
@@ -300,19 +395,6 @@ class ModelSession:
             raise self._failed("invalid_output", "output.invalid", self._redactor.text(message), hint, True)
         await self._record(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, complaint=judgement.complaint))
         self._talk.complain(judgement.complaint, judgement.call_id)
-
-    async def _do_calls(self) -> None:
-        """Run the calls without a result: those that only read in parallel, the others one by one."""
-        calls = [call for call in self._talk.pending.values() if call.tool_name != OUTPUT_TOOL]
-        side_by_side: list[ToolCallPart] = []
-        for call in calls:
-            if self._tools.mutates(call.tool_name):
-                await self._do_all(side_by_side)
-                side_by_side = []
-                await self._do(call)
-            else:
-                side_by_side.append(call)
-        await self._do_all(side_by_side)
 
     async def _do_all(self, calls: Sequence[ToolCallPart]) -> None:
         if len(calls) == 1:
@@ -437,12 +519,6 @@ def _name(judgement: Judgement) -> str:
     return judgement.call_id or ""
 
 
-def _changed(entry: Response, clean: Response) -> tuple[str, ...]:
-    """Return the calls whose arguments redaction changed; their recorded form cannot be run."""
-    pairs = zip(entry.tool_calls, clean.tool_calls, strict=True)
-    return tuple(before.id for before, after in pairs if before.args != after.args)
-
-
 # -----------------------------------------------------------------------------------------------------------
 # The model back end: agents that are models, of providers or on this machine.
 #
@@ -488,7 +564,7 @@ class ModelBackend:
     def subject(self, role: Role) -> str:
         """Return the providers of the role's models. The role can work while one of them responds."""
         models = [one for one in (role.model or self._model, *role.fallback_models) if one]
-        if any(one.startswith(f"{PROVIDER}:") for one in models):
+        if any(model.startswith(f"{PROVIDER}:") for model in models):
             return ""
         return " or ".join(dict.fromkeys(map(self._connections.provider_of, models)))
 
@@ -497,9 +573,9 @@ class ModelBackend:
         model = role.model or self._model
         if model is None:
             hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
-            message = f"{request.step}: nobody said which model to use"
+            message = f"{request.step}: no model is configured"
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
-        if any(isinstance(one, AgentBegin) for one in request.entries):  # a program worked on it before
+        if any(isinstance(entry, AgentBegin) for entry in request.entries):  # a program worked on it before
             request = structs.replace(request, entries=())
         connections = self._connections
         if self._local is not None and model.startswith(f"{PROVIDER}:"):
@@ -530,7 +606,8 @@ class ModelBackend:
             instructions=compose(request.described(), project.top, nested),
         )
         try:
-            if not _is_over(request):
+            last = request.entries[-1] if request.entries else None
+            if not (isinstance(last, Ending) and last.output is not UNSET):
                 await tools.open()
             return await ModelSession(request, parts, record, progress).run()
         finally:
@@ -575,9 +652,3 @@ def make(setup: BackendSetup) -> ModelBackend:
         instructions=setup.instructions,
         local=LocalServers(setup.machine.home, idle_s, default),
     )
-
-
-def _is_over(request: SessionRequest) -> bool:
-    """Return whether the session finished before a crash and uses no tools any more."""
-    last = request.entries[-1] if request.entries else None
-    return isinstance(last, Ending) and last.output is not UNSET

@@ -23,7 +23,7 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import msgspec
 
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import ToolFailed
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def do_limited(job: str, *arguments: Any, timeout_s: float) -> Any:
     )
     try:
         async with asyncio.timeout(timeout_s):
-            said, _ = await process.communicate(msgspec.msgpack.encode([job, arguments]))
+            output, _ = await process.communicate(msgspec.msgpack.encode([job, arguments]))
     except TimeoutError:
         message = f"it took more than {timeout_s:g} s"
         raise ToolFailed("tool", "tool.timeout", message, "ask for less, or in simpler terms") from None
@@ -71,10 +71,10 @@ async def do_limited(job: str, *arguments: Any, timeout_s: float) -> Any:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode != 0 or not said:
+    if process.returncode != 0 or not output:
         message = f"it took more than {MAX_MEMORY_BYTES // 1024**2} MB or {MAX_CPU_S} s"
         raise ToolFailed("tool", "tool.too_expensive", message, "ask for less, or in simpler terms")
-    outcome, value = msgspec.msgpack.decode(said)
+    outcome, value = msgspec.msgpack.decode(output)
     if outcome == "failed":
         raise ToolFailed(*value)
     return value
@@ -250,7 +250,7 @@ async def resolve_public(host: str, port: int, allowed: Check) -> str:
     except (OSError, UnicodeError):  # UnicodeError for names that are invalid
         raise ToolFailed("tool", "tool.unreachable", f'"{host}" has no address') from None
     addresses = [str(info[4][0]) for info in found]
-    bad = next((one for one in addresses if not allowed(one)), None)
+    bad = next((address for address in addresses if not allowed(address)), None)
     if bad is not None or not addresses:
         message = f'"{host}" is not a public address ({bad})'
         raise ToolFailed("permission", "tool.private_address", message, "only public addresses are fetched")

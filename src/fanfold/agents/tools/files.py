@@ -25,8 +25,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.agents.tool_names import PatchError, apply, parse
 from fanfold.agents.tools.fetch import do_limited
 from fanfold.kernel.claims import owner_of, why_unreadable
@@ -135,8 +134,10 @@ class FileTools:
         return result
 
     def _write(self, args: Mapping[str, Any]) -> JSON:
-        path, text = _text(args, "path"), _text(args, "content")
-        data = text.encode("utf-8", "replace")
+        return self.write_data(_text(args, "path"), _text(args, "content").encode("utf-8", "replace"))
+
+    def write_data(self, path: str, data: bytes) -> JSON:
+        """Write a file, as `write_file` does."""
         if len(data) > MAX_WRITE_BYTES:
             message = f'"{path}": {len(data):,} bytes; at most {MAX_WRITE_BYTES:,} are written at once'
             raise ToolFailed("tool", "tool.too_large", message)
@@ -555,7 +556,17 @@ class ArtifactFiles:
             raise ToolFailed("permission", "tool.read_only", message, "write under another name")
         folder = str(await asyncio.to_thread(self._room.open))
         result = await _tool(name, folder)({**args, "path": inside or "."})
-        return _outward(result)
+        # A result with paths in the form that the agent uses.
+        if not isinstance(result, dict):
+            return result
+        shown = dict(result)
+        if isinstance(shown.get("path"), str):
+            shown["path"] = f"{WORD}/{shown['path']}" if shown["path"] != "." else WORD
+        if isinstance(shown.get("files"), list):
+            shown["files"] = [f"{WORD}/{entry}" for entry in shown["files"]]
+        if isinstance(shown.get("matches"), list):
+            shown["matches"] = [{**entry, "path": f"{WORD}/{entry['path']}"} for entry in shown["matches"]]
+        return shown
 
 
 def _inside(path: str) -> str:
@@ -571,20 +582,6 @@ def _tool(name: str, folder: str) -> Callable[[Mapping[str, Any]], Awaitable[JSO
     if name == "edit_file":
         return EditTools(folder, files).edit_file
     return lambda args: files.call(name, args)
-
-
-def _outward(result: JSON) -> JSON:
-    """Return a result with paths in the form that the agent uses."""
-    if not isinstance(result, dict):
-        return result
-    told = dict(result)
-    if isinstance(told.get("path"), str):
-        told["path"] = f"{WORD}/{told['path']}" if told["path"] != "." else WORD
-    if isinstance(told.get("files"), list):
-        told["files"] = [f"{WORD}/{one}" for one in told["files"]]
-    if isinstance(told.get("matches"), list):
-        told["matches"] = [{**one, "path": f"{WORD}/{one['path']}"} for one in told["matches"]]
-    return told
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +24,22 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.confined import ToolFailed
-from fanfold.agents.tools.mcp_servers import Server, unavailable
+import msgspec
+
+from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed
+from fanfold.agents.permissions import Action, PermissionDenied, Permissions
+from fanfold.agents.tool_names import ToolSpec
+from fanfold.agents.tools.mcp_servers import (
+    Offer,
+    Server,
+    choose_offers,
+    result_value,
+    unavailable,
+    wanted_servers,
+)
 from fanfold.errors import FanfoldError
-from fanfold.language.terminal import shorten_line
+from fanfold.kernel.plan import JSON
+from fanfold.language.terminal import shorten_line, shorten_middle
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult, JSONRPCMessage, RequestId, Tool
 
     from fanfold.agents.tools.mcp_http import Refusals
+    from fanfold.agents.tools.toolbox import Tools
 
 # -----------------------------------------------------------------------------------------------------------
 # The messages of an MCP server that is a program: one JSON value per line, on its stdin and stdout.
@@ -63,7 +76,7 @@ REQUEST_COST_BYTES = 4 * 1024
 CHUNK_BYTES = 64 * 1024
 LINES_A_TURN = 256
 ENDED = "it has ended"
-FLOODED = "it sent more than anybody asked for, and was ended"
+FLOODED = "it sent too many unrequested messages, and was ended"
 DEAF = "it does not read what it is sent, and was ended"
 TOO_LONG = f"its answer was longer than {MAX_LINE_BYTES // 1024**2} MiB and was dropped"
 _INTERNAL_ERROR = -32603
@@ -77,7 +90,7 @@ class TalkingProgram(Protocol):
     @property
     def stdout(self) -> asyncio.StreamReader: ...
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         """Return its output on stderr so far."""
         ...
 
@@ -359,7 +372,7 @@ class Connection:
                     async with asyncio.timeout(self.server.startup_timeout_s):
                         session = await self._connect(stack, stop)
                         self.tools = await _list_tools(session)
-                except Exception as error:  # noqa: BLE001 - told to whoever waits, once all is cleaned up
+                except Exception as error:  # noqa: BLE001 - passed to the waiting task after the clean-up
                     problem = error
                 else:
                     self._session = session
@@ -414,9 +427,9 @@ class Connection:
         except (TimeoutError, OSError):
             pass  # it does not end by itself
         finally:
-            self._last_words = _last_line(spoken.said())
+            self._last_words = _last_line(spoken.stderr_text())
             await spoken.end()
-            self._last_words = _last_line(spoken.said()) or self._last_words
+            self._last_words = _last_line(spoken.stderr_text()) or self._last_words
 
     def _remember(self, refusals: Refusals) -> None:
         self._last_words = refusals.last
@@ -443,9 +456,9 @@ class Connection:
         if self._session is not session:
             return True
         # The client's own messages for a closed connection. Servers may use the same codes.
-        said = (error.code, error.message) if isinstance(error, MCPError) else None
+        reason = (error.code, error.message) if isinstance(error, MCPError) else None
         ends = ((CONNECTION_CLOSED, "Connection closed"), (INVALID_REQUEST, "Session terminated"))
-        if not self.server.url or said not in ends:  # the end of a program is detected separately
+        if not self.server.url or reason not in ends:  # the end of a program is detected separately
             return False
         self._session = None
         self._stop.set()
@@ -549,3 +562,109 @@ def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     shown = "".join(char for char in lines[-1] if char.isprintable()) if lines else ""
     return shorten_line(shown, MAX_WORDS_CHARS)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The tools of a session together with those of the MCP servers that its role names.
+#
+# Rules
+# * Servers belong to one session: `open` starts them, `aclose` ends them, and no other session uses them. A
+#   session whose role names no servers has no cost for them.
+# * A server without a usable tool for the session is not started, or closed again.
+# * A server's tool is mutating unless the server declares it read-only. Each mutating call needs permission
+#   (see `permissions`), like a command.
+
+MAX_ERROR_CHARS = 2_000
+
+
+class ServedTools:
+    """The tools of `base`, and those of the servers in the request.
+
+    `start` starts a server that is a program. `environment` has the variables that a role names.
+    """
+
+    def __init__(
+        self,
+        base: Tools,
+        request: SessionRequest,
+        permissions: Permissions,
+        start: StartServer,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._base = base
+        self._request = request
+        self._permissions = permissions.narrowed("read_only" if request.role.read_only else "auto")
+        self._start = start
+        self._environment = os.environ if environment is None else environment
+        self._connections: dict[str, Connection] = {}
+        self._offers: dict[str, Offer] = {}
+
+    async def open(self) -> None:
+        """Start the servers that the session can use; raise `SessionFailed` if one is unusable."""
+        await self._base.open()
+        for server in wanted_servers(self._request.role, self._environment):
+            self._connections[server.name] = Connection(server, self._request, self._start)
+        if not self._connections:
+            return
+        try:
+            # Connect to all servers in parallel; the first failure fails the session.
+            tasks = [asyncio.create_task(connection.open()) for connection in self._connections.values()]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            served = {name: (one.server, one.tools) for name, one in self._connections.items()}
+            read_only = self._permissions.posture == "read_only"
+            offers = choose_offers(served, self._request.role.tools, read_only)
+        except BaseException:
+            await self._close_servers()
+            raise
+        self._offers = {offer.spec.name: offer for offer in offers}
+        of_use = {offer.server for offer in offers}
+        await self._close_servers(keeping=of_use)
+
+    async def aclose(self) -> None:
+        """End every server; nothing of them is left when this returns."""
+        try:
+            await self._close_servers()
+        finally:
+            await self._base.aclose()
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return (*self._base.offered(), *(offer.spec for offer in self._offers.values()))
+
+    def mutates(self, name: str) -> bool:
+        offer = self._offers.get(name)
+        return self._base.mutates(name) if offer is None else offer.spec.mutates
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        offer = self._offers.get(name)
+        if offer is None:
+            return await self._base.call(name, args)
+        if offer.spec.mutates:
+            try:
+                await self._permissions.check(self._action(offer, args))
+            except PermissionDenied as denied:
+                raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
+        result = await self._connections[offer.server].call(offer.tool, args)
+        try:
+            value = result_value(result)
+        except (ValueError, RecursionError):
+            why = f"{offer.tool} gave a value that cannot be written as JSON"
+            raise ToolFailed("tool", "tool.mcp_invalid", why) from None
+        if result.is_error:
+            reason = shorten_middle(str(value.get("text") or value["structured"]), MAX_ERROR_CHARS)
+            raise ToolFailed("tool", "tool.mcp_failed", reason or f"{offer.tool} failed without a word")
+        return value
+
+    async def _close_servers(self, keeping: frozenset[str] | set[str] = frozenset()) -> None:
+        leaving = [one for name, one in self._connections.items() if name not in keeping]
+        self._connections = {name: one for name, one in self._connections.items() if name in keeping}
+        await asyncio.gather(*(one.aclose() for one in leaving))
+
+    def _action(self, offer: Offer, args: Mapping[str, Any]) -> Action:
+        what = f"mcp {offer.server}/{offer.tool} {msgspec.json.encode(args).decode()}"
+        return Action("tool", what, self._request.session_id, self._request.step)

@@ -45,7 +45,7 @@ def reach(server: Server, refusals: Refusals) -> AbstractAsyncContextManager[Any
         return _streamable(server.url, httpx2.AsyncClient(headers=headers, timeout=timeout, transport=line))
 
     def make(*_: Any, **__: Any) -> httpx2.AsyncClient:
-        # No limit between events: nothing is sent while nobody asks, and calls have limits of their own.
+        # No limit between events: nothing is sent without a request, and calls have limits of their own.
         quiet = httpx2.Timeout(CONNECT_TIMEOUT_S, read=None)
         return httpx2.AsyncClient(headers=headers, timeout=quiet, transport=line)
 
@@ -72,7 +72,7 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and not self._listening and "last-event-id" not in request.headers:
             return httpx2.Response(405, request=request)  # as servers answer that have no such stream
-        if request.method == "DELETE":  # a farewell: nobody waits long for its answer
+        if request.method == "DELETE":  # a farewell, which has a short timeout
             request.extensions["timeout"] = httpx2.Timeout(FAREWELL_TIMEOUT_S).as_dict()
         response = await self._inner.handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):

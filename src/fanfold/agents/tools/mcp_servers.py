@@ -441,7 +441,7 @@ def _only_reads(tool: Tool) -> bool:
 def _is_listed(server: str, tool: str, name: str, listed: Sequence[str] | None) -> bool:
     if listed is None:
         return True
-    whole = {f"{one}{end}" for one in spellings(f"mcp__{server}") for end in ("", "__*")}
+    whole = {f"{spelling}{end}" for spelling in spellings(f"mcp__{server}") for end in ("", "__*")}
     return any(one in whole or one == name or one in spellings(f"mcp__{server}__{tool}") for one in listed)
 
 
@@ -471,7 +471,7 @@ def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return cleaned if schema_problem(cleaned) is None else OPEN
 
 
-def told(result: CallToolResult) -> dict[str, JSON]:
+def result_value(result: CallToolResult) -> dict[str, JSON]:
     """Return a result for a model: `text`, and `structured` if the server returns a value."""
     text = "\n".join(_block_text(block) for block in result.content)
     if result.structured_content is None:

@@ -17,15 +17,17 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from posixpath import normpath
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import Toolbox, ToolFailed
+from fanfold.agents.backend import SessionRequest, Toolbox, ToolFailed
 from fanfold.agents.instructions import MAX_BYTES, above, point_to
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
 from fanfold.agents.role import CallGuard
@@ -37,15 +39,15 @@ from fanfold.agents.tool_names import (
     ROOT_TOOLS,
     SPECS,
     ToolSpec,
+    why_not,
 )
-from fanfold.agents.tools.commands import CommandResult, CommandTools, Runner
 from fanfold.agents.tools.fetch import FetchTools
 from fanfold.agents.tools.files import TOOLS as ARTIFACT_TOOLS
 from fanfold.agents.tools.files import ArtifactFiles, EditTools, FileTools, PublishedFiles, SearchTools
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import misfits, read_json, with_text_only
-from fanfold.language.terminal import shorten
+from fanfold.language.terminal import shorten, shorten_middle
 
 READ_BYTES = 32 * 1024
 """How much of a file a model gets by default. The model pays for every byte, and in each turn again."""
@@ -149,17 +151,17 @@ class SessionTools:
             "read_file": lambda args: files.call("read_file", {"limit": READ_BYTES, **args}),
             "list_files": search.list_files,
             "search_files": search.search_files,
-            "write_file": lambda args: files.call("write_file", args),
+            "write_file": partial(files.call, "write_file"),
             "edit_file": edits.edit_file,
             "apply_patch": edits.apply_patch,
-            "delete_file": lambda args: files.call("delete_file", args),
+            "delete_file": partial(files.call, "delete_file"),
         }
-        if artifacts is not None:
-            for name in ARTIFACT_TOOLS:
-                self._calls[name] = _or_elsewhere(name, artifacts, self._calls[name])
+        self._elsewhere: list[tuple[Collection[str], PublishedFiles | ArtifactFiles]] = []
+        """Files outside the workspace, with the tools that can reach them."""
         if published is not None:
-            for name in ("read_file", "list_files"):
-                self._calls[name] = _or_elsewhere(name, published, self._calls[name])
+            self._elsewhere.append((("read_file", "list_files"), published))
+        if artifacts is not None:
+            self._elsewhere.append((ARTIFACT_TOOLS, artifacts))
         if runner is not None:
             commands = CommandTools(request, runner, self._permissions)
             self._calls |= {"run_command": commands.run_command, "read_output": commands.read_output}
@@ -191,13 +193,18 @@ class SessionTools:
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         try:
-            return await self._call(name, args)
+            await self._check(name, args)
+            for tools, other in self._elsewhere:
+                if name in tools and other.has(args):
+                    return await other.call(name, args)
+            return await self._calls[name](args)
         except PermissionDenied as denied:
             raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
         except OSError as error:  # for example: the disk is full, or the user has no access
             raise ToolFailed("tool", "tool.io", f"{name}: {error.strerror or error}") from error
 
-    async def _call(self, name: str, args: Mapping[str, Any]) -> JSON:
+    async def _check(self, name: str, args: Mapping[str, Any]) -> None:
+        """Raise if the session does not have a tool, or is not permitted to call it like this."""
         if name in ROOT_TOOLS:
             message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
             raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
@@ -209,7 +216,6 @@ class SessionTools:
             raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
         if self.mutates(name) and name != "run_command" and not leaves:  # run_command asks by itself
             await self._permissions.check(self._action(name, args))
-        return await self._calls[name](args)
 
     def _is_offered(self, spec: ToolSpec) -> bool:
         spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
@@ -228,13 +234,6 @@ class SessionTools:
         argv = args.get("argv")
         where = " ".join(map(str, argv)) if isinstance(argv, list) else args.get("path", "a patch")
         return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
-
-
-def _or_elsewhere(name: str, elsewhere: PublishedFiles | ArtifactFiles, own: Call) -> Call:
-    async def call(args: Mapping[str, Any]) -> JSON:
-        return await (elsewhere.call(name, args) if elsewhere.has(args) else own(args))
-
-    return call
 
 
 def _querying(request: SessionRequest, query: Query) -> Call:
@@ -305,6 +304,14 @@ class GuardedTools(ToolsAround):
         return await super().call(name, args)
 
     async def _hear(self, guard: CallGuard, name: str, args: Mapping[str, Any]) -> None:
+        # The arguments of a call with Claude Code's names, plus our own where they differ.
+        given = {_ARGUMENTS.get(key, key): value for key, value in args.items()}
+        if name in ("list_files", "search_files") and "path" in args:
+            given["path"] = args["path"]
+        if name == "run_command" and isinstance(args.get("argv"), list):
+            import shlex
+
+            given["command"] = shlex.join(map(str, args["argv"]))
         shown = msgspec.json.encode(
             {
                 "session_id": self._request.session_id,
@@ -312,7 +319,7 @@ class GuardedTools(ToolsAround):
                 "cwd": self._request.workspace,
                 "permission_mode": "default",
                 "tool_name": named(name),
-                "tool_input": _input(name, args),
+                "tool_input": given,
             }
         )
         try:
@@ -354,11 +361,11 @@ def why_denied(ended: CommandResult) -> str:
         return shorten(ended.stderr.strip(), MAX_WHY_CHARS) or "it gave no reason"
     if ended.exit_code != 0:
         return f"it ended with exit status {ended.exit_code}"
-    said = ended.stdout.strip().lstrip("\ufeff")
-    if not said.startswith("{"):
+    output = ended.stdout.strip().lstrip("\ufeff")
+    if not output.startswith("{"):
         return ""  # text for people
     try:
-        answer = read_json(said)
+        answer = read_json(output)
     except ValueError:
         return "its answer cannot be understood"
     own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
@@ -372,20 +379,8 @@ def why_denied(ended: CommandResult) -> str:
         changed = any(one.get("updatedInput") is not None for one in (own, asked))
         return "it wants another call, and may only deny this one" if changed else ""
     reasons = (own.get("permissionDecisionReason"), asked.get("message"), answer.get("reason"))
-    reason = next((one for one in (*reasons, answer.get("stopReason")) if one), "it said no")
+    reason = next((one for one in (*reasons, answer.get("stopReason")) if one), "it denied the call")
     return shorten(str(reason), MAX_WHY_CHARS)
-
-
-def _input(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call with Claude Code's names, plus our own where they differ."""
-    given = {_ARGUMENTS.get(key, key): value for key, value in args.items()}
-    if name in ("list_files", "search_files") and "path" in args:
-        given["path"] = args["path"]
-    if name == "run_command" and isinstance(args.get("argv"), list):
-        import shlex
-
-        given["command"] = shlex.join(map(str, args["argv"]))
-    return given
 
 
 def _denied(guard: CallGuard, name: str, why: str) -> ToolFailed:
@@ -406,11 +401,11 @@ READ = "read_file"
 
 
 class InstructedTools(ToolsAround):
-    """The tools of a session in a project with instructions in folders; `told` are those it has."""
+    """The tools of a session in a project with instructions in folders; `known` are those it already has."""
 
-    def __init__(self, tools: Tools, below: Mapping[str, str], told: str) -> None:
+    def __init__(self, tools: Tools, below: Mapping[str, str], known: str) -> None:
         super().__init__(tools)
-        self._left = {folder: text for folder, text in below.items() if text not in told}
+        self._left = {folder: text for folder, text in below.items() if text not in known}
         self._bytes_left = MAX_BYTES
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
@@ -428,3 +423,118 @@ class InstructedTools(ToolsAround):
             return point_to(folder)
         self._bytes_left -= size
         return text
+
+
+# -----------------------------------------------------------------------------------------------------------
+# `run_command` runs a program for an agent; `read_output` reads more of its output.
+#
+# Rules
+# * The runner is passed in. It knows the sandbox, the session and how to end a program. Without a runner
+#   there is no such tool.
+# * Every command needs permission first (see `permissions`). The question shows exactly the command that will
+#   run.
+# * There is no shell: the arguments are passed as they are.
+# * A role whose file allows some commands runs no others, whatever the user answers.
+# * Long output is shown without its middle and kept for `read_output` while the session runs. Only the last
+#   few outputs are kept, and none after a crash. Output that was shown completely is not kept.
+# * A command that runs into its timeout has a result, because the agent can use its output so far.
+
+TIMEOUT_S = 120
+MAX_OUTPUT_CHARS = 16_000
+TAIL = 2 / 3
+"""The part of the shown output from its end, because the end mostly contains the outcome."""
+MAX_KEPT = 8
+KEPT_CHARS = 1_000_000
+"""Limit per stream, because hundreds of sessions can run in one process."""
+READ_CHARS = 16_000
+MAX_DENIED_CHARS = 200
+
+
+class CommandResult(Protocol):
+    """The result of a command."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def stdout(self) -> str: ...
+    @property
+    def stderr(self) -> str: ...
+
+
+class Runner(Protocol):
+    """Runs a program for a session, in its workspace and sandbox, and ends it at the timeout.
+
+    Then it raises a `FanfoldError` whose `ended` is a `CommandResult` with the output so far.
+    """
+
+    async def __call__(
+        self, request: SessionRequest, argv: Sequence[str], timeout_s: float, /
+    ) -> CommandResult: ...
+
+
+class CommandTools:
+    """The command tools of one session."""
+
+    def __init__(self, request: SessionRequest, runner: Runner, permissions: Permissions) -> None:
+        self._request = request
+        self._runner = runner
+        self._permissions = permissions
+        self._kept: dict[str, Mapping[str, str]] = {}
+
+    async def run_command(self, args: Mapping[str, Any]) -> JSON:
+        argv: list[str] = args["argv"]
+        request = self._request
+        if why := why_not(request.role.allowed_commands, argv):
+            message = f"{shlex.join(argv)[:MAX_DENIED_CHARS]} is not allowed: {why}"
+            raise ToolFailed(
+                "permission", "command_not_allowed", message, "find another way, or say why it is needed"
+            )
+        await self._permissions.check(Action("command", shlex.join(argv), request.session_id, request.step))
+        timeout_s = float(args.get("timeout_s", TIMEOUT_S))
+        try:
+            ran = await self._runner(request, argv, timeout_s)
+        except FileNotFoundError:
+            message = f'there is no program "{argv[0]}"'
+            raise ToolFailed("tool", "tool.no_program", message, "argv is a list, not a shell line") from None
+        except FanfoldError as error:
+            ended: CommandResult | None = getattr(error, "ended", None)
+            if ended is None:  # the sandbox could not start
+                raise ToolFailed("tool", error.code, error.message, error.hint) from error
+            # Without the text of the error, which may name the program of the sandbox.
+            message = f'"{argv[0]}" did not end within {timeout_s:g} s'
+            return {"exit_code": None, "timed_out": True, "message": message, **self._said(ended)}
+        except OSError as error:
+            message = f'"{argv[0]}" cannot be run: {error.strerror or error}'
+            raise ToolFailed("tool", "tool.io", message) from None
+        return {"exit_code": ran.exit_code, **self._said(ran)}
+
+    async def read_output(self, args: Mapping[str, Any]) -> JSON:
+        kept = self._kept.get(args["output"])
+        if kept is None:
+            message = f'there is no output "{args["output"]}" any more'
+            hint = f"only the last {MAX_KEPT} long outputs are kept, and none when a session was interrupted"
+            raise ToolFailed("tool", "tool.no_output", message, hint)
+        text = kept[args.get("stream", "stdout")]
+        offset, limit = args.get("offset", 0), args.get("limit", READ_CHARS)
+        piece: dict[str, JSON] = {"text": text[offset : offset + limit]}
+        if offset + limit < len(text):
+            piece["next_offset"] = offset + limit
+        return piece
+
+    def _said(self, ran: CommandResult) -> dict[str, JSON]:
+        """Return a program's output within limits; `output` and `next_offset` refer to the rest."""
+        texts = {"stdout": ran.stdout, "stderr": ran.stderr}
+        result: dict[str, JSON] = {
+            name: shorten_middle(text, MAX_OUTPUT_CHARS, TAIL) for name, text in texts.items()
+        }
+        long = {name: text for name, text in texts.items() if len(text) > MAX_OUTPUT_CHARS}
+        if long:
+            # A counter would restart after a crash and refer to another command.
+            result["output"] = f"out_{secrets.token_hex(4)}"
+            result["next_offset"] = {name: MAX_OUTPUT_CHARS - int(MAX_OUTPUT_CHARS * TAIL) for name in long}
+            self._kept[result["output"]] = {
+                name: shorten_middle(text, KEPT_CHARS, tail=1 / 2) for name, text in texts.items()
+            }
+            if len(self._kept) > MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return result

@@ -101,7 +101,7 @@ class Emission(Struct, frozen=True, kw_only=True):
 COMMON = frozenset(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
 
 # -----------------------------------------------------------------------------------------------------------
-# Words of a text: their positions, and how much they tell about the source of the text.
+# Words of a text: their positions, and how far they identify the source of the text.
 #
 # A word is *marked* if it is rarely written by chance: a path, a name from code, an address, a long number.
 # It is *common* if any text may contain it (see `common_words`). Other words are ordinary, and several of
@@ -143,8 +143,7 @@ def words_of(text: str) -> list[Word]:
     for match in _WORD.finditer(text):
         if len(found) == MAX_WORDS:
             break
-        told = match[0]
-        found.append(Word(told.lower(), match.start(), match.end(), is_marked(told)))
+        found.append(Word(match[0].lower(), match.start(), match.end(), is_marked(match[0])))
     return found
 
 
@@ -241,12 +240,15 @@ class Quotes:
 
     def __init__(self, delegations: Sequence[Delegation], request: str) -> None:
         self._all = delegations
-        self._prompts = [words_of(one.prompt) for one in delegations]
-        self._outputs = [words_of(as_text(one.output)) for one in delegations]
+        self._prompts = [words_of(delegation.prompt) for delegation in delegations]
+        self._outputs = [words_of(as_text(delegation.output)) for delegation in delegations]
         self._pairs = [_pairs(words) for words in self._outputs]
         self._words, self._runs, self._stems = _WordIndex(), _WordIndex(), _WordIndex()
         self._forms: dict[int, list[tuple[ValuePath, str, bool]]] = {}
-        self._earlier = [(AT_ONCE, request), *((one.asked, one.prompt) for one in delegations)]
+        self._earlier = [
+            (AT_ONCE, request),
+            *((delegation.asked, delegation.prompt) for delegation in delegations),
+        ]
         self._note_asked(words_of(request), AT_ONCE)
         for number, one in enumerate(delegations):
             self._note_asked(self._prompts[number], one.asked)
@@ -293,8 +295,8 @@ class Quotes:
         prompt = self._all[number].prompt
         found: list[Quote] = []
         for source in before:
-            for path, text, exact in self._telling_forms(source):
-                places = _places(prompt, text)
+            for path, text, exact in self._evident_forms(source):
+                places = occurrences(prompt, text)
                 found += (Quote(at, at + len(text), source, path, exact) for at in places)
         found.sort(key=lambda quote: (quote.start - quote.end, quote.start))
         kept: list[Quote] = []
@@ -303,13 +305,13 @@ class Quotes:
                 kept.append(quote)
         return kept
 
-    def _telling_forms(self, source: int) -> list[tuple[ValuePath, str, bool]]:
+    def _evident_forms(self, source: int) -> list[tuple[ValuePath, str, bool]]:
         """Return the forms of an output in a prompt that are sufficient evidence."""
         if source not in self._forms:
-            found = list(_forms(self._all[source].output))
-            telling = [one for one in found if self._tells(one[1], source)]
-            few = [one for one in found if one not in telling and self._names(one[0], one[1], source)]
-            self._forms[source] = [*telling, *((path, text, False) for path, text, _ in few)]
+            forms = list(_forms(self._all[source].output))
+            evident = [form for form in forms if self._is_evidence(form[1], source)]
+            few = [form for form in forms if form not in evident and self._names(form[0], form[1], source)]
+            self._forms[source] = [*evident, *((path, text, False) for path, text, _ in few)]
         return self._forms[source]
 
     def _names(self, path: ValuePath, text: str, source: int) -> bool:
@@ -325,26 +327,26 @@ class Quotes:
             for word in words
         )
 
-    def _tells(self, text: str, source: int) -> bool:
+    def _is_evidence(self, text: str, source: int) -> bool:
         """Return whether this text is evidence that it came from this output."""
         words = words_of(text)
-        telling = [word for word in words if not word.common]
+        distinctive = [word for word in words if not word.common]
         marked = any(word.marked for word in words)
-        long = len(words) >= WHOLE_WORDS and bool(telling)
+        long = len(words) >= WHOLE_WORDS and bool(distinctive)
         if not (marked or long or any(_runs(words))):
             return False
         if len(words) >= RUN:
             return any(self._brought(self._runs, run, source) for run in _runs(words))
-        if any(self._brought(self._words, word.text, source) for word in telling):
+        if any(self._brought(self._words, word.text, source) for word in distinctive):
             return True
-        return not self._said_before(text, source)
+        return not self._occurred_before(text, source)
 
-    def _said_before(self, text: str, source: int) -> bool:
-        one = self._all[source]
-        outputs = (other.output for other in self._all if other.ended < one.asked)
-        return any(at < one.ended and text in said for at, said in self._earlier) or any(
-            text in as_text(output) for output in outputs
-        )
+    def _occurred_before(self, text: str, source: int) -> bool:
+        delegation = self._all[source]
+        outputs = (other.output for other in self._all if other.ended < delegation.asked)
+        return any(
+            at < delegation.ended and text in earlier_text for at, earlier_text in self._earlier
+        ) or any(text in as_text(output) for output in outputs)
 
     def _brought(self, seen: _WordIndex, key: object, source: int) -> bool:
         """Return whether an output was the first with some content, as far as its reader could know."""
@@ -427,19 +429,6 @@ class Quotes:
         return (source for source in before if len(counted[source]) >= TRACES)
 
 
-def _places(prompt: str, text: str) -> Iterator[int]:
-    """Yield the positions of a text that are not inside longer words."""
-    at = prompt.find(text)
-    while at >= 0:
-        end = at + len(text)
-        inside = (text[0].isalnum() and prompt[at - 1 : at].isalnum()) or (
-            text[-1].isalnum() and prompt[end : end + 1].isalnum()
-        )
-        if not inside:
-            yield at
-        at = prompt.find(text, end)
-
-
 def _forms(output: JSON) -> Iterator[tuple[ValuePath, str, bool]]:
     """Yield the forms of an output in a prompt: path, text, and whether a placeholder produces it exactly."""
     if isinstance(output, str):
@@ -494,12 +483,14 @@ def _pairs(words: Sequence[Word]) -> set[tuple[str, str]]:
 
 
 class OutputPiece(Struct, frozen=True):
-    """The output of another delegation, or a value in it; `said` is the original text."""
+    """The output of another delegation, or a value in it; `original` is the text in the prompt."""
 
     source: int
     path: ValuePath
-    said: str
+    original: str
     exact: bool
+    step: str = ""
+    """The step of the recipe that has this output, when it is known."""
 
 
 class Item(Struct, frozen=True):
@@ -514,16 +505,7 @@ class InputPiece(Struct, frozen=True):
     name: str
 
 
-class StepPiece(Struct, frozen=True):
-    """The output of a step in the recipe; `said` is the original text."""
-
-    step: str
-    path: ValuePath
-    said: str
-    exact: bool
-
-
-Piece: TypeAlias = str | OutputPiece | Item | InputPiece | StepPiece
+Piece: TypeAlias = str | OutputPiece | Item | InputPiece
 Pieces: TypeAlias = tuple[Piece, ...]
 
 
@@ -574,17 +556,15 @@ def occurrences(text: str, words: str) -> Iterator[int]:
         yield match.start()
 
 
-def hole(piece: OutputPiece | Item | InputPiece | StepPiece) -> str:
+def hole(piece: OutputPiece | Item | InputPiece) -> str:
     """Return a reference in the notation of templates."""
     match piece:
         case Item(path):
             return f"{{{{item{path_text(path)}}}}}"
         case InputPiece(name):
             return f"{{{{inputs.{name}}}}}"
-        case StepPiece(step, path):
+        case OutputPiece(path=path, step=step):
             return f"{{{{steps.{step}.output{path_text(path)}}}}}"
-        case OutputPiece():
-            raise AssertionError("what was given is referred to by its step before it is written")
 
 
 def path_text(path: ValuePath) -> str:

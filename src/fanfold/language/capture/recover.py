@@ -37,7 +37,6 @@ from fanfold.language.capture.quotes import (
     QuotedPieces,
     Quotes,
     StandsFor,
-    StepPiece,
     ValuePath,
     hole,
     joined,
@@ -49,6 +48,7 @@ from fanfold.language.capture.quotes import (
 from fanfold.language.capture.shapes import Literal, find_literals, find_over_objects, find_shape, free_name
 from fanfold.language.json_text import as_text
 from fanfold.language.keys import RETRY_CLASSES
+from fanfold.language.template import in_expression
 from fanfold.language.terminal import shorten_line
 
 # -----------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ MAX_LABEL_WORDS = 8
 
 def merge_attempts(delegations: Sequence[Delegation]) -> tuple[list[Delegation], list[OmittedChild]]:
     """Return the completed delegations, with their earlier failures; and the omitted ones."""
-    kept = [one for one in delegations if one.status == COMPLETED]
+    kept = [delegation for delegation in delegations if delegation.status == COMPLETED]
     left: list[OmittedChild] = []
-    for failed in (one for one in delegations if one.status != COMPLETED):
+    for failed in (delegation for delegation in delegations if delegation.status != COMPLETED):
         again = next(
             (
                 number
@@ -127,10 +127,18 @@ def make_drafts(
     for number in range(len(delegations)):
         if number in used:
             continue
-        draft = _over_objects(number, drafts, delegations, pieces, used)
+        peers = _peers(number, delegations, used)
+        draft = _over_objects(number, peers, drafts, delegations, pieces)
         if draft is None:
-            found = _alike(number, delegations, taken, pieces, used)
-            draft = _map_of(found, drafts, delegations, pieces) if len(found) > 1 else None
+            alike = [number]
+            for other in peers:
+                if (
+                    other < number + MAX_ALIKE
+                    and _independent(other, alike, delegations, taken)
+                    and find_shape([pieces[number], pieces[other]]) is not None
+                ):
+                    alike.append(other)
+            draft = _map_of(alike, drafts, delegations, pieces) if len(alike) > 1 else None
         if draft is None:
             draft = RecoveredStep([number], pieces[number], dict(delegations[number].settings))
         used.update(draft.members)
@@ -138,48 +146,60 @@ def make_drafts(
     return drafts
 
 
+def _peers(number: int, delegations: Sequence[Delegation], used: set[int]) -> list[int]:
+    """Return later delegations that could be the same step for other items: with the same role and keys.
+
+    A delegation that was retried, or is part of a longer conversation, has none.
+    """
+    continued = {delegation.continues for delegation in delegations}
+    first = delegations[number]
+    if first.continues or first.failed_as or first.name in continued:
+        return []
+    return [
+        other
+        for other, delegation in enumerate(delegations)
+        if other > number
+        and other not in used
+        and not delegation.continues
+        and delegation.name not in continued
+        and _kind(delegation) == _kind(first)
+    ]
+
+
 def _over_objects(
     number: int,
+    peers: Sequence[int],
     drafts: Sequence[RecoveredStep],
     delegations: Sequence[Delegation],
     pieces: Sequence[Pieces],
-    used: set[int],
 ) -> RecoveredStep | None:
     """Return the step over a list of objects that starts with this delegation, if there is one."""
-    one = delegations[number]
-    spoken_to = {other.continues for other in delegations}
-    if one.continues or one.failed_as or one.name in spoken_to:
+    if not peers:
         return None
-    alike = {
-        other
-        for other, given in enumerate(delegations)
-        if other not in used
-        and not given.continues
-        and not given.failed_as
-        and given.name not in spoken_to
-        and _kind(given) == _kind(one)
-    }
-    prompts = {other: delegations[other].prompt for other in sorted(alike) if other >= number}
+    first = delegations[number]
+    alike = [number, *(other for other in peers if not delegations[other].failed_as)]
+    prompts = {other: delegations[other].prompt for other in alike}
     for listed, earlier in enumerate(drafts):
         source = delegations[earlier.members[0]]
-        if earlier.is_map or isinstance(source.output, str) or source.ended >= one.asked:
+        if earlier.is_map or isinstance(source.output, str) or source.ended >= first.asked:
             continue
         over = find_over_objects(prompts, number, source.output)
         if over is None:
             continue
-        settings = _shared_settings([delegations[one].settings for one in over.members], over.text_with_items)
+        rows = [delegations[member].settings for member in over.members]
+        settings = _shared_settings(rows, over.text_with_items)
         if settings is None:
             continue
         shared = [piece for piece in pieces[number] if all(piece in pieces[n] for n in over.members)]
         flat = [
-            piece.said if isinstance(piece, OutputPiece) and piece not in shared else piece
+            piece.original if isinstance(piece, OutputPiece) and piece not in shared else piece
             for piece in pieces[number]
         ]
         return RecoveredStep(
             over.members,
             over.with_items(joined(flat)),
             settings,
-            tuple(as_text(next(iter(one.values()))) for one in over.objects),
+            tuple(as_text(next(iter(item.values()))) for item in over.objects),
             listed,
             OUTPUT + path_text(over.path),
         )
@@ -198,32 +218,6 @@ def _shared_settings(
                 one[key] = [templated(glob, place) for glob in one[key]]
         made.append(one)
     return made[0] if all(one == made[0] for one in made) else None
-
-
-def _alike(
-    number: int,
-    delegations: Sequence[Delegation],
-    taken: Sequence[QuotedPieces],
-    pieces: Sequence[Pieces],
-    used: set[int],
-) -> list[int]:
-    """Return the delegations that could be the same step as this one, for other items."""
-    one = delegations[number]
-    spoken_to = {other.continues for other in delegations}
-    if one.continues or one.failed_as or one.name in spoken_to:
-        return [number]
-    found = [number]
-    for other in range(number + 1, min(len(delegations), number + MAX_ALIKE)):
-        if (
-            other not in used
-            and not delegations[other].continues
-            and delegations[other].name not in spoken_to
-            and _kind(delegations[other]) == _kind(one)
-            and _independent(other, found, delegations, taken)
-            and find_shape([pieces[number], pieces[other]]) is not None
-        ):
-            found.append(other)
-    return found
 
 
 def _kind(one: Delegation) -> Any:
@@ -269,7 +263,7 @@ def _map_of(
     earliest = min(delegations[one].asked for one in found)
     draft = RecoveredStep(found, shape.pieces, settings, shape.items)
     for number, earlier in enumerate(drafts):
-        if all(delegations[one].ended < earliest for one in earlier.members):
+        if all(delegations[member].ended < earliest for member in earlier.members):
             text = _list_in(earlier, shape.items, delegations)
             if text is not None:
                 draft.listed_by, draft.list_text = number, text
@@ -282,7 +276,7 @@ def _map_of(
 def _list_in(draft: RecoveredStep, items: tuple[str, ...], delegations: Sequence[Delegation]) -> str | None:
     """Return the expression for exactly these items in the output of a draft; None if there is none."""
     if draft.is_map:
-        outputs = [delegations[one].output for one in draft.members]
+        outputs = [delegations[member].output for member in draft.members]
         return OUTPUT if outputs == list(items) else None
     output = delegations[draft.members[0]].output
     if isinstance(output, str):
@@ -317,32 +311,37 @@ def collapse(
 
 
 def _collapse_one(pieces: Pieces, draft: RecoveredStep, delegations: Sequence[Delegation]) -> Pieces:
-    at = [n for n, one in enumerate(pieces) if isinstance(one, OutputPiece) and one.source in draft.members]
-    found = [pieces[n] for n in at]
-    order = [one.source for one in found if isinstance(one, OutputPiece) and one.path == ()]
+    at = [
+        n
+        for n, piece in enumerate(pieces)
+        if isinstance(piece, OutputPiece) and piece.source in draft.members
+    ]
+    outputs = [pieces[n] for n in at]
+    order = [piece.source for piece in outputs if isinstance(piece, OutputPiece) and piece.path == ()]
     if order != draft.members or at[-1] - at[0] + 1 > 2 * len(at) - 1:
         return pieces
     between = [pieces[n] for n in range(at[0], at[-1]) if isinstance(pieces[n], str)]
     if any(len(str(text).split()) > MAX_LABEL_WORDS for text in between):
         return pieces
-    said = "".join(
-        one.said if isinstance(one, OutputPiece) else str(one) for one in pieces[at[0] : at[-1] + 1]
+    original = "".join(
+        piece.original if isinstance(piece, OutputPiece) else str(piece)
+        for piece in pieces[at[0] : at[-1] + 1]
     )
     head = str(pieces[at[0] - 1]) if at[0] and isinstance(pieces[at[0] - 1], str) else ""
     tail = str(pieces[at[-1] + 1]) if at[-1] + 1 < len(pieces) and isinstance(pieces[at[-1] + 1], str) else ""
-    whole = msgspec.json.encode([delegations[one].output for one in draft.members]).decode()
-    exact = head.endswith('["') and tail.startswith('"]') and f'["{said}"]' == whole
+    whole = msgspec.json.encode([delegations[piece].output for piece in draft.members]).decode()
+    exact = head.endswith('["') and tail.startswith('"]') and f'["{original}"]' == whole
     if exact:
         before, label, after = head[:-2], "", tail[2:]
-        said = whole
+        original = whole
     else:
         label = _first_label(head, between, draft.items)
         before, after = head[: len(head) - len(label)], tail
-        said = label + said
-    made = OutputPiece(draft.members[0], ALL, said, exact)
+        original = label + original
+    whole_output = OutputPiece(draft.members[0], ALL, original, exact)
     first = at[0] - (1 if head else 0)
     last = at[-1] + (1 if tail else 0)
-    return joined([*pieces[:first], before, made, after, *pieces[last + 1 :]])
+    return joined([*pieces[:first], before, whole_output, after, *pieces[last + 1 :]])
 
 
 def _first_label(head: str, between: Sequence[Piece], items: Sequence[str]) -> str:
@@ -356,7 +355,7 @@ def _first_label(head: str, between: Sequence[Piece], items: Sequence[str]) -> s
 
 MAX_ID_CHARS = 40
 MAX_NAME_WORDS = 5
-MAX_SAID_CHARS = 60
+MAX_SHOWN_CHARS = 60
 _NO_ID = r"[^A-Za-z0-9_-]+"
 _NO_NAME = r"[^a-z0-9]+"
 _LITTLE = frozenset(
@@ -394,7 +393,19 @@ class _Assembly:
         self.edges: list[dict[str, _Edge]] = []
         for number in range(len(self.drafts)):
             self.edges.append(self._edges(number))
-        self._add_time()
+        for later, draft in enumerate(self.drafts):
+            first = min(self.all[member].asked for member in draft.members)
+            for earlier in range(later - 1, -1, -1):
+                other = self.drafts[earlier]
+                writes = any(self.all[member].leaves_files for member in other.members)
+                ended = max(self.all[member].ended for member in other.members)
+                if writes and ended < first and not self._comes_after(later, earlier):
+                    why = f"it was asked for after {other.id}, which may have changed files"
+                    self.edges[later][other.id] = _Edge(earlier, why, certain=False)
+        for later, draft in enumerate(self.drafts):
+            for edge in self.edges[later].values():
+                if edge.why:
+                    self.guessed.append(f"{draft.id} waits for {self.drafts[edge.source].id}: {edge.why}")
         self.lists: dict[int, str] = {}
         self.literals: list[Literal] = []
 
@@ -404,38 +415,38 @@ class _Assembly:
         taken: set[str] = set()
         for draft in self.drafts:
             names = self._possible_ids(draft)
-            free = (name for name in names if name.replace("-", "_") not in taken)
+            free = (name for name in names if in_expression(name) not in taken)
             numbered = (f"{names[0]}-{number}" for number in range(2, len(self.drafts) + 2))
-            name = next(free, "") or next(one for one in numbered if one.replace("-", "_") not in taken)
-            taken.add(name.replace("-", "_"))  # expressions write `_` for `-`
+            name = next(free, "") or next(one for one in numbered if in_expression(one) not in taken)
+            taken.add(in_expression(name))
             draft.id = name
 
     def _possible_ids(self, draft: RecoveredStep) -> list[str]:
         """Return the possible ids of a step, the best first: its name, or the first words of its prompt."""
-        one = self.all[draft.members[0]]
-        if one.chosen and not draft.is_map:
-            return [one.name.replace("#", "-")]
-        said = " ".join(piece for piece in draft.pieces if isinstance(piece, str))
-        words = "".join(one for one in unicodedata.normalize("NFKD", said) if not unicodedata.combining(one))
-        found = [word.lower()[:MAX_ID_CHARS] for word in re.findall(r"[A-Za-z][A-Za-z0-9]*", words)]
-        telling = [word for word in found if word not in _LITTLE][:MAX_NAME_TRIES]
-        return telling or [re.sub(_NO_ID, "-", one.role).strip("-")[:MAX_ID_CHARS] or "step"]
+        first = self.all[draft.members[0]]
+        if first.chosen and not draft.is_map:
+            return [first.name.replace("#", "-")]
+        text = " ".join(piece for piece in draft.pieces if isinstance(piece, str))
+        letters = (char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+        words = [word.lower() for word in re.findall(r"[A-Za-z][A-Za-z0-9]*", "".join(letters))]
+        names = [word[:MAX_ID_CHARS] for word in words if word not in _LITTLE][:MAX_NAME_TRIES]
+        return names or [re.sub(_NO_ID, "-", first.role).strip("-")[:MAX_ID_CHARS] or "step"]
 
     # References
 
     def _resolve(self, draft: RecoveredStep) -> Pieces:
         """Return the prompt with references to the steps that produced its parts."""
-        pieces = collapse(draft.pieces, self.drafts, self.all)
-        return tuple(self._result(one) if isinstance(one, OutputPiece) else one for one in pieces)
-
-    def _result(self, given: OutputPiece) -> StepPiece:
-        draft = self.drafts[self.draft_of[given.source]]
-        if given.path == ALL:
-            return StepPiece(draft.id, (), given.said, given.exact)
-        if not draft.is_map:
-            return StepPiece(draft.id, given.path, given.said, given.exact)
-        place = draft.members.index(given.source)
-        return StepPiece(draft.id, (place, *given.path), given.said, given.exact)
+        resolved: list[Piece] = []
+        for piece in collapse(draft.pieces, self.drafts, self.all):
+            if not isinstance(piece, OutputPiece):
+                resolved.append(piece)
+                continue
+            source = self.drafts[self.draft_of[piece.source]]
+            path = () if piece.path == ALL else piece.path
+            if source.is_map and piece.path != ALL:
+                path = (source.members.index(piece.source), *path)
+            resolved.append(structs.replace(piece, step=source.id, path=path))
+        return tuple(resolved)
 
     # Edges
 
@@ -444,9 +455,9 @@ class _Assembly:
         draft = self.drafts[number]
         edges: dict[str, _Edge] = {}
         for piece in self.prompts[number]:
-            if isinstance(piece, StepPiece):
+            if isinstance(piece, OutputPiece):
                 self._note(draft, piece)
-                edges.setdefault(piece.step, _Edge(self._by_id(piece.step), "", certain=True))
+                edges.setdefault(piece.step, _Edge(self.draft_of[piece.source], "", certain=True))
         if draft.listed_by is not None:
             listed = self.drafts[draft.listed_by]
             edges.setdefault(listed.id, _Edge(draft.listed_by, "", certain=True))
@@ -461,8 +472,8 @@ class _Assembly:
                     other = self.draft_of[source]
                     edges[self.drafts[other].id] = _Edge(other, "", certain=True)
                     self.continued[draft.id] = self.drafts[other].id
-                    told = f"{draft.id} goes on in the conversation of {self.drafts[other].id}"
-                    self.recognised.append(told)
+                    finding = f"{draft.id} continues the conversation of {self.drafts[other].id}"
+                    self.recognised.append(finding)
         certain = {edge.source for edge in edges.values() if edge.certain}
         return {
             name: edge
@@ -470,19 +481,16 @@ class _Assembly:
             if edge.certain or not any(self._comes_after(one, edge.source) for one in certain)
         }
 
-    def _note(self, draft: RecoveredStep, piece: StepPiece) -> None:
-        where = hole(piece)
+    def _note(self, draft: RecoveredStep, piece: OutputPiece) -> None:
+        placeholder = hole(piece)
         if piece.exact:
-            told = f"{draft.id} is given what {piece.step} put out: {where}"
-            if told not in self.recognised:
-                self.recognised.append(told)
+            finding = f"{draft.id} is given what {piece.step} put out: {placeholder}"
+            if finding not in self.recognised:
+                self.recognised.append(finding)
             return
-        said = shorten_line(piece.said, MAX_SAID_CHARS)
-        self.guessed.append(f'{draft.id}: {where} stands where the prompt said "{said}"')
-        self.stands_for.append(StandsFor(draft.id, where, piece.said))
-
-    def _by_id(self, name: str) -> int:
-        return next(number for number, draft in enumerate(self.drafts) if draft.id == name)
+        shown = shorten_line(piece.original, MAX_SHOWN_CHARS)
+        self.guessed.append(f'{draft.id}: {placeholder} replaces this text of the prompt: "{shown}"')
+        self.stands_for.append(StandsFor(draft.id, placeholder, piece.original))
 
     def _comes_after(self, later: int, earlier: int) -> bool:
         """Return whether one step depends on another by the edges so far."""
@@ -493,21 +501,6 @@ class _Assembly:
             for edge in self.edges[later].values()
         )
 
-    def _add_time(self) -> None:
-        for later, draft in enumerate(self.drafts):
-            first = min(self.all[member].asked for member in draft.members)
-            for earlier in range(later - 1, -1, -1):
-                other = self.drafts[earlier]
-                writes = any(self.all[member].leaves_files for member in other.members)
-                ended = max(self.all[member].ended for member in other.members)
-                if writes and ended < first and not self._comes_after(later, earlier):
-                    why = f"it was asked for after {other.id}, which may have changed files"
-                    self.edges[later][other.id] = _Edge(earlier, why, certain=False)
-        for later, draft in enumerate(self.drafts):
-            for edge in self.edges[later].values():
-                if edge.why:
-                    self.guessed.append(f"{draft.id} waits for {self.drafts[edge.source].id}: {edge.why}")
-
     # Inputs
 
     def find_inputs(self) -> list[dict[str, JSON]]:
@@ -516,57 +509,71 @@ class _Assembly:
         for number, draft in enumerate(self.drafts):
             if not draft.is_map or draft.listed_by is not None:
                 continue
-            name = _list_name(draft.items, names)
+            # A name for a list of such items.
+            if all("://" in item for item in draft.items):
+                kind = "urls"
+            elif all(re.search(r"\.\w{1,8}$", item) and " " not in item for item in draft.items):
+                kind = "files"
+            elif all("/" in item and " " not in item for item in draft.items):
+                kind = "paths"
+            else:
+                kind = (
+                    "topics"
+                    if any(word.lower() not in COMMON for item in draft.items for word in item.split())
+                    else "items"
+                )
+            name = free_name(kind, names)
             names.add(name)
             self.lists[number] = f"inputs.{name}"
             inputs.append({"name": name, "type": "array", "default": list(draft.items)})
-            told = f"{draft.id} is one step for each of {len(draft.items)} {name.replace('_', ' ')}"
-            asked = all(item in self.request for item in draft.items)
-            (self.recognised if asked else self.guessed).append(f"{told}, which became an input")
+            finding = f"{draft.id} is one step for each of {len(draft.items)} {name.replace('_', ' ')}"
+            requested = all(item in self.request for item in draft.items)
+            (self.recognised if requested else self.guessed).append(f"{finding}, which became an input")
         for number, draft in enumerate(self.drafts):
             if draft.is_map and draft.listed_by is not None:
                 listed = self.drafts[draft.listed_by].id
-                given = f"steps.{listed.replace('-', '_')}.output"
+                given = f"steps.{in_expression(listed)}.output"
                 self.lists[number] = draft.list_text.replace(OUTPUT, given)
                 self.recognised.append(f"{draft.id} is one step for each of what {listed} listed")
         prompts = [tuple(piece for piece in prompt) for prompt in self.prompts]
-        self.literals = [one for one in find_literals(self.request, prompts) if one.name not in names]
-        for literal in sorted(self.literals, key=lambda one: -len(one.value)):
+        self.literals = [
+            literal for literal in find_literals(self.request, prompts) if literal.name not in names
+        ]
+        for literal in sorted(self.literals, key=lambda literal: -len(literal.value)):
             self.prompts = [
                 replace_words(prompt, literal.value, InputPiece(literal.name)) for prompt in self.prompts
             ]
         for literal in self.literals:
             inputs.append({"name": literal.name, "default": literal.value})
-            said = shorten_line(literal.value, MAX_SAID_CHARS)
-            self.recognised.append(f'input {literal.name} is what the request called "{said}"')
+            shown = shorten_line(literal.value, MAX_SHOWN_CHARS)
+            self.recognised.append(f'input {literal.name} is what the request called "{shown}"')
         return inputs
 
     # The recipe
 
     def steps(self) -> list[dict[str, JSON]]:
-        return [self._step(number) for number in range(len(self.drafts))]
-
-    def _step(self, number: int) -> dict[str, JSON]:
-        draft = self.drafts[number]
-        one = self.all[draft.members[0]]
-        step: dict[str, JSON] = {"id": draft.id, "agent": one.role}
-        edges = self.edges[number]
-        if edges:
-            step["depends_on"] = [other.id for other in self.drafts if other.id in edges]
-        if draft.id in self.continued:
-            step["continue"] = self.continued[draft.id]
-        if number in self.lists:
-            step["for_each"] = self.lists[number]
-        step.update(draft.settings)
-        if one.failed_as:
-            classes = sorted(set(one.failed_as))
-            step["retry"] = {"attempts": len(one.failed_as) + 1, "on": classes}
-            self.recognised.append(f"{draft.id} was tried again after it failed ({', '.join(classes)})")
-        if len(self.all) == 1 and one.tools:
-            step["tools"] = sorted(set(one.tools))
-            self.recognised.append(f"{draft.id} may use the tools that were used")
-        step["prompt"] = template(self.prompts[number])
-        return step
+        steps: list[dict[str, JSON]] = []
+        for number, draft in enumerate(self.drafts):
+            first = self.all[draft.members[0]]
+            step: dict[str, JSON] = {"id": draft.id, "agent": first.role}
+            edges = self.edges[number]
+            if edges:
+                step["depends_on"] = [other.id for other in self.drafts if other.id in edges]
+            if draft.id in self.continued:
+                step["continue"] = self.continued[draft.id]
+            if number in self.lists:
+                step["for_each"] = self.lists[number]
+            step.update(draft.settings)
+            if first.failed_as:
+                classes = sorted(set(first.failed_as))
+                step["retry"] = {"attempts": len(first.failed_as) + 1, "on": classes}
+                self.recognised.append(f"{draft.id} was tried again after it failed ({', '.join(classes)})")
+            if len(self.all) == 1 and first.tools:
+                step["tools"] = sorted(set(first.tools))
+                self.recognised.append(f"{draft.id} may use the tools that were used")
+            step["prompt"] = template(self.prompts[number])
+            steps.append(step)
+        return steps
 
     def output(self) -> JSON:
         """Return the outputs of the steps without dependents; a single last step is the default."""
@@ -574,7 +581,7 @@ class _Assembly:
         ends = [draft for number, draft in enumerate(self.drafts) if number not in needed]
         if len(ends) == 1:
             return None if ends[0] is self.drafts[-1] else f"{{{{steps.{ends[0].id}.output}}}}"
-        return {draft.id.replace("-", "_"): f"steps.{draft.id}.output" for draft in ends}
+        return {in_expression(draft.id): f"steps.{draft.id}.output" for draft in ends}
 
 
 def recover(delegations: Sequence[Delegation], *, request: str = "", name: str = "") -> Emission:
@@ -594,7 +601,7 @@ def recover(delegations: Sequence[Delegation], *, request: str = "", name: str =
     )
     return Emission(
         recipe=recipe,
-        made_of={draft.id: [kept[one].name for one in draft.members] for draft in assembly.drafts},
+        made_of={draft.id: [kept[member].name for member in draft.members] for draft in assembly.drafts},
         recognised=assembly.recognised,
         guessed=assembly.guessed,
         stands_for=assembly.stands_for,
@@ -606,20 +613,3 @@ def _recipe_name(text: str) -> str:
     """Return a name from the first meaningful words."""
     words = [word for word in re.sub(_NO_NAME, " ", text.lower()).split() if word not in _LITTLE]
     return "-".join(words[:MAX_NAME_WORDS])[:MAX_ID_CHARS].strip("-") or "captured"
-
-
-def _list_name(items: Sequence[str], taken: set[str]) -> str:
-    """Return a name for a list of such items."""
-    if all("://" in item for item in items):
-        kind = "urls"
-    elif all(re.search(r"\.\w{1,8}$", item) and " " not in item for item in items):
-        kind = "files"
-    elif all("/" in item and " " not in item for item in items):
-        kind = "paths"
-    else:
-        kind = (
-            "topics"
-            if any(word.lower() not in COMMON for item in items for word in item.split())
-            else "items"
-        )
-    return free_name(kind, taken)

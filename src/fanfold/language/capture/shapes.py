@@ -54,12 +54,32 @@ def find_shape(prompts: Sequence[Pieces]) -> SharedWords | None:
         shape = _aligned(rows)
         if shape is not None:
             return shape
-    return _around(rows)
+    # The shape of prompts with the same start and end: the part between is the item.
+    shortest = min(len(row) for row in rows)
+    first = 0
+    while first < shortest and all(row[first] == rows[0][first] for row in rows):
+        first += 1
+    last = 0
+    while last < shortest - first and all(row[-1 - last] == rows[0][-1 - last] for row in rows):
+        last += 1
+    texts = [_text(row[first : len(row) - last]) for row in rows]
+    head, tail = rows[0][:first], rows[0][len(rows[0]) - last :]
+    if any(text is None for text in texts):
+        return None
+    items = [str(text) for text in texts]
+    # Space at the edge of the different part belongs to the words around it.
+    lead = {item[: len(item) - len(item.lstrip())] for item in items}
+    trail = {item[len(item.rstrip()) :] for item in items}
+    if len(lead) != 1 or len(trail) != 1:
+        return None
+    pieces = [*head, lead.pop(), Item(), trail.pop(), *tail]
+    return _checked(joined(pieces), [item.strip() for item in items])
 
 
 def _tokens(prompt: Pieces, shared: Sequence[Piece]) -> list[Token]:
     flat = [
-        piece.said if isinstance(piece, OutputPiece) and piece not in shared else piece for piece in prompt
+        piece.original if isinstance(piece, OutputPiece) and piece not in shared else piece
+        for piece in prompt
     ]
     tokens: list[Token] = []
     for piece in joined(flat):
@@ -86,7 +106,15 @@ def _aligned(rows: Sequence[list[Token]]) -> SharedWords | None:
     for stretch in stretches:
         if [_text(row[slice(*stretch)]) for row in rows] != items:
             return _same_core(rows, stretches)
-    return _shape(rows[0], stretches, items)
+    row = rows[0]
+    if any(item is None for item in items):
+        return None
+    pieces: list[Piece] = []
+    at = 0
+    for first, last in stretches:
+        pieces += [*row[at:first], Item()]
+        at = last
+    return _checked(joined([*pieces, *row[at:]]), [str(item) for item in items])
 
 
 def _same_core(rows: Sequence[list[Token]], stretches: Sequence[tuple[int, int]]) -> SharedWords | None:
@@ -113,42 +141,6 @@ def _around_item(text: str, item: str) -> tuple[str, str] | None:
     return (before, after) if found else None
 
 
-def _around(rows: Sequence[list[Token]]) -> SharedWords | None:
-    """Return the shape of prompts with the same start and end: the part between is the item."""
-    shortest = min(len(row) for row in rows)
-    first = 0
-    while first < shortest and all(row[first] == rows[0][first] for row in rows):
-        first += 1
-    last = 0
-    while last < shortest - first and all(row[-1 - last] == rows[0][-1 - last] for row in rows):
-        last += 1
-    texts = [_text(row[first : len(row) - last]) for row in rows]
-    head, tail = rows[0][:first], rows[0][len(rows[0]) - last :]
-    if any(text is None for text in texts):
-        return None
-    items = [str(text) for text in texts]
-    # Space at the edge of the different part belongs to the words around it.
-    lead = {item[: len(item) - len(item.lstrip())] for item in items}
-    trail = {item[len(item.rstrip()) :] for item in items}
-    if len(lead) != 1 or len(trail) != 1:
-        return None
-    pieces = [*head, lead.pop(), Item(), trail.pop(), *tail]
-    return _checked(joined(pieces), [item.strip() for item in items])
-
-
-def _shape(
-    row: Sequence[Token], stretches: Sequence[tuple[int, int]], items: Sequence[str | None]
-) -> SharedWords | None:
-    if any(item is None for item in items):
-        return None
-    pieces: list[Piece] = []
-    at = 0
-    for first, last in stretches:
-        pieces += [*row[at:first], Item()]
-        at = last
-    return _checked(joined([*pieces, *row[at:]]), [str(item) for item in items])
-
-
 def _checked(pieces: Pieces, items: Sequence[str]) -> SharedWords | None:
     if len(set(items)) != len(items) or not all(items):
         return None
@@ -161,7 +153,9 @@ def _checked(pieces: Pieces, items: Sequence[str]) -> SharedWords | None:
 
 def _text(tokens: Sequence[Token]) -> str | None:
     """Return the text of some tokens; None if they include a reference."""
-    return "".join(str(one) for one in tokens) if all(isinstance(one, str) for one in tokens) else None
+    return (
+        "".join(str(token) for token in tokens) if all(isinstance(token, str) for token in tokens) else None
+    )
 
 
 def _is_space(token: Token) -> bool:

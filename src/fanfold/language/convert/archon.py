@@ -15,13 +15,13 @@ from fanfold.language.convert.source import (
     Reader,
     cel_text,
     delivers,
-    in_cel,
     not_for_agents,
     not_for_programs,
     program_rights,
     step_id,
     unread,
 )
+from fanfold.language.template import in_expression
 from fanfold.language.tree import Mapping, Scalar, Sequence, plain
 
 # -----------------------------------------------------------------------------------------------------------
@@ -62,7 +62,18 @@ class Triggers:
             rule = one.text("trigger_rule") or "all_success"
             made = _Trigger(one.texts("depends_on"), bool(one.text("when")), rule, _texts(one))
             self._nodes[one.text("id")] = made
-        self._left_out = self._all_left_out()
+        self._skippable: set[str] = set()
+        """The nodes that can be skipped without a failure."""
+        after: dict[str, list[str]] = {}
+        for name, trigger in self._nodes.items():
+            for need in trigger.needs:
+                after.setdefault(need, []).append(name)
+        new = [name for name, trigger in self._nodes.items() if trigger.conditional]
+        while new:
+            name = new.pop()
+            if name not in self._skippable:
+                self._skippable.add(name)
+                new += [one for one in after.get(name, ()) if self._is_skipped(self._nodes[one])]
         self.fields: dict[str, list[str]] = {}
         """The fields of each node that conditions use."""
         for node in nodes:
@@ -70,34 +81,20 @@ class Triggers:
                 if field := _field(atom):
                     self.fields.setdefault(atom["node"], []).append(field)
 
-    def _all_left_out(self) -> set[str]:
-        """Return the nodes that can be skipped without a failure."""
-        after: dict[str, list[str]] = {}
-        for name, node in self._nodes.items():
-            for one in node.needs:
-                after.setdefault(one, []).append(name)
-        found: set[str] = set()
-        new = [name for name, node in self._nodes.items() if node.conditional]
-        while new:
-            name = new.pop()
-            if name in found:
-                continue
-            found.add(name)
-            new += [one for one in after.get(name, ()) if self._is_left_out(self._nodes[one], found)]
-        return found
-
-    def _is_left_out(self, node: _Trigger, left_out: set[str]) -> bool:
-        """Return whether a node is skipped if some of its dependencies are."""
+    def _is_skipped(self, node: _Trigger) -> bool:
+        """Return whether a node is skipped if those of its dependencies are that can be."""
         if node.rule == "all_success":
-            return any(one in left_out for one in node.needs)
-        return node.rule in _ONE_WILL_DO and all(one in left_out for one in node.needs)
+            return any(need in self._skippable for need in node.needs)
+        return node.rule in _ONE_WILL_DO and all(need in self._skippable for need in node.needs)
 
-    def condition(self, said: str, objects: set[str]) -> str | None:
+    def condition(self, text: str, objects: set[str]) -> str | None:
         """Return a node's `when` as an expression, or None; whole `objects` cannot be compared."""
         parts: list[str] = []
         at = 0
-        for joint in [*re.finditer(_JOINT, _without_texts(said)), None]:
-            atom = re.fullmatch(_ATOM, said[at : joint.start() if joint else None].strip())
+        # Quoted text could look like an operator.
+        unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", lambda found: "x" * len(found[0]), text)
+        for joint in [*re.finditer(_JOINT, unquoted), None]:
+            atom = re.fullmatch(_ATOM, text[at : joint.start() if joint else None].strip())
             found = None if atom is None else self._compared(atom, objects)
             if found is None:
                 return None
@@ -109,10 +106,10 @@ class Triggers:
     def rule(self, name: str) -> str:
         """Return the condition of a node's trigger rule on dependencies that can be skipped."""
         node = self._nodes[name]
-        if not node.needs or not self._is_left_out(node, self._left_out):
+        if not node.needs or not self._is_skipped(node):
             return ""
-        doubtful = [one for one in node.needs if one in self._left_out]
-        there = [f'steps.{in_cel(step_id(one))}.status != "skipped"' for one in doubtful]
+        doubtful = [need for need in node.needs if need in self._skippable]
+        there = [f'steps.{in_expression(step_id(one))}.status != "skipped"' for one in doubtful]
         if node.rule in _ONE_WILL_DO and len(there) > 1:
             return f"({' || '.join(there)})"
         return " && ".join(there)
@@ -122,7 +119,7 @@ class Triggers:
         if name not in self._nodes or (name in self._plain if field else name in objects):
             return None
         value = next(one for one in (atom["single"], atom["double"], atom["bare"]) if one is not None)
-        path = f"steps.{in_cel(step_id(name))}.output" + (f".{field}" if field else "")
+        path = f"steps.{in_expression(step_id(name))}.output" + (f".{field}" if field else "")
         is_text = not field or field in self._nodes[name].texts
         sign = atom["sign"]
         if sign in ("==", "!="):
@@ -131,9 +128,9 @@ class Triggers:
             found = f"double({path}) {sign} {float(value)}"
         else:
             return None
-        if name not in self._left_out:
+        if name not in self._skippable:
             return found
-        status = f"steps.{in_cel(step_id(name))}.status"
+        status = f"steps.{in_expression(step_id(name))}.status"
         if sign == "!=":
             return f'({status} == "skipped" || {found})'
         return f'({status} != "skipped" && {found})'
@@ -144,16 +141,11 @@ def _field(atom: re.Match[str]) -> str:
     return atom["second"] or "" if atom["first"] == "output" else atom["first"]
 
 
-def _without_texts(said: str) -> str:
-    """Return a text of the same length without quoted content that could look like an operator."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"", lambda found: "x" * len(found[0]), said)
-
-
 def _texts(node: Reader) -> frozenset[str]:
     schema: Any = node.value("output_format")
     fields = schema.get("properties") if isinstance(schema, dict) else None
-    said = fields.items() if isinstance(fields, dict) else ()
-    return frozenset(key for key, one in said if isinstance(one, dict) and one.get("type") == "string")
+    pairs = fields.items() if isinstance(fields, dict) else ()
+    return frozenset(key for key, one in pairs if isinstance(one, dict) and one.get("type") == "string")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -168,13 +160,17 @@ _OF_BASH = (
     r"(?am)pipefail|\[\[|<<<|&>|<\(|\$'|\{\{|\$\{\w+(?:,|\^|//?|:\d)|\w=\(|\(\(|BASH_"
     r"|^\s*(?:function|declare|local -|mapfile|source|shopt)\b"
 )
+ARTIFACTS = "ARTIFACTS_DIR"
+"""The variable of a folder that all nodes of a run share."""
 _ENDINGS = {"bun": (".ts", ".js", ".mjs"), "uv": (".py",)}
 _STARTS = {"bun": ["bun", "--no-env-file"], "uv": ["uv", "run"]}
 
 
-def shell_step(text: str, variable: Callable[[str, str], tuple[str, str] | None]) -> dict[str, Any]:
+def shell_step(
+    text: str, variable: Callable[[str, str], tuple[str, str] | None], environment: dict[str, str]
+) -> dict[str, Any]:
     """Return a step that runs a shell script; `variable` returns the name and value for a reference."""
-    inputs: dict[str, str] = {}
+    inputs = {name: path for name, path in environment.items() if path}
     quotes = _Quotes(text)
 
     def named(found: re.Match[str]) -> str:
@@ -190,6 +186,8 @@ def shell_step(text: str, variable: Callable[[str, str], tuple[str, str] | None]
         return {"'": f"""'"${word}"'""", '"': f"${{{word}}}"}.get(quotes.around(found.start()), f'"${word}"')
 
     text = NAME.sub(named, text)
+    if ARTIFACTS in environment:
+        text = f'export {ARTIFACTS}="$FANFOLD_ARTIFACTS"\n{text}'
     rights = program_rights(text)
     if not re.search(_OF_BASH, text):
         return {"shell": text, **rights} | ({"inputs": inputs} if inputs else {})
@@ -225,24 +223,43 @@ class _Quotes:
         return next(inside for start, inside in reversed(self._changes) if start <= place)
 
 
-def script_step(reader: Reader, source: ForeignFile, put_in: Callable[[str], str]) -> dict[str, Any]:
+def script_step(
+    reader: Reader,
+    source: ForeignFile,
+    put_in: Callable[[str], str],
+    environment: Callable[[str], dict[str, str]],
+) -> dict[str, Any]:
     """Return a step that runs a script of `bun` or `uv`, from the workflow or from a file next to it."""
-    said, runtime = reader.text("script"), reader.text("runtime")
-    packages = [word for one in reader.texts("deps") for word in ("--with", one)]
+    script, runtime = reader.text("script"), reader.text("runtime")
+    packages = [word for text in reader.texts("deps") for word in ("--with", text)]
     if runtime not in _STARTS:
         return _given_up(reader, "write it as a function, or as a program that `run` starts")
     start = [*_STARTS[runtime], *packages]
-    if not re.fullmatch(r"[\w./-]+", said, re.ASCII):
+    if not re.fullmatch(r"[\w./-]+", script, re.ASCII):
         inline = ["-e"] if runtime == "bun" else ["python", "-c"]
-        return {"run": [*start, *inline, put_in(said)], **program_rights(said)}
+        if f"${ARTIFACTS}" in script:
+            return _given_up(reader, "read the folder of artifacts from the variable FANFOLD_ARTIFACTS")
+        return _program([*start, *inline, put_in(script)], script, environment(script))
     for up in ("..", "../.."):
         for ending in _ENDINGS[runtime]:
-            file = f"{up}/scripts/{said}{ending}"
+            file = f"{up}/scripts/{script}{ending}"
             place = posixpath.normpath(posixpath.join(posixpath.dirname(source.file), file))
-            if source.beside(file) is not None and not place.startswith(("/", "..")):
+            data = source.beside(file)
+            if data is not None and not place.startswith(("/", "..")):
                 arguments = [*start, *(["run"] if runtime == "bun" else []), place]
-                return {"run": arguments, **program_rights("")}
-    return _given_up(reader, f"scripts/{said} is not there; say with `run` what to start")
+                text = data.decode("utf-8", "replace")
+                for words, why in not_for_programs({"shell": text}):
+                    reader.source.lose(reader.node, f"{reader.what}: {words} in {place}", why)
+                return _program(arguments, text, environment(text))
+    return _given_up(reader, f"scripts/{script} is not there; say with `run` what to start")
+
+
+def _program(run: list[str], text: str, given: dict[str, str]) -> dict[str, Any]:
+    """Return a step that runs a program, with the variables that its text reads and the rights it needs."""
+    if ARTIFACTS in given:
+        run = ["sh", "-c", f'{ARTIFACTS}="$FANFOLD_ARTIFACTS" exec "$@"', "sh", *run]
+    env = {name: f"{{{{{path}}}}}" for name, path in given.items() if path}
+    return {"run": run, **program_rights(text)} | ({"env": env} if env else {})
 
 
 def _given_up(reader: Reader, why: str) -> dict[str, Any]:
@@ -256,7 +273,6 @@ def _given_up(reader: Reader, why: str) -> dict[str, Any]:
 _TIER = r"@.*|small|medium|large"
 _NO_TIERS = "it is a name of Archon's configuration: say which model"
 _ARGUMENTS = frozenset({"ARGUMENTS", "USER_MESSAGE"})
-_ARTIFACTS = "ARTIFACTS_DIR"
 _VARIABLES = frozenset(
     "BASE_BRANCH CONTEXT DOCS_DIR EXTERNAL_CONTEXT INPUTS ISSUE_CONTEXT LOOP_PREV LOOP_PREV_OUTPUT"
     " LOOP_USER_INPUT REJECTION_REASON STATE_DIR WORKFLOW_ID".split()
@@ -266,10 +282,17 @@ _GIVEN = frozenset(
     "BASE_BRANCH CONTEXT DOCS_DIR EXTERNAL_CONTEXT ISSUE_CONTEXT STATE_DIR WORKFLOW_ID".split()
 )
 """The part of them that a user can provide instead."""
+_READ = r"(?a)(?:\$\{|\benv(?:iron)?(?:\.get)?\W{1,3})"
 _INPUT = r"(?a)\$INPUTS\.([A-Za-z_]\w*)"
 _COMMANDS = ("../commands", "../../commands", "../commands/defaults", "../../commands/defaults")
 _TOOLS = ("Read", "Glob", "Grep", "Write", "Edit", "Bash")
 """Tools of its agents that steps here can have too, with the same names."""
+_EXTRAS = {
+    "skills": "give the step a role with these skills",
+    "mcp": "give the step a role with these tools",
+    "hooks": "write into the prompt what they add, and leave out of `tools` what they deny",
+    "agents": "agents of a run do not delegate: write their work as steps",
+}
 _COMPOSED = {
     "workflow": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
     "include": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
@@ -348,7 +371,7 @@ class _Archon:
         self.current, self.unclear = name, False
         reader.what = f"node {name}"
         step: dict[str, Any] = {"id": step_id(name)}
-        needed = [step_id(one) for one in reader.texts("depends_on")]
+        needed = [step_id(text) for text in reader.texts("depends_on")]
         if needed:
             step["depends_on"] = needed
         self._conditions(reader, step, name)
@@ -358,20 +381,21 @@ class _Archon:
         if reader.value("output_format") is not None:
             step["output_schema"] = reader.value("output_format")
         elif asked:  # Archon parses JSON if fields are used
-            properties: dict[str, Any] = {one: {} for one in asked}
-            step["output_schema"] = {"type": "object", "properties": properties}
+            step["output_schema"] = {"type": "object", "properties": {one: {} for one in asked}}
         timeout = reader.whole("timeout")
         if timeout is not None:
             step["timeout_ms"] = timeout
-        self._retry(reader, step)
+        if (retry := reader.inner("retry")) is not None:
+            times = retry.bounded("max_attempts", 0, 9, "10 tries at most")
+            step["retry"] = {"attempts": (1 if times is None else times) + 1}
+            retry.done()
         if reader.text("context") not in ("", "fresh"):
-            reader.lose("context", "say `continue: STEP` to go on with a conversation")
+            reader.lose("context", "say `continue: STEP` to continue a conversation")
         self._tools(reader, step)
-        for key in ("skills", "mcp", "hooks", "agents"):
-            if key == "agents" and reader.get(key) is not None:
-                step[UNWRITTEN] = "what its agents do: agents of a run do not delegate"
-            why = "say in the prompt what they say, and leave out of `tools` what they deny"
-            reader.lose(key, why if key == "hooks" else "give the step a role with these tools")
+        for key, why in _EXTRAS.items():
+            if reader.get(key) is not None and (key != "hooks" or "deny" in str(reader.value(key))):
+                step[UNWRITTEN] = why
+            reader.lose(key, why)
         for words, why in (*not_for_agents(step.get("prompt", "")), *not_for_programs(step)):
             self.source.lose(node, f"node {name}: {words}", why)
         if "prompt" in step and (self.unclear or delivers(step["prompt"])):
@@ -410,16 +434,6 @@ class _Archon:
                 self.source.lose_inside(allowed or reader.node, word, what, "it does without that tool")
         step["tools"] = [word for word in named if word in _TOOLS and word not in taken]
 
-    def _retry(self, reader: Reader, step: dict[str, Any]) -> None:
-        inner = reader.inner("retry")
-        if inner is None:
-            return
-        times = inner.whole("max_attempts")
-        step["retry"] = {"attempts": min(10, max(1, (1 if times is None else times) + 1))}
-        if times is not None and not 0 <= times < 10:
-            inner.lose("max_attempts", "10 tries at most")
-        inner.done()
-
     def _asked(self, name: str) -> list[str]:
         """Return the fields of a node that others use."""
         if name in self.plain:
@@ -427,11 +441,11 @@ class _Archon:
         return list(dict.fromkeys([*self.read.get(name, ()), *self.triggers.fields.get(name, ())]))
 
     def _conditions(self, reader: Reader, step: dict[str, Any], name: str) -> None:
-        said = reader.text("when")
-        own = self.triggers.condition(said, self.objects) if said else ""
+        when = reader.text("when")
+        own = self.triggers.condition(when, self.objects) if when else ""
         if own is None:
-            reader.lose("when", f"the condition could not be read: {said}")
-            own = unread(said)
+            reader.lose("when", f"the condition could not be read: {when}")
+            own = unread(when)
         if both := " && ".join(filter(None, (self.triggers.rule(name), own))):
             step["when"] = both
         rule = reader.text("trigger_rule")
@@ -456,12 +470,12 @@ class _Archon:
             for one in needed:
                 by_id[one]["on_failure"] = "inline"
             if rule == "one_success" and needed:
-                done = " || ".join(f'steps.{in_cel(one)}.status == "completed"' for one in needed)
+                done = " || ".join(f'steps.{in_expression(one)}.status == "completed"' for one in needed)
                 step["when"] = f"({done}) && ({step['when']})" if "when" in step else done
 
     def _approval(self, reader: Reader, approval: Reader, step: dict[str, Any]) -> None:
         captured = approval.flag("capture_response")
-        step["ask" if captured else "approve"] = self._text(approval.text("message") or "Go on?", reader)
+        step["ask" if captured else "approve"] = self._text(approval.text("message") or "Continue?", reader)
         before = [f"{{{{steps.{one}.output}}}}" for one in step.get("depends_on", ())]
         if before:  # people see the outputs of the nodes before it
             step["show"] = "\n\n".join(before)
@@ -485,7 +499,7 @@ class _Archon:
         elif reader.get("bash") is not None:
             step |= self._shell(reader.text("bash"))
         elif reader.get("script") is not None:
-            step |= script_step(reader, self.source, lambda text: self._text(text, reader))
+            step |= script_step(reader, self.source, lambda text: self._text(text, reader), self._environment)
         elif loop is not None:
             self._loop(loop, step)
         elif approval is not None:
@@ -495,19 +509,18 @@ class _Archon:
         elif reader.get("command") is not None:
             step |= self._command(reader)
         else:
-            step["prompt"] = self._text(reader.text("prompt"), reader) or "Go on."
+            step["prompt"] = self._text(reader.text("prompt"), reader) or "Continue."
 
     @staticmethod
     def _inner_nodes(node: Mapping) -> list[Mapping]:
         group = node.get("loop_group")
         listed = group.get("nodes") if isinstance(group, Mapping) else None
-        return (
-            [one for one in listed.items if isinstance(one, Mapping)] if isinstance(listed, Sequence) else []
-        )
+        items = listed.items if isinstance(listed, Sequence) else []
+        return [item for item in items if isinstance(item, Mapping)]
 
     def _loop_group(self, group: Reader, step: dict[str, Any]) -> None:
         """Convert nodes that repeat until the last one returns a word, or until a command succeeds."""
-        name, most = step["id"], group.whole("max_iterations")
+        name = step["id"]
         inner = [self._node(node) for node in group.objects("nodes")]
         self.current = name
         until, command = group.text("until"), group.text("until_bash")
@@ -515,18 +528,21 @@ class _Archon:
             last = [inner[-1]["id"]] if inner else []
             gate = {"id": f"{name}-gate", "depends_on": last, **self._shell(command)}
             inner.append({**gate, "outputs": ["exit_code"]})
-            condition = f"steps.{in_cel(gate['id'])}.output.exit_code == 0"
+            condition = f"steps.{in_expression(gate['id'])}.output.exit_code == 0"
         else:
-            condition = f"output.matches({_said(until or 'DONE')})"
+            condition = f"output.matches({_signal_pattern(until or 'DONE')})"
         step["steps"] = inner
-        step["repeat"] = {"until": condition, "max_iterations": max(1, min(50, most or 10))}
-        if most is not None and not 1 <= most <= 50:
-            group.lose("max_iterations", "from 1 to 50 rounds")
+        self._rounds(group, step, condition, "group", "every round starts anew and sees {{feedback}}")
+
+    def _rounds(self, loop: Reader, step: dict[str, Any], until: str, what: str, anew: str) -> None:
+        """Convert the settings that a loop and a group of nodes share."""
+        most = loop.bounded("max_iterations", 1, 50, "from 1 to 50 rounds")
+        step["repeat"] = {"until": until, "max_iterations": most or 10}
         for key in ("interactive", "gate_message"):
-            group.lose(key, "put an `ask` step into the group")
-        if group.get("fresh_context") is not None and not group.flag("fresh_context"):
-            group.lose("fresh_context", "every round starts anew and sees {{feedback}}")
-        group.done()
+            loop.lose(key, f"put an `ask` step into the {what}")
+        if loop.get("fresh_context") is not None and not loop.flag("fresh_context"):
+            loop.lose("fresh_context", anew)
+        loop.done()
 
     def _called(self, reader: Reader, step: dict[str, Any], key: str) -> None:
         """Convert a call of another workflow, which must be converted too; until then `check` refuses it."""
@@ -540,17 +556,17 @@ class _Archon:
                 given[word.text] = (
                     self._text(value.text, reader) if isinstance(value, Scalar) else plain(value)
                 )
-        said = reader.text("input") or reader.text("arguments")
+        arguments = reader.text("input") or reader.text("arguments")
         self._fan_out(reader, step)
         if "for_each" in step:
-            if said and said.strip() != self.items:
+            if arguments and arguments.strip() != self.items:
                 reader.lose("input", "each child is given its item")
-            said = "$ITEM"
-        if said or not given:
-            given["arguments"] = self._text(said, reader) if said else "inputs.arguments"
-            if said == "$ITEM":
-                given["arguments"] = "item"
-            self.asks = self.asks or not said
+            given["arguments"] = "item"
+        elif arguments:
+            given["arguments"] = self._text(arguments, reader)
+        elif not given:
+            given["arguments"] = "inputs.arguments"
+            self.asks = True
         step["inputs"] = given
 
     def _fan_out(self, reader: Reader, step: dict[str, Any]) -> None:
@@ -565,7 +581,7 @@ class _Archon:
             step[UNWRITTEN] = f"for each of {items or 'a list'}"
             return
         self.items = items
-        step["for_each"] = items if path is None else f"json({in_cel(path)})"
+        step["for_each"] = items if path is None else f"json({in_expression(path)})"
         most = fan.whole("max_parallel")
         if most is not None:
             step["max_concurrency"] = max(1, min(16, most))
@@ -578,7 +594,7 @@ class _Archon:
     def _command(self, reader: Reader) -> dict[str, Any]:
         name = reader.text("command")
         files = (self.source.beside(f"{folder}/{name}.md") for folder in _COMMANDS)
-        found = next((one for one in files if one is not None), None)
+        found = next((file for file in files if file is not None), None)
         if found is None:
             reader.lose("command", f"commands/{name}.md is not there; put its text into the prompt")
             return {UNWRITTEN: f"the prompt of the command {name}"}
@@ -587,44 +603,33 @@ class _Archon:
         return {"prompt": self._text(text, reader)}
 
     def _loop(self, loop: Reader, step: dict[str, Any]) -> None:
-        step["prompt"] = self._text(loop.text("prompt"), loop) or "Go on."
-        until, most = loop.text("until") or "DONE", loop.whole("max_iterations")
-        step["repeat"] = {
-            "until": f"output.matches({_said(until)})",
-            "max_iterations": 10 if most is None else max(1, min(50, most)),
-        }
-        if most is not None and not 1 <= most <= 50:
-            loop.lose("max_iterations", "from 1 to 50 rounds")
-        if loop.text("until_bash"):
-            self._gated(loop, step)
+        step["prompt"] = self._text(loop.text("prompt"), loop) or "Continue."
+        until = f"output.matches({_signal_pattern(loop.text('until') or 'DONE')})"
+        if loop.text("until_bash"):  # a group of the work and of a command that can also end the loop
+            name = step["id"]
+            work = {"id": f"{name}-work", "prompt": step.pop("prompt")}
+            gate: dict[str, Any] = {"id": f"{name}-gate", "depends_on": [work["id"]]}
+            gate |= self._shell(loop.text("until_bash")) | {"outputs": ["exit_code"]}
+            ended = f"steps.{in_expression(gate['id'])}.output.exit_code == 0"
+            until = f"{ended} || steps.{in_expression(work['id'])}.{until}" if loop.text("until") else ended
+            step |= {"steps": [work, gate], "output": f"{{{{steps.{work['id']}.output}}}}"}
         if loop.flag("interactive") or loop.text("gate_message"):
             step[UNWRITTEN] = "the question to a person in each round, as an `ask` step in a group"
-        for name in ("interactive", "gate_message"):
-            loop.lose(name, "put an `ask` step into the loop")
-        if loop.get("fresh_context") is not None and not loop.flag("fresh_context"):
-            loop.lose(
-                "fresh_context", "every round begins anew and is told what the last one said: {{feedback}}"
-            )
-        loop.done()
-
-    def _gated(self, loop: Reader, step: dict[str, Any]) -> None:
-        """Convert a loop that a command can also end: a group of the work and the command."""
-        name = step["id"]
-        work = {"id": f"{name}-work", "prompt": step.pop("prompt")}
-        gate: dict[str, Any] = {"id": f"{name}-gate", "depends_on": [work["id"]]}
-        gate |= self._shell(loop.text("until_bash")) | {"outputs": ["exit_code"]}
-        ended = f"steps.{in_cel(gate['id'])}.output.exit_code == 0"
-        if loop.text("until"):
-            ended += f" || steps.{in_cel(work['id'])}.output.matches({_said(loop.text('until'))})"
-        step["repeat"]["until"] = ended
-        step |= {"steps": [work, gate], "output": f"{{{{steps.{work['id']}.output}}}}"}
+        anew = "every round starts anew and sees the last reply as {{feedback}}"
+        self._rounds(loop, step, until, "loop", anew)
 
     def _shell(self, text: str) -> dict[str, Any]:
-        return shell_step(re.sub(_INPUT, r"$INPUTS_\1", text), self._variable)
+        return shell_step(re.sub(_INPUT, r"$INPUTS_\1", text), self._variable, self._environment(text))
+
+    def _environment(self, text: str) -> dict[str, str]:
+        """Return the variables of Archon that a program reads by name, and their paths; "" for artifacts."""
+        names = sorted(_ARGUMENTS | _GIVEN | {ARTIFACTS})
+        read = [name for name in names if re.search(_READ + name + r"\b", text)]
+        return {name: self._path(f"${name}") or "" for name in read}
 
     def _variable(self, name: str, rest: str) -> tuple[str, str] | None:
         """Return the variable of a name in a shell script and its value, unless it is always set."""
-        if name == _ARTIFACTS:
+        if name == ARTIFACTS:
             return "FANFOLD_ARTIFACTS", ""
         if name.startswith("INPUTS_") and not rest:
             given = name.removeprefix("INPUTS_")
@@ -636,22 +641,20 @@ class _Archon:
         return (name if name in _ARGUMENTS else re.sub(r"\W", "_", f"{name}{rest}")), path
 
     def _text(self, text: str, reader: Reader) -> str:
-        told: set[str] = set()
+        lost: set[str] = set()
 
         def hole(found: re.Match[str]) -> str:
-            path = self._path(f"${found[1]}{found[2]}")
-            if path is None and found[1] == _ARTIFACTS:
-                return f"artifacts{found[2]}"
-            if path is None:
-                if found[1] in _VARIABLES and found[1] not in told:
-                    told.add(found[1])
-                    self.unclear = True
-                    what = f"{reader.what}: ${found[1]}"
-                    self.source.lose_inside(
-                        reader.node, f"${found[1]}", what, "recipes have no such variable"
-                    )
-                return found[0]
-            return f"{{{{{path}}}}}"
+            path, name = self._path(f"${found[1]}{found[2]}"), f"${found[1]}"
+            if path is not None:
+                return f"{{{{{path}}}}}"
+            if found[1] == ARTIFACTS:
+                return f"$FANFOLD_ARTIFACTS{found[2]}"
+            if found[1] in _VARIABLES and name not in lost:
+                lost.add(name)
+                self.unclear = True
+                why = "recipes have no such variable"
+                self.source.lose_inside(reader.node, name, f"{reader.what}: {name}", why)
+            return found[0]
 
         def given(found: re.Match[str]) -> str:
             self.named_inputs.add(found[1])
@@ -678,11 +681,10 @@ class _Archon:
         return None
 
 
-def _said(signal: str) -> str:
-    """Return the pattern for a deliberate word in an answer: in tags, on a separate line, or at the end."""
+def _signal_pattern(signal: str) -> str:
+    """Return the pattern for a deliberate word in a reply: in tags, on a separate line, or at the end."""
     word = re.sub(r"([^\w\s])", r"\\\1", signal)
-    pattern = rf">\s*{word}\s*</|(?:^|\n)\s*{word}\s*(?:\n|$)|{word}[\s.,;:!?]*$"
-    return cel_text(pattern)
+    return cel_text(rf">\s*{word}\s*</|(?:^|\n)\s*{word}\s*(?:\n|$)|{word}[\s.,;:!?]*$")
 
 
 def convert(source: ForeignFile) -> ConversionResult:

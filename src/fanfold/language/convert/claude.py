@@ -13,6 +13,7 @@ from fanfold.errors import AuthorError
 from fanfold.language.convert.claude_calls import Calls, ScriptCall
 from fanfold.language.convert.javascript import NO_LITERAL, ScriptWords, Span, is_plain_name, literal
 from fanfold.language.convert.source import UNWRITTEN, ConversionResult, ForeignFile, slug, step_id
+from fanfold.language.template import in_expression
 
 _OR_NONE = r"(?:\|\||\?\?) \{ \}"
 _ALL_ARGUMENTS = (
@@ -34,6 +35,8 @@ class _Script:
         self.opening = {end: start for start, end in self.script.partner.items()}
         self.steps: list[dict[str, Any]] = []
         self.recipe: dict[str, Any] = {"name": "converted"}
+        self.before: list[str] = []
+        """The steps that the next call waits for."""
         self.taken_ids: set[str] = set()
         self.times: dict[str, int] = {}
         """How often an id was requested."""
@@ -210,7 +213,7 @@ class _Script:
         last = self._end_of_arguments(value)
         if last is not None and end - at == 2 and self._ends(last):
             script.take((at, last))
-            self.calls.names[script.said(names)] = "inputs"
+            self.calls.names[script.source_of(names)] = "inputs"
             return last
         path, behind = self.calls.path(value, {})
         if path is not None and self._ends(behind):
@@ -230,6 +233,8 @@ class _Script:
 
     def _end_of_arguments(self, at: int) -> int | None:
         """Return the end of an expression for all of `args`, which accepts an object or text; else None."""
+        if self.script.says(at, "(") and self._end_of_arguments(at + 1) == self.script.partner[at]:
+            return self.script.partner[at] + 1
         words = " ".join(word.text for word in self.script.words[at : at + 40])
         for known in _ALL_ARGUMENTS:
             found = known.match(words)
@@ -302,13 +307,13 @@ class _Script:
     def _call(self, at: int, before: Span, names: Span) -> int | None:
         """Convert the call at a token; the tokens before it are marked if it is understood."""
         kind, end = self.script.words[at].text, self.script.partner[at + 1] + 1
-        name = self.script.said(names) if names[1] - names[0] == 1 else ""
-        last = [step["id"] for step in self.steps[-1:]]
+        name = self.script.source_of(names) if names[1] - names[0] == 1 else ""
+        last = self.before
         if kind == "workflow":
-            said = self.script.said((at, end))
-            self.script.lose(at, said, "call the other recipe with a `workflow` step")
+            written = self.script.source_of((at, end))
+            self.script.lose(at, written, "call the other recipe with a `workflow` step")
             self.script.take(before, (at, end))
-            self._add({"id": name or kind, UNWRITTEN: said}, last, names)
+            self._add({"id": name or kind, UNWRITTEN: written}, last, names)
             return end
         sure = self._is_sure(before[0]) and not self.may_have_ended
         call = self.calls.read(at, name or kind, names)
@@ -336,11 +341,13 @@ class _Script:
             own = listed[number] if number < len(listed) else None
             self._add(step | {"on_failure": "inline"}, last, (own, own + 1) if own is not None else (0, 0))
             added.append(self.steps[-1]["id"])
+        self.before = added
         if name:
             joined = self._unique(step_id(name))
-            values = ", ".join(f"steps.{one.replace('-', '_')}.output" for one in added)
+            values = ", ".join(f"steps.{in_expression(one)}.output" for one in added)
             self.steps.append({"id": joined, "depends_on": added, "set": {"all": f"[{values}]"}})
             self.calls.names[name] = f"steps.{joined}.output.all"
+            self.before = [joined]
 
     def _pipeline(self, call: ScriptCall, last: list[str], names: Span, name: str) -> None:
         group = {
@@ -360,14 +367,15 @@ class _Script:
         if last:
             made["depends_on"] = last
         self.steps.append(made | rest)
+        self.before = [made["id"]]
         self.calls.bind(names, f"steps.{made['id']}.output")
 
     def _unique(self, name: str) -> str:
         wanted = name
-        while wanted.replace("-", "_") in self.taken_ids:
+        while in_expression(wanted) in self.taken_ids:
             self.times[name] = self.times.get(name, 1) + 1
             wanted = f"{name}-{self.times[name]}"
-        self.taken_ids.add(wanted.replace("-", "_"))
+        self.taken_ids.add(in_expression(wanted))
         return wanted
 
 

@@ -25,12 +25,13 @@ from fanfold.language.convert.javascript import (
     words_of,
 )
 from fanfold.language.convert.source import UNWRITTEN, delivers, not_for_agents, step_id
+from fanfold.language.template import in_expression
 
 _HINTS = {
     "agentType": "name a role that is known here",
     "isolation": "writers work in snapshots by themselves",
     "schema": "write it as output_schema",
-    "label": "a step has one id, and its instances are told apart by their items",
+    "label": "a step has one id, and its instances are identified by their items",
 }
 _ROLES = {"Explore": "explorer", "Plan": "planner", "general-purpose": "default"}
 """The built-in roles of Claude Code, and our equivalents."""
@@ -96,14 +97,14 @@ class Calls:
         elif end > start:
             is_list = self.script.says(start, "[")
             for number, part in enumerate(self.script.parts(start)):
-                name = self.script.said(part)
+                name = self.script.source_of(part)
                 self.names[name] = f"{path}[{number}]" if is_list else f"{path}.{name}"
                 if path == "inputs":
                     self.inputs.setdefault(name, {})
 
     def keep(self, names: Span, value: Any, words: Span) -> None:
         if names[1] - names[0] == 1:
-            self._kept[self.script.said(names)] = (value, [words, *self._named])
+            self._kept[self.script.source_of(names)] = (value, [words, *self._named])
 
     def data(self, at: int) -> tuple[Any, int]:
         """Return the plain data at a token, including constants, and the index after it.
@@ -183,7 +184,7 @@ class Calls:
         for words, why in not_for_agents(prompt):
             script.lose(at, words, why)
         clear = self._clear and UNWRITTEN not in step and not delivers(prompt)
-        step["prompt" if clear else UNWRITTEN] = prompt or "Go on."
+        step["prompt" if clear else UNWRITTEN] = prompt or "Continue."
         return step
 
     def _parallel(self, parts: list[Span], name: str, names: Span) -> ScriptCall | None:
@@ -195,7 +196,7 @@ class Calls:
                 thunk = self._function(span, nested=False)
                 own = script.words[listed[number]].text if number < len(listed) else f"{name}{number + 1}"
                 if thunk is None or thunk.names:  # its tokens are listed
-                    found.append((number, {"id": step_id(own), UNWRITTEN: script.said(span)}))
+                    found.append((number, {"id": step_id(own), UNWRITTEN: script.source_of(span)}))
                     continue
                 script.take(*thunk.words)
                 found.append((number, self._agent(thunk.call, own, {})))
@@ -230,7 +231,7 @@ class Calls:
             if stage.over is not None:
                 over, _ = self.path(stage.over[0], local, stage.over[1])
                 each = stage.each or "one"
-                step |= {"for_each": (over or "[]").replace("-", "_"), "as": each}
+                step |= {"for_each": in_expression(over or "[]"), "as": each}
                 local |= {each: each}
             step = self._agent(stage.call, f"stage{number + 1}", local) | step
             if steps:
@@ -280,7 +281,7 @@ class Calls:
         """Return the list of a map as an expression."""
         path, behind = self.path(span[0], {}, span[1])
         if path is not None and behind == span[1]:
-            return path.replace("-", "_")
+            return in_expression(path)
         value = self._constant(*span, list)
         return None if value is NO_LITERAL else json.dumps(value, ensure_ascii=False)
 
@@ -314,7 +315,7 @@ class Calls:
         at = span[0] + script.says(span[0], "async")
         names: list[str] = []
         if script.says(at, "("):
-            names = [script.said(part) for part in script.parts(at)]
+            names = [script.source_of(part) for part in script.parts(at)]
             at = script.partner[at] + 1
         elif script.is_name(at):
             names, at = [script.words[at].text], at + 1
@@ -322,20 +323,20 @@ class Calls:
             return None
         return names, at + 1
 
-    # What an agent is told
+    # Prompts and options of agents
 
     def _prompt(self, span: Span, local: Locals) -> str:
         """Return the joined texts, templates and values; anything else stays as it is and is listed."""
         script = self.script
-        said: list[str] = []
+        texts: list[str] = []
         at, end = span
         while at < end:
             word = script.words[at]
             if word.kind == "text":
-                said.append(escaped(unescaped(word.text[1:-1])))
+                texts.append(escaped(unescaped(word.text[1:-1])))
                 at += 1
             elif word.kind == "template":
-                said.append(self._template(at, local))
+                texts.append(self._template(at, local))
                 at += 1
             else:
                 value, behind = self.data(at)
@@ -346,7 +347,7 @@ class Calls:
                         break
                 else:
                     self.use()
-                said.append(escaped(str(value)) if path is None else f"{{{{{path}}}}}")
+                texts.append(escaped(str(value)) if path is None else f"{{{{{path}}}}}")
                 at = behind
             if at < end and not script.says(at, "+"):
                 break
@@ -354,9 +355,9 @@ class Calls:
         else:
             if not (end > span[0] and script.says(end - 1, "+")):
                 script.take(span)
-                return "".join(said)
+                return "".join(texts)
         self._clear = False
-        return f"({escaped(script.said(span))})"
+        return f"({escaped(script.source_of(span))})"
 
     def _template(self, at: int, local: Locals) -> str:
         script = self.script
@@ -396,10 +397,10 @@ class Calls:
                 script.words[first].text.strip("'\"") if script.words[first].kind in ("name", "text") else ""
             )
             if key in seen or not key or not (script.says(first + 1, ":") or last == first + 1):
-                script.lose(first, script.said((first, last)), "an option is a name and a value, once")
+                script.lose(first, script.source_of((first, last)), "an option is a name and a value, once")
             elif not self._option(key, (first + 2 if last > first + 1 else first, last), step):
                 script.lose(
-                    first, script.said((first, last)), _HINTS.get(key, "recipes have nothing like it")
+                    first, script.source_of((first, last)), _HINTS.get(key, "recipes have nothing like it")
                 )
             seen.add(key)
             script.take((first, last))
@@ -414,17 +415,17 @@ class Calls:
             return True
         if key not in ("label", "model", "phase", "effort", "agentType"):
             return False
-        said = self._constant(*value, str)
-        if said is NO_LITERAL or not said.strip():
+        text = self._constant(*value, str)
+        if text is NO_LITERAL or not text.strip():
             return False
-        role = said if said in self.script.source.roles else _ROLES.get(said)
+        role = text if text in self.script.source.roles else _ROLES.get(text)
         if key == "agentType" and role is None:
-            step["agent"] = said  # `check` refuses it until there is such a role
+            step["agent"] = text  # `check` refuses it until there is such a role
             return False
         if key == "label":
-            step["id"] = step_id(said)
+            step["id"] = step_id(text)
         elif key == "agentType":
             step["agent"] = role
         else:
-            step[{"phase": "description", "effort": "reasoning_effort"}.get(key, key)] = said
+            step[{"phase": "description", "effort": "reasoning_effort"}.get(key, key)] = text
         return True

@@ -23,6 +23,8 @@ from fanfold.language.convert.source import (
 )
 from fanfold.language.tree import Mapping
 
+ANY_CREW = "../*crew.py"
+"""The only program of that name above the folder of the file."""
 _HOLE = r"(?a)(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})"
 _WHY = {
     "tools": "give the step a role with these tools",
@@ -44,6 +46,16 @@ _AGENT_WHY = {
     "max_rpm": "providers are throttled by themselves",
     "allow_code_execution": "give the step a role that may run commands",
 }
+_SAME_HERE = {
+    "verbose": "",
+    "allow_delegation": "False",
+    "memory": "False",
+    "tools": "[]",
+    "cache": "True",
+    "process": "Process.sequential",
+}
+"""Settings that change nothing: `verbose`, and of the others the value that applies here anyway."""
+_READ = frozenset({"config", "agent", "agents", "tasks", "context", "async_execution", "human_input"})
 _CREW_WHY = {
     "process": "a manager that hands out tasks is to be written: say who does what",
     "memory": "sessions have no memory of their own",
@@ -57,6 +69,7 @@ def convert(source: ForeignFile) -> ConversionResult:
     tree = source.tree()
     agents = _agents(source, tree)
     wired = _wired(source)
+    program = bool(wired)
     inputs: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
     tasks = tree.get("tasks")
@@ -74,17 +87,17 @@ def convert(source: ForeignFile) -> ConversionResult:
             source.lose(word, word.text, "it is no task")
             continue
         reader = Reader(source, node, f"task {word.text}")
-        known = wired.get(word.text, _Wired())
+        known = wired.pop(word.text, None) or (_TaskSettings(absent=True) if program else _TaskSettings())
         step = _task(reader, step_id(word.text), agents, inputs, known)
         alone = reader.flag("async_execution") or known.alone
         # By default, a task gets the results of all tasks before it.
-        told = _context(reader, before, known.context, alone=alone)
-        step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in told)
-        needed = list(dict.fromkeys([*told, *gates]))
+        sources = _context(reader, before, known.context, alone=alone)
+        step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in sources)
+        needed = list(dict.fromkeys([*sources, *gates]))
         if needed:
             step["depends_on"] = needed
         steps.append(step)
-        if reader.flag("human_input"):
+        if reader.flag("human_input") or known.asks:
             gate: dict[str, Any] = {"id": f"{step['id']}-check", "depends_on": [step["id"]]}
             steps.append(gate | {"approve": "Is this good?", "show": f"{{{{steps.{step['id']}.output}}}}"})
             gates = [gate["id"]]
@@ -92,10 +105,7 @@ def convert(source: ForeignFile) -> ConversionResult:
         for name, why in _WHY.items():
             reader.lose(name, why)
         reader.done()
-    for name, one in agents.items():
-        if not one.used:
-            why = "no task names it; say in a prompt what it is told"
-            source.lost.append(Loss(one.line, f"agent {name}", why, one.file))
+    _lose_unused(source, wired, agents)
     folder = source.file.replace("\\", "/").rpartition("/")[0].split("/")
     named = [one for one in folder if one not in ("", ".", "config", "src")]
     recipe: dict[str, Any] = {"name": slug(named[-1] if named else "crew")}
@@ -105,7 +115,18 @@ def convert(source: ForeignFile) -> ConversionResult:
     return ConversionResult(recipe, source.lost)
 
 
-class _Wired(Struct):
+def _lose_unused(source: ForeignFile, wired: dict[str, _TaskSettings], agents: dict[str, _Agent]) -> None:
+    for name in wired:
+        source.lost.append(
+            Loss(1, f"task {name}", "the program of the crew runs it, and it is not in this file")
+        )
+    for name, one in agents.items():
+        if not one.used:
+            why = "no task names it; write its instructions into a prompt"
+            source.lost.append(Loss(one.line, f"agent {name}", why, one.file))
+
+
+class _TaskSettings(Struct):
     """The settings of a task in the program of a crew."""
 
     agent: str = ""
@@ -113,12 +134,17 @@ class _Wired(Struct):
     """Whether a manager decides which agent does it, and when."""
     context: tuple[str, ...] = ()
     alone: bool = False
+    absent: bool = False
+    """Whether the program does not create it."""
+    asks: bool = False
+    """Whether a person judges its result."""
+    equipped: frozenset[str] = frozenset()
 
 
-def _wired(source: ForeignFile) -> dict[str, _Wired]:
+def _wired(source: ForeignFile) -> dict[str, _TaskSettings]:
     """Return the settings of each task in `crew.py`, by its name in the YAML file; the rest is lost."""
     above = source.file.replace("\\", "/").split("/")[-3:-2]
-    for file in ("../crew.py", *(f"../{name}.py" for name in above), "crew.py"):
+    for file in ("../crew.py", *(f"../{name}.py" for name in above), ANY_CREW, "crew.py"):
         data = source.beside(file)
         try:
             tree = ast.parse(data) if data is not None else None
@@ -127,13 +153,19 @@ def _wired(source: ForeignFile) -> dict[str, _Wired]:
             tree = None
         if tree is not None:
             return _read_program(source, tree, file)
+    if source.file.replace("\\", "/").split("/")[-2:-1] != ["config"]:
+        return {}
+    why = "it was not found: the tools, models and contexts that it sets are not known"
+    source.lost.append(Loss(1, "the program of the crew", why))
     return {}
 
 
-def _read_program(source: ForeignFile, program: ast.Module, file: str) -> dict[str, _Wired]:
+def _read_program(source: ForeignFile, program: ast.Module, file: str) -> dict[str, _TaskSettings]:
     names: dict[str, str] = {}
     """By method: the name in the YAML file of the agent or task that it creates."""
     made: dict[str, dict[str, ast.expr]] = {}
+    equipped: set[str] = set()
+    """The agents and tasks with tools and knowledge in Python, which no step here has; "" for all."""
     managed = any(isinstance(one, ast.Attribute) and one.attr == "hierarchical" for one in ast.walk(program))
     for method in ast.walk(program):
         if not isinstance(method, ast.FunctionDef):
@@ -144,29 +176,40 @@ def _read_program(source: ForeignFile, program: ast.Module, file: str) -> dict[s
         for call in calls:
             if not isinstance(call.func, ast.Name) or call.func.id not in ("Agent", "Task", "Crew"):
                 continue
-            given = {one.arg: one.value for one in call.keywords if one.arg is not None}
+            given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
             config = given.get("config")
             key = config.slice if isinstance(config, ast.Subscript) else None
             names[method.name] = str(key.value) if isinstance(key, ast.Constant) else method.name
             if call.func.id == "Task":
                 made[names[method.name]] = given
-            for word, why in {**_WHY, **_AGENT_WHY, **_CREW_WHY}.items():
-                plain = (
-                    word == "process" and "hierarchical" not in ast.dump(given[word])
-                    if word in given
-                    else True
+            for word, value in given.items():
+                if word not in _READ and _SAME_HERE.get(word, "?") not in ("", ast.unparse(value)):
+                    why = {**_WHY, **_AGENT_WHY, **_CREW_WHY}.get(word, "recipes have nothing like it")
+                    source.lost.append(Loss(value.lineno, f"{method.name}: {word}", why, file))
+            if any(
+                word in given and ast.unparse(given[word]) != "[]" for word in ("tools", "knowledge_sources")
+            ):
+                equipped.add("" if call.func.id == "Crew" else names[method.name])
+        for hook in method.decorator_list:
+            if ast.unparse(hook).partition("(")[0] not in ("agent", "task", "crew", "property"):
+                source.lost.append(
+                    Loss(hook.lineno, f"{method.name}: @{ast.unparse(hook)}", "Python is not run", file)
                 )
-                if not plain and word != "verbose":
-                    source.lost.append(Loss(given[word].lineno, f"{method.name}: {word}", why, file))
     return {
-        task: _Wired(
-            agent=next((names.get(one, one) for one in _methods(given.get("agent"))), ""),
+        task: _TaskSettings(
+            agent=next((names.get(method, method) for method in _methods(given.get("agent"))), ""),
             managed=managed,
-            context=tuple(names.get(one, one) for one in _methods(given.get("context"))),
-            alone=isinstance(found := given.get("async_execution"), ast.Constant) and found.value is True,
+            equipped=frozenset(equipped),
+            context=tuple(names.get(method, method) for method in _methods(given.get("context"))),
+            alone=_is_true(given.get("async_execution")),
+            asks=_is_true(given.get("human_input")),
         )
         for task, given in made.items()
     }
+
+
+def _is_true(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
 
 
 def _methods(value: ast.expr | None) -> list[str]:
@@ -188,10 +231,12 @@ def _context(reader: Reader, before: list[str], wired: tuple[str, ...], *, alone
 class _Agent(Struct):
     """The instructions of an agent, and their position."""
 
-    told: str
+    prompt: str
     file: str
     line: int
     used: bool = False
+    equipped: bool = False
+    """Whether it has tools of its own."""
 
 
 def _agents(source: ForeignFile, top: Mapping) -> dict[str, _Agent]:
@@ -202,14 +247,14 @@ def _agents(source: ForeignFile, top: Mapping) -> dict[str, _Agent]:
     data = None if isinstance(own, Mapping) else source.beside("agents.yaml")
     if data is not None:
         other = ForeignFile(data, "agents.yaml", lambda _: None)
-        found = _told(other, other.tree(), other.file)
+        found = _read_agents(other, other.tree(), other.file)
         source.lost += [structs.replace(one, file=other.file) for one in other.lost]
         return found
-    return _told(source, own, "") if isinstance(own, Mapping) else {}
+    return _read_agents(source, own, "") if isinstance(own, Mapping) else {}
 
 
-def _told(source: ForeignFile, agents: Mapping, beside: str) -> dict[str, _Agent]:
-    told: dict[str, _Agent] = {}
+def _read_agents(source: ForeignFile, agents: Mapping, beside: str) -> dict[str, _Agent]:
+    found: dict[str, _Agent] = {}
     for word, node in agents.entries:
         if not isinstance(node, Mapping):
             source.lose(word, f"agent {word.text}", "it is no object")
@@ -218,21 +263,21 @@ def _told(source: ForeignFile, agents: Mapping, beside: str) -> dict[str, _Agent
         role, goal, story = (" ".join(reader.text(key).split()) for key in ("role", "goal", "backstory"))
         lines = (f"You are {role}." if role else "", f"Your goal: {goal}" if goal else "", story)
         words = "\n".join(filter(None, lines))
-        told[word.text] = _Agent(words, beside, source.line(word))
+        found[word.text] = _Agent(words, beside, source.line(word), equipped=bool(reader.value("tools")))
         for name, why in _AGENT_WHY.items():
             reader.lose(name, why)
         reader.done()
-    return told
+    return found
 
 
 def _task(
-    reader: Reader, name: str, agents: dict[str, _Agent], inputs: dict[str, Any], wired: _Wired
+    reader: Reader, name: str, agents: dict[str, _Agent], inputs: dict[str, Any], wired: _TaskSettings
 ) -> dict[str, Any]:
     who, parts = reader.text("agent") or wired.agent, []
     if who and who not in agents:
         reader.lose("agent", f"nothing here says who {who} is; a role of that name would do")
     elif who:
-        parts.append(agents[who].told)
+        parts.append(agents[who].prompt)
         agents[who].used = True
     parts.append(reader.text("description").strip())
     if reader.text("expected_output"):
@@ -244,10 +289,17 @@ def _task(
         return f"{{{{inputs.{found[1]}}}}}"
 
     text = "\n\n".join(part for part in parts if part).replace("{{", "\\{{")
-    step = {"id": name, "agent": "default", "prompt": re.sub(_HOLE, hole, text) or "Go on."}
+    step = {"id": name, "agent": "default", "prompt": re.sub(_HOLE, hole, text) or "Continue."}
     if wired.managed:
         step[UNWRITTEN] = "a manager hands out the tasks: say who does what"
+    elif (
+        reader.texts("tools") or wired.equipped & {who, name, ""} or (who in agents and agents[who].equipped)
+    ):
+        step[UNWRITTEN] = "a role with its tools and its knowledge"
+    elif wired.absent:
+        reader.source.lose(reader.node, reader.what, "the program of the crew does not run it")
+        step[UNWRITTEN] = "the program of the crew does not run it"
     elif agents and not who:
-        reader.source.lose(reader.node, reader.what, "who does it is not said; name its agent")
+        reader.source.lose(reader.node, reader.what, "it names no agent; write one")
         step[UNWRITTEN] = "who does it"
     return step

@@ -57,5 +57,5 @@ def detect(source: ForeignFile) -> str:
         raise AuthorError(
             "convert.unknown", message, hint="convert the tasks.yaml beside it, which reads it too"
         )
-    message = f"it cannot be told which system {source.file} is from"
-    raise AuthorError("convert.unknown", message, hint=f"say so: --from {'|'.join(SYSTEMS)}")
+    message = f"the system of {source.file} cannot be recognised"
+    raise AuthorError("convert.unknown", message, hint=f"name it: --from {'|'.join(SYSTEMS)}")

@@ -147,6 +147,11 @@ def literal(
     `constant` returns the value of a name and its fields. Texts joined with `+` are one text.
     """
     value, end = _one_literal(text, words, at, constant, depth)
+    if isinstance(value, list) and [one.text for one in words[end : end + 3]] == [".", "join", "("]:
+        sign, behind = _one_literal(text, words, end + 3, constant, depth)
+        if not isinstance(sign, str) or not all(isinstance(one, str) for one in value):
+            return NO_LITERAL, at
+        value, end = sign.join(value), behind + 1
     while isinstance(value, str) and end + 1 < len(words) and words[end].text == "+":
         more, behind = _one_literal(text, words, end + 1, constant, depth)
         if not isinstance(more, str | int) or isinstance(more, bool):
@@ -170,20 +175,20 @@ def _one_literal(text: str, words: list[JsWord], at: int, constant: Constant, de
         return ("".join(map(str, parts)), at + 1) if whole else (NO_LITERAL, at)
     if word.kind == "number" or (word.text == "-" and at + 1 < len(words) and words[at + 1].kind == "number"):
         end = at + 1 if word.kind == "number" else at + 2
-        return _number("".join(one.text for one in words[at:end])), end
+        return _number("".join(word.text for word in words[at:end])), end
     if word.text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[word.text], at + 1
     if word.text in "[{" and word.kind == "mark":
         return _collection(text, words, at, constant, depth)
     if word.kind == "name":
         end = at + 1
-        while [one.text for one in words[end : end + 1]] == ["."] and words[end + 1 : end + 2]:
-            if words[end + 1].kind != "name" or [one.text for one in words[end + 2 : end + 3]] == ["("]:
+        while [word.text for word in words[end : end + 1]] == ["."] and words[end + 1 : end + 2]:
+            if words[end + 1].kind != "name" or [word.text for word in words[end + 2 : end + 3]] == ["("]:
                 break
             end += 2
         if words[end : end + 1] and words[end].text in ("(", "[", "?.", "=>"):
             return NO_LITERAL, at
-        value = constant([one.text for one in words[at:end]])
+        value = constant([word.text for word in words[at:end]])
         return (value, end) if value is not NO_LITERAL else (NO_LITERAL, at)
     return NO_LITERAL, at
 
@@ -200,9 +205,9 @@ def constant_text(source: str, constant: Constant) -> Any:
     return str(value)
 
 
-def _number(said: str) -> Any:
+def _number(text: str) -> Any:
     try:
-        return int(said, 10) if re.fullmatch(r"-?\d{1,18}", said) else float(said)
+        return int(text, 10) if re.fullmatch(r"-?\d{1,18}", text) else float(text)
     except ValueError:
         return NO_LITERAL
 
@@ -303,7 +308,7 @@ class ScriptWords:
     def line(self, at: int) -> int:
         return self.line_of(self.words[at].start)
 
-    def said(self, span: Span) -> str:
+    def source_of(self, span: Span) -> str:
         """Return the source of some tokens."""
         start, end = span
         return self.text[self.words[start].start : self.words[end - 1].end] if end > start else ""
@@ -392,13 +397,7 @@ def read_path(
     if guarded is not None and guarded[1] not in local:
         path, behind = read_path(names, inputs, words[3:], 0, local)
         return (path, at + 7) if path is not None and behind == 3 else (None, at)
-    return _named(names, inputs, words, at, local)
-
-
-def _named(
-    names: Locals, inputs: dict[str, Any], words: list[str], at: int, local: Locals
-) -> tuple[str | None, int]:
-    """Return a path that starts with the name of an input, a parameter or a variable."""
+    # A path that starts with the name of an input, a parameter or a variable.
     first = words[0] if words else ""
     is_input = first not in local and names.get(first, "inputs" if first == "args" else "") == "inputs"
     known = "inputs" if is_input else local.get(first) or names.get(first)
@@ -439,8 +438,8 @@ def listed_path(script: ScriptWords, span: Span) -> Span | None:
     if asked is None or not script.says(end - 3, ":", "[", "]"):
         return None
     chosen = (asked + 1, end - 3)
-    named, first = script.said(chosen), script.words[chosen[0]].text if chosen[1] > chosen[0] else ""
-    condition = " ".join(script.said((start, asked)).split())
+    named, first = script.source_of(chosen), script.words[chosen[0]].text if chosen[1] > chosen[0] else ""
+    condition = " ".join(script.source_of((start, asked)).split())
     return chosen if condition in (named, f"{first} && {named}") else None
 
 

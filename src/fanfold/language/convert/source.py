@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from fanfold.errors import AuthorError
 from fanfold.language import tree
+from fanfold.language.template import in_expression
 from fanfold.language.tree import Mapping, Node, Scalar, plain
 from fanfold.language.yaml_text import FORBIDDEN, TextFormat, parse_yaml
 
@@ -31,10 +32,18 @@ _FOR = (
 _CLOSES = r"(?a)\{%[-+]?\s*(?:else|elif|end\w+)\b"
 _GIT = r"\bgit\s+(?:-C\s+\S+\s+)?(?:commit|push|checkout|switch|merge|rebase|worktree|tag|stash)\b"
 _NETWORK = r"\b(?:gh|curl|wget|npm|npx|pnpm|yarn|pip|docker|ssh)\s|\bgit\s+(?:push|fetch|pull|clone)\b"
-_DELIVERS = r"\bgit\s+(?:commit|push)\b|\bgh\s+pr\s+(?:create|merge)\b"
+_LISTED = r"""(?<=\w)['"`]\s*,\s*\[?\s*['"`](?=\w)"""
+"""What separates the words of a program that a script starts: `"git", ["push"`."""
+_ONLINE = rf"{_NETWORK}|\bfetch\(|\b(?:requests|httpx|urllib|aiohttp)\b"
+_PROSE = (
+    r"(?i:\b(?:then|and)\s+(?:commit|push)\b|\bcommit\s+(?:it|all|the|these|this|your)\b"
+    r"|\b(?:open|create)\s+(?:a|the)\s+(?:draft\s+)?(?:pr|pull request)\b)"
+)
+_DELIVERS = rf"\bgit\s+(?:commit|push)\b|\bgh\s+pr\s+(?:create|merge)\b|{_PROSE}"
 _NOT = r"(?i)\b(?:not|never|no|without|don't|before|avoid)\b"
 _AS_JSON = r"(?a)\s*\|\s*(?:to)?json(?:\(\))?\Z"
 _PATH = r"(?a)[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*"
+_Kind = TypeVar("_Kind", Scalar, Mapping, tree.Sequence)
 
 
 class Loss(Struct, frozen=True, order=True):
@@ -79,12 +88,11 @@ class ForeignFile:
 
     def tree(self) -> Mapping:
         found, _, report = parse_yaml(self.text.encode(), self.file, FORMAT)
-        if not isinstance(found, Mapping) or not report.ok:
-            first = next((one for one in report.diagnostics if one.severity == "error"), None)
-            where = f":{first.range.start.line}" if first is not None else ""
-            message = first.message if first is not None else "it is not a map of keys"
-            hint = first.help if first is not None else ""
-            raise AuthorError("convert.unreadable", f"{self.file}{where}: {message}", hint=hint)
+        if (first := report.first_error) is not None:
+            message = f"{self.file}:{first.range.start.line}: {first.message}"
+            raise AuthorError("convert.unreadable", message, hint=first.help)
+        if not isinstance(found, Mapping):
+            raise AuthorError("convert.unreadable", f"{self.file}: it is not a map of keys")
         return found
 
     def line(self, node: Node) -> int:
@@ -117,7 +125,7 @@ class Reader:
 
     def text(self, name: str) -> str:
         found = self._of(Scalar, name, "it is no text")
-        return found.text if isinstance(found, Scalar) else ""
+        return "" if found is None else found.text
 
     def value(self, name: str) -> Any:
         """Return any value; the caller converts all of it."""
@@ -126,23 +134,27 @@ class Reader:
 
     def whole(self, name: str) -> int | None:
         """Return a whole number."""
-        found = self._of(Scalar, name, "it is no whole number")
-        if isinstance(found, Scalar) and type(found.value) is int:
-            return found.value
-        if isinstance(found, Scalar):
+        value = self.value(name)
+        if value is not None and type(value) is not int:
             self.lose(name, "it is no whole number")
-        return None
+        return value if type(value) is int else None
+
+    def bounded(self, name: str, low: int, high: int, why: str) -> int | None:
+        """Return a whole number in a range; one outside is changed, and reported with the reason."""
+        number = self.whole(name)
+        if number is not None and not low <= number <= high:
+            self.lose(name, why)
+        return None if number is None else min(high, max(low, number))
 
     def flag(self, name: str) -> bool:
-        found = self._of(Scalar, name, "it is neither true nor false")
-        if isinstance(found, Scalar) and not isinstance(found.value, bool):
+        value = self.value(name)
+        if not isinstance(value, bool | None):
             self.lose(name, "it is neither true nor false")
-        return isinstance(found, Scalar) and found.value is True
+        return value is True
 
     def map(self, name: str) -> Mapping | None:
         """Return an inner object."""
-        found = self._of(Mapping, name, "it is no object")
-        return found if isinstance(found, Mapping) else None
+        return self._of(Mapping, name, "it is no object")
 
     def inner(self, name: str) -> Reader | None:
         """Return the reader of an inner object."""
@@ -151,31 +163,30 @@ class Reader:
 
     def objects(self, name: str) -> list[Mapping]:
         found = self._of(tree.Sequence, name, "it is no list")
-        items = found.items if isinstance(found, tree.Sequence) else []
-        for one in items:
-            if not isinstance(one, Mapping):
-                self._lose_once(one, f"{self.what}: an item of {name}", "it is no object")
-        return [one for one in items if isinstance(one, Mapping)]
+        return [] if found is None else self._items(Mapping, found, name, "it is no object")
 
     def texts(self, name: str) -> list[str]:
         found = self.get(name)
         if isinstance(found, Scalar):
             return [found.text]
-        items = found.items if isinstance(found, tree.Sequence) else []
-        if isinstance(found, Mapping):
-            self.lose(name, "it is no list")
-        for one in items:
-            if not isinstance(one, Scalar):
-                self._lose_once(one, f"{self.what}: an item of {name}", "it is no text")
-        return [one.text for one in items if isinstance(one, Scalar)]
+        listed = self._of(tree.Sequence, name, "it is no list")
+        items = [] if listed is None else self._items(Scalar, listed, name, "it is no text")
+        return [item.text for item in items]
 
-    def _of(self, kind: type[Node], name: str, why: str) -> Node | None:
+    def _of(self, kind: type[_Kind], name: str, why: str) -> _Kind | None:
         """Return the value of a key if it has the requested kind; any other value is lost."""
         found = self.get(name)
-        if found is not None and not isinstance(found, kind):
-            self.lose(name, why)
-            return None
-        return found
+        if found is None or isinstance(found, kind):
+            return found
+        self.lose(name, why)
+        return None
+
+    def _items(self, kind: type[_Kind], found: tree.Sequence, name: str, why: str) -> list[_Kind]:
+        """Return the items of a list that have the requested kind; all others are lost."""
+        for item in found.items:
+            if not isinstance(item, kind):
+                self._lose_once(item, f"{self.what}: an item of {name}", why)
+        return [item for item in found.items if isinstance(item, kind)]
 
     def lose(self, name: str, why: str) -> None:
         """Report a key as lost, if it exists."""
@@ -210,8 +221,7 @@ class Reader:
 
 def step_id(name: str) -> str:
     """Return a name as the id of a step."""
-    found = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "step"
-    return found[:120]
+    return (re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "step")[:120]
 
 
 def slug(name: str) -> str:
@@ -267,7 +277,8 @@ def program_rights(text: str) -> dict[str, Any]:
     Commits of git are not merged, so a step that commits or changes branches must be written by hand.
     """
     rights: dict[str, Any] = {"write_set": ["**/*"]}
-    if re.search(_NETWORK, text):
+    text = re.sub(_LISTED, " ", text)
+    if re.search(_ONLINE, text):
         rights["network"] = True
     if re.search(_GIT, text):
         rights[UNWRITTEN] = "commits and branches of git are made by a `deliver` step"
@@ -277,26 +288,31 @@ def program_rights(text: str) -> dict[str, Any]:
 def not_for_agents(prompt: str) -> list[tuple[str, str]]:
     """Return requests in a prompt that agents cannot do here: the words, and what to do instead."""
     asked = (
-        (_GIT, "commits and branches of agents are not kept: a `deliver` step makes them"),
+        (rf"{_GIT}|{_PROSE}", "commits and branches of agents are not kept: a `deliver` step makes them"),
         (_NETWORK, "agents reach the network only with a role that allows it"),
     )
-    return [(" ".join(found[0].split()), why) for words, why in asked if (found := re.search(words, prompt))]
+    return [(found, why) for words, why in asked if (found := _requested(words, prompt))]
 
 
 def delivers(prompt: str) -> bool:
     """Return whether a prompt requests a commit, push or pull request, which a `deliver` step does here."""
-    for found in re.finditer(_DELIVERS, prompt):
+    return bool(_requested(_DELIVERS, prompt))
+
+
+def _requested(words: str, prompt: str) -> str:
+    """Return the first match in a prompt that no word before it on its line forbids."""
+    for found in re.finditer(words, prompt):
         before = prompt[max(0, found.start() - 40) : found.start()].rpartition("\n")[2]
         if re.search(_NOT, before) is None:
-            return True
-    return False
+            return " ".join(found[0].split())
+    return ""
 
 
 def not_for_programs(step: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the same for a command, which sees neither the user's folder nor environment variables."""
-    said = " ".join((step.get("shell", ""), *step.get("run", ())))
+    command = " ".join((step.get("shell", ""), *step.get("run", ())))
     why = "commands see no login of yours: name `GH_TOKEN` in `env_vars`"
-    return [("gh", why)] if re.search(r"\bgh\s+[a-z]", said) else []
+    return [("gh", why)] if re.search(r"\bgh\s+[a-z]", re.sub(_LISTED, " ", command)) else []
 
 
 def unread(condition: str) -> str:
@@ -381,9 +397,12 @@ class _Condition:
 
     def read(self) -> str:
         found = self._either()
-        if self._at < len(self._tokens):
-            raise _NoCounterpartError
+        self._require(self._at == len(self._tokens))
         return found
+
+    def _require(self, holds: bool) -> None:
+        if not holds:
+            raise _NoCounterpartError
 
     def _next(self) -> str:
         return self._tokens[self._at][0].strip() if self._at < len(self._tokens) else ""
@@ -393,17 +412,14 @@ class _Condition:
         self._at += found
         return found
 
-    def _either(self) -> str:
-        parts = [self._both()]
-        while self._takes("or", "||"):
-            parts.append(self._both())
-        return " || ".join(parts)
+    def _joined(self, part: Callable[[], str], sign: str, *words: str) -> str:
+        parts = [part()]
+        while self._takes(*words):
+            parts.append(part())
+        return f" {sign} ".join(parts)
 
-    def _both(self) -> str:
-        parts = [self._negated()]
-        while self._takes("and", "&&"):
-            parts.append(self._negated())
-        return " && ".join(parts)
+    def _either(self) -> str:
+        return self._joined(lambda: self._joined(self._negated, "&&", "and", "&&"), "||", "or", "||")
 
     def _negated(self) -> str:
         turned = False
@@ -416,13 +432,10 @@ class _Condition:
         left = self._value()
         if self._takes("is"):
             sign = "!=" if self._takes("not") else "=="
-            if not self._takes("none", "None", "null"):
-                raise _NoCounterpartError
+            self._require(self._takes("none", "None", "null"))
             return f"{left} {sign} null"
         if self._takes("not"):
-            if self._next() != "in":
-                raise _NoCounterpartError
-            self._at += 1
+            self._require(self._takes("in"))
             return f"!({left} in {self._value()})"
         sign = self._next()
         if sign not in _COMPARISONS:
@@ -432,8 +445,7 @@ class _Condition:
 
     def _value(self) -> str:
         self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise _NoCounterpartError
+        self._require(self._depth <= _MAX_DEPTH)
         found = self._one_value()
         self._depth -= 1
         return found
@@ -443,56 +455,38 @@ class _Condition:
             return f"!{self._value()}"
         if self._takes("("):
             found = self._either()
-            self._close(")")
+            self._require(self._takes(")"))
             return f"({found})"
         if self._takes("["):
             items = [] if self._next() == "]" else [self._value()]
             while items and self._takes(","):
                 items.append(self._value())
-            self._close("]")
+            self._require(self._takes("]"))
             return f"[{', '.join(items)}]"
         minus = "-" if self._takes("-") else ""
-        if self._at >= len(self._tokens):
-            raise _NoCounterpartError
+        self._require(self._at < len(self._tokens))
         token = self._tokens[self._at]
         self._at += 1
         if token["number"] is not None:
             return minus + token["number"]
-        if minus or token["sign"] is not None:
-            raise _NoCounterpartError
+        self._require(not minus and token["sign"] is None)
         if token["string"] is not None:
-            return cel_text(_unescaped(token["string"][1:-1]))
-        return self._named(token)
-
-    def _close(self, sign: str) -> None:
-        if not self._takes(sign):
-            raise _NoCounterpartError
-
-    def _named(self, token: re.Match[str]) -> str:
+            text = token["string"][1:-1]
+            # Escapes that differ between the languages are not converted.
+            self._require(all(one in _ESCAPED for one in re.findall(_ESCAPE, text)))
+            return cel_text(re.sub(_ESCAPE, lambda found: _ESCAPED[found[1]], text))
         path = token["path"]
         word = None if path in _RESERVED else _VALUES.get(path) or self._resolve(path)
         if word is None:
             raise _NoCounterpartError
-        word = in_cel(word) if "." in word else word
+        word = in_expression(word) if "." in word else word
         return f"size({word})" if token["length"] else word
-
-
-def _unescaped(text: str) -> str:
-    """Return a quoted text; escapes that differ between the languages are not converted."""
-    if any(one not in _ESCAPED for one in re.findall(_ESCAPE, text)):
-        raise _NoCounterpartError
-    return re.sub(_ESCAPE, lambda found: _ESCAPED[found[1]], text)
 
 
 def cel_text(text: str) -> str:
     """Return a text in the notation of expressions, on one line and without forbidden characters."""
     quoted = json.dumps(text, ensure_ascii=False)
     return FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
-
-
-def in_cel(path: str) -> str:
-    """Return a path in the notation of expressions: `-` in a name is `_`."""
-    return path.replace("-", "_")
 
 
 def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
@@ -526,7 +520,7 @@ def _expression(text: str, resolve: Callable[[str], str | None], depth: int = 0)
         path = resolve(otherwise["path"])
         if path is None:
             return None
-        name = in_cel(path)
+        name = in_expression(path)
         # An empty value counts as missing only for `or`.
         instead = to_cel(otherwise["given"] or otherwise["or"], resolve)
         missing = f"{name} == null" if otherwise["given"] else f'{name} == null || {name} == ""'
@@ -535,7 +529,7 @@ def _expression(text: str, resolve: Callable[[str], str | None], depth: int = 0)
     other = None if when is None else _ELSE.search(text, when.end())
     if when is not None and other is not None:
         words = (text[when.end() : other.start()], text[: when.start()], text[other.end() :])
-        parts = [_expression(one.strip(), resolve, depth + 1) for one in words]
+        parts = [_expression(word.strip(), resolve, depth + 1) for word in words]
         return None if None in parts else f"({parts[0]}) ? ({parts[1]}) : ({parts[2]})"
     if re.search(r"(?<![\w'\"])(?:or|and)(?![\w'\"])", text):
         return None  # `or` and `and` of values, not of conditions: the result depends on empty values
@@ -567,7 +561,7 @@ def as_loop(
     ids = [step["id"] for step in steps]
     start, end = ids.index(loop.inside[0]), ids.index(loop.inside[-1])
     inner = steps[start : end + 1]
-    name = f"{in_cel(loop.inside[0])}_loop"
+    name = f"{in_expression(loop.inside[0])}_loop"
     inside = {step["id"] for step in inner}
     moved: tuple[str, ...] = ("depends_on", "when")
     outer = {key: inner[0].pop(key) for key in moved if key in inner[0]}
@@ -622,7 +616,7 @@ def _renamed(value: Any, inside: set[str], group: str) -> Any:
         return [_renamed(one, inside, group) for one in value]
     if isinstance(value, str):
         for one in sorted(inside, key=len, reverse=True):
-            for spelled, named in ((one, group), (in_cel(one), in_cel(group))):
+            for spelled, named in ((one, group), (in_expression(one), in_expression(group))):
                 value = value.replace(f"steps.{spelled}.output", f"steps.{named}.output.{spelled}")
                 value = value.replace(f"steps.{spelled}.status", f"steps.{named}.status")
     return value

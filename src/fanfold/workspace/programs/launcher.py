@@ -6,8 +6,8 @@ writes, and Python writes to every object it reads. So the fork does as little a
 standard library. SPEC is JSON (see `sandbox`). It fails closed: if a restriction cannot be applied, it exits
 with status 126 and a message on stderr.
 
-The optional handle `told` is a file in which the reaper reads whether the command was executed. The command
-itself never has that handle. So its output or status can never look like a failure of the sandbox.
+The optional handle `status_fd` is a file in which the reaper reads whether the command was executed. The
+command itself never has that handle. So its output or status can never look like a failure of the sandbox.
 
 The order matters: the cgroup before any fork, namespaces before paths are opened, limits before the rules
 (which may close /proc), rules before the filter (which forbids the creation of rules).
@@ -72,12 +72,12 @@ def prepare(words: list[str], variables: Mapping[str, str]) -> PreparedStart:
     spec: dict[str, Any] = json.loads(words[0])
     passed = environment(spec["environment"], spec["given"], variables)
     inside = given(spec["given"], variables) | spec["set"]
-    told = b""
+    flags = b""
     if spec["wrapper"]:
-        told = b"".join(os.fsencode(word) + b"\0" for pair in inside.items() for word in ("--setenv", *pair))
+        flags = b"".join(os.fsencode(word) + b"\0" for pair in inside.items() for word in ("--setenv", *pair))
     else:
         passed |= inside
-    return PreparedStart(spec, words[1:], base64.b64decode(spec["filter"]), passed, told)
+    return PreparedStart(spec, words[1:], base64.b64decode(spec["filter"]), passed, flags)
 
 
 def checked(result: int, what: str) -> int:
@@ -290,7 +290,7 @@ def handed(data: bytes) -> str:
     return str(handle)
 
 
-def main(prepared: PreparedStart, told: int) -> None:
+def main(prepared: PreparedStart, status_fd: int) -> None:
     spec, code = prepared.spec, prepared.code
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     inherit_no_handles()
@@ -313,10 +313,10 @@ def main(prepared: PreparedStart, told: int) -> None:
         filter_calls(code)
     if wrapper:
         wrapper[1:1] = ["--args", handed(prepared.inside)]
-        if told >= 0:
-            os.write(told, b"w\n")
-            os.set_inheritable(told, True)
-            wrapper[1:1] = ["--json-status-fd", str(told)]
+        if status_fd >= 0:
+            os.write(status_fd, b"w\n")
+            os.set_inheritable(status_fd, True)
+            wrapper[1:1] = ["--json-status-fd", str(status_fd)]
     program = (wrapper or prepared.command)[0]
     try:
         execute = os.execve if "/" in program else os.execvpe
@@ -326,19 +326,19 @@ def main(prepared: PreparedStart, told: int) -> None:
         raise
 
 
-def become(prepared: PreparedStart, told: int = -1) -> None:
+def become(prepared: PreparedStart, status_fd: int = -1) -> None:
     """Apply the sandbox to this process and become the command; never returns."""
     status = REFUSED
     try:
-        main(prepared, told)
+        main(prepared, status_fd)
     except SandboxRefused as refused:
         sys.stderr.write(f"sandbox: {refused}\n")
     except OSError as error:
         sys.stderr.write(f"sandbox: {error.filename or prepared.command[:1]}: {error.strerror}\n")
         status = 127 if isinstance(error, FileNotFoundError) else REFUSED
     finally:
-        if told >= 0:
-            os.write(told, b"s\n")
+        if status_fd >= 0:
+            os.write(status_fd, b"s\n")
         sys.stderr.flush()
         os._exit(status)
 

@@ -34,7 +34,7 @@ def forget(point: str) -> None:
 
 
 def _tell(what: bytes, point: str, owner: str = "") -> None:
-    global _pipe  # noqa: PLW0603 - one for the whole process, whoever mounts
+    global _pipe  # noqa: PLW0603 - one for the whole process
     with _guard:
         if _pipe is None or _pipe[0] != os.getpid():
             if what == b"-":

@@ -16,7 +16,7 @@ import { Boundary, Empty } from "./parts/states.js";
 import { Frame, PageHead } from "./shell/frame.js";
 import { startKeys } from "./shell/keys.js";
 import { place, startRoutes } from "./shell/route.js";
-import { announce } from "./shell/said.js";
+import { announce } from "./shell/notices.js";
 import { startSigns } from "./text/visible.js";
 
 /** @type {[RegExp, any][]} */

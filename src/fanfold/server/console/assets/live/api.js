@@ -1,19 +1,19 @@
 /** Calls of the API: one way to ask, one shape of error, never anywhere but this server. */
 import { readJson, writeJson } from "../text/json.js";
 
-/** What the server said went wrong, or that it could not be reached (`code` is then `unreachable`). */
+/** An error of the server, or `code` `unreachable`. */
 export class ApiError extends Error {
-  /** @param {number} status @param {{code?: string, message?: string, hint?: string, details?: any}} said */
-  constructor(status, said) {
-    super(said.message || `The server answered ${status}.`);
+  /** @param {number} status @param {{code?: string, message?: string, hint?: string, details?: any}} body */
+  constructor(status, body) {
+    super(body.message || `The server answered ${status}.`);
     this.status = status;
-    this.code = said.code || "unknown";
-    this.hint = said.hint || "";
-    this.details = said.details ?? null;
+    this.code = body.code || "unknown";
+    this.hint = body.hint || "";
+    this.details = body.details ?? null;
   }
 }
 
-/** What somebody in front of a browser can do about it; the server's words are for programs. */
+/** What the user can do about it; the server's own message is for programs. */
 export const SHUT = { code: "request.unauthorized", message: "This browser is not let in any more.", hint: "Open the link that `fanfold serve` printed when it was started; every start prints one." };
 
 /** @param {string} method @param {string} path @param {unknown} [body] @param {AbortSignal} [signal] */
@@ -32,7 +32,7 @@ async function ask(method, path, body, signal) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, {
       code: "unreachable", message: "The server cannot be reached.",
-      hint: "Is `fanfold serve` still running? The page goes on by itself when it is back.",
+      hint: "Is `fanfold serve` still running? The page continues by itself when it is back.",
     });
   }
   const text = await answer.text();

@@ -1,14 +1,14 @@
-/** Signs of life of what runs. They are no events: they are asked for now and then, once for the whole page. */
+/** Heartbeats of active runs. They are no events: the page requests them together, every few seconds. */
 import { signal, useEffect } from "../vendor/preact.js";
 import { get } from "./api.js";
-import { onRun, tellRun } from "./stream.js";
+import { onRun, notifyRun } from "./stream.js";
 
 const EVERY_MS = 5000;
 
-/** @typedef {{run_id: string, owner: {alive: boolean} | null, heartbeat_age_ms: number | null, is_stuck: boolean}} Pulse */
-/** When it was asked, and what was told by the id of each root run; null before the first answer. */
-const pulses = signal(/** @type {{asked: number, told: Map<string, Pulse> | null}} */ ({ asked: 0, told: null }));
-/** What goes on by a process, or will. */
+/** @typedef {{run_id: string, owner: {alive: boolean} | null, heartbeat_age_ms: number | null, is_stuck: boolean, state: string, hint: string}} Pulse */
+/** When they were requested, and the pulse of each root run; null before the first response. */
+const pulses = signal(/** @type {{asked: number, found: Map<string, Pulse> | null}} */ ({ asked: 0, found: null }));
+/** Statuses of runs that a process runs, or will run. */
 export const LIVE = ["pending", "running", "waiting"];
 let lookers = 0;
 let timer = 0;
@@ -20,12 +20,12 @@ async function look() {
   busy = true;
   try {
     const found = await get("/pulses");
-    const before = pulses.peek().told;
-    pulses.value = { asked: Date.now(), told: new Map(found.items.map((/** @type {Pulse} */ one) => [one.run_id, one])) };
-    // That a process died is no event: whoever shows its run hears of it from here.
-    for (const one of found.items) if (one.is_stuck && !before?.get(one.run_id)?.is_stuck) tellRun(one.run_id);
+    const before = pulses.peek().found;
+    pulses.value = { asked: Date.now(), found: new Map(found.items.map((/** @type {Pulse} */ one) => [one.run_id, one])) };
+    // The death of a process is no event: pages that show its run are notified from here.
+    for (const one of found.items) if (one.is_stuck && !before?.get(one.run_id)?.is_stuck) notifyRun(one.run_id);
   } catch {
-    // That the server is away is said at the top of the page.
+    // The frame shows that the server cannot be reached.
   }
   busy = false;
 }
@@ -34,9 +34,9 @@ function begin() {
   look();
   timer = setInterval(look, EVERY_MS);
   stop = onRun((event) => {
-    const known = pulses.peek().told?.get(event.run_id);
+    const known = pulses.peek().found?.get(event.run_id);
     // One that was stuck and moves is driven again.
-    if (pulses.peek().told && event.status && (Boolean(known) !== LIVE.includes(event.status) || known?.is_stuck)) look();
+    if (pulses.peek().found && event.status && (Boolean(known) !== LIVE.includes(event.status) || known?.is_stuck)) look();
   });
 }
 
@@ -51,11 +51,11 @@ export function usePulses(wanted) {
       stop();
     };
   }, [wanted]);
-  return wanted ? pulses.value : { asked: 0, told: null };
+  return wanted ? pulses.value : { asked: 0, found: null };
 }
 
-/** Whether a run would go on if somebody drove it. @param {{root_run_id: string, status: string}} run */
+/** Whether a run has no process and needs one. @param {{root_run_id: string, status: string}} run */
 export function useStuck(run) {
-  const { told } = usePulses(LIVE.includes(run.status));
-  return Boolean(told?.get(run.root_run_id)?.is_stuck);
+  const { found } = usePulses(LIVE.includes(run.status));
+  return Boolean(found?.get(run.root_run_id)?.is_stuck);
 }

@@ -1,13 +1,13 @@
-/** What happens in all runs, as it happens. Pages are told that something changed, and ask for what they show. */
+/** The live stream of all runs. Pages are notified that a run changed, and request what they show. */
 import { signal } from "../vendor/preact.js";
 import { get } from "./api.js";
 
 /**
  * `opening`, `live`, or not live since a time: `lost` when the server is away, `shut` when it does not let this browser in any
- * more, `full` when it lets nobody else follow along.
+ * more, `full` when it accepts no more followers.
  */
 export const connection = signal({ state: "opening", since: Date.now() });
-/** How often the stream came back: whoever shows something asks again then. */
+/** How often the stream was reconnected: every page then requests its data again. */
 export const returns = signal(0);
 /** What agents do at this moment, by run and step. */
 export const activity = signal(/** @type {Record<string, any>} */ ({}));
@@ -22,7 +22,7 @@ export function onRun(fn) {
 }
 
 /** A run is not as it was, though nothing was recorded: it has no status here. @param {string} run_id */
-export function tellRun(run_id) {
+export function notifyRun(run_id) {
   for (const fn of listeners) fn({ run_id, seq: 0, status: "" });
 }
 

@@ -3,6 +3,7 @@ import { html, useState } from "../vendor/preact.js";
 import { useResource } from "../live/resource.js";
 import { Loaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
+import { Output } from "../parts/output.js";
 import { PageHead } from "../shell/frame.js";
 import { Took, endOf } from "../parts/time.js";
 import { amount, asText, cost, duration } from "../text/format.js";
@@ -12,7 +13,7 @@ export function Compare({ first, second }) {
   const found = useResource(`/compare/${first}/${second}`, (event) => event.run_id === first || event.run_id === second);
   const [all, setAll] = useState(false);
   return html`<div class="page wide">
-    <${PageHead} title="Compare" actions=${html`<label class="check"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> Show what is the same</label>`} />
+    <${PageHead} title="Compare" actions=${html`<label class="check"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> Show equal steps</label>`} />
     <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Sides} data=${data} all=${all} />`}</${Loaded}>
   </div>`;
 }
@@ -30,7 +31,7 @@ function Sides({ data, all }) {
     <section><div class="section-head"><h2>Steps</h2><span class="more quiet">${data.steps.length - data.steps.filter((/** @type {any} */ step) => step.same).length} of ${data.steps.length} differ</span></div>
       ${steps.length ? html`<ul class="card list">${steps.map((/** @type {any} */ step) => html`<li key=${step.path}><details class="grow compared" open=${!step.same && steps.length < 8}>
         <summary><span class="clip"><code title=${step.path}>${step.path}</code> ${step.same ? html`<span class="chip">same</span>` : ""}</span><${Brief} side=${step.a} /><${Brief} side=${step.b} /></summary>
-        <div class="compare-output"><${Side} side=${step.a} label="First" /><${Side} side=${step.b} label="Second" /></div></details></li>`)}</ul>` : html`<p class="card padded quiet">Every step gave the same.</p>`}
+        <div class="compare-output"><${Side} side=${step.a} label="First" /><${Side} side=${step.b} label="Second" /></div></details></li>`)}</ul>` : html`<p class="card padded quiet">All steps have the same output.</p>`}
     </section>`;
 }
 
@@ -46,6 +47,6 @@ function Changed({ recipe }) {
 }
 
 /** @param {{side: any}} props */
-const Brief = ({ side }) => side ? html`<span><${Status} status=${side.status} /><span class="side-figures quiet small number"><span>${side.seconds === null ? "" : duration(side.seconds * 1000)}</span><span>${cost(side.usage)}</span></span></span>` : html`<span class="quiet">not there</span>`;
+const Brief = ({ side }) => side ? html`<span><${Status} status=${side.status} /><span class="side-figures quiet small number"><span>${side.seconds === null ? "" : duration(side.seconds * 1000)}</span><span>${cost(side.usage)}</span></span></span>` : html`<span class="quiet">no such step</span>`;
 /** @param {{side: any, label: string}} props */
-const Side = ({ side, label }) => html`<div><div class="label small quiet">${label}</div><pre class="block" tabindex="0">${side ? asText(side.output ?? "") : ""}</pre></div>`;
+const Side = ({ side, label }) => html`<div><div class="label small quiet">${label}</div>${side && side.output !== null ? html`<${Output} value=${side.output} />` : html`<p class="quiet small">No output.</p>`}</div>`;

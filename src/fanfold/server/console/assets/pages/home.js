@@ -1,67 +1,101 @@
-/** Home: what needs you, what runs now, what it costs. */
-import { html } from "../vendor/preact.js";
+/** Home: open items, running and finished runs, spending. */
+import { html, useState } from "../vendor/preact.js";
 import { useResource } from "../live/resource.js";
 import { DemoCards } from "../parts/demo-cards.js";
 import { RunList } from "../parts/run-list.js";
 import { Loaded } from "../parts/states.js";
-import { Sign, isOver, toneOf } from "../parts/status.js";
+import { Sign, toneOf } from "../parts/status.js";
 import { Ago } from "../parts/time.js";
 import { PageHead } from "../shell/frame.js";
 import { amount, counted, money } from "../text/format.js";
 import { plain } from "../text/markdown.js";
 
-/** @type {Record<string, {word: string, status: string}>} */
-const NEEDS = {
-  approval: { word: "wants your approval", status: "waiting" },
-  question: { word: "asks you", status: "waiting" },
-  delivery: { word: "has something to deliver", status: "waiting" },
-  stuck: { word: "is stuck", status: "stuck" },
-  paused: { word: "is paused until you resume it", status: "paused" },
-  failed: { word: "failed", status: "failed" },
-};
+/** The sign of each kind of open item. @type {Record<string, string>} */
+const SIGNS = { approval: "waiting", question: "waiting", delivery: "waiting", stuck: "stuck", paused: "paused", failed: "failed" };
 
 export function Home() {
   const home = useResource("/home", true);
   return html`<div class="page"><${Loaded} of=${home}>${(/** @type {any} */ data) => (data.runs === 0 ? html`<${FirstSteps} />` : html`<${Overview} data=${data} />`)}</${Loaded}></div>`;
 }
 
+const MOST_NEEDS = 5;
+const DISMISSED = "fanfold-dismissed";
+
 /** @param {{data: any}} props */
 function Overview({ data }) {
-  const lately = useResource("/runs?limit=6", true);
-  const ended = (lately.data?.items || []).filter((/** @type {any} */ run) => isOver(run.status));
   return html`
     <${PageHead} title="Home" actions=${html`<a class="button primary" href="/recipes">Run a recipe</a>`} />
-    <section aria-labelledby="needs">
-      <div class="section-head"><h2 id="needs">Needs you</h2></div>
-      ${data.needs.length ? html`<ul class="card list">${data.needs.map((/** @type {any} */ need) => html`<${Need} key=${`${need.run_id} ${need.step} ${need.kind}`} need=${need} />`)}</ul>`
-        : html`<p class="card padded quiet">Nothing waits for you.</p>`}
-    </section>
+    <${Needs} needs=${data.needs} />
     <section aria-labelledby="running">
       <div class="section-head"><h2 id="running">Running now</h2><a class="more" href="/runs">All runs</a></div>
-      ${data.running.length ? html`<${RunList} runs=${data.running} />` : html`<p class="card padded quiet">Nothing runs at the moment.</p>`}
+      ${data.running.length ? html`<${RunList} runs=${data.running} />` : html`<p class="card padded quiet">No run is active.</p>`}
     </section>
-    ${ended.length > 0 && html`<section aria-labelledby="lately"><div class="section-head"><h2 id="lately">Lately</h2></div><${RunList} runs=${ended} /></section>`}
+    ${data.finished.length > 0 && html`<section aria-labelledby="finished"><div class="section-head"><h2 id="finished">Recently finished</h2></div><${RunList} runs=${data.finished.map((/** @type {any} */ one) => ({ ...one.run, answer: one.answer }))} /></section>`}
     <section aria-labelledby="spend">
       <div class="section-head"><h2 id="spend">Spend</h2></div>
       <dl class="figures">
-        <${Figure} name="Today" spent=${data.spend.today} /><${Figure} name="This week" spent=${data.spend.week} />
-        <div><dt>Runs</dt><dd>${amount(data.runs)}</dd></div><div><dt>Recipes</dt><dd>${amount(data.recipes)}</dd></div>
+        <${Figure} name="Today" spent=${data.spend.today} /><${Figure} name="Last 7 days" spent=${data.spend.week} />
+        <div><dt>Per day</dt><dd><${Days} days=${data.spend.days} /></dd></div>
+        <div><dt>Runs</dt><dd>${amount(data.runs)}</dd></div>
       </dl>
     </section>`;
 }
 
-/** @param {{need: any}} props */
-function Need({ need }) {
-  const kind = NEEDS[need.kind] || { word: need.kind, status: "waiting" };
+/** Open items by recipe, newest first. Failures and pauses can be dismissed in this browser; questions cannot. @param {{needs: any[]}} props */
+function Needs({ needs }) {
+  const [gone, setGone] = useState(dismissed);
+  const [all, setAll] = useState(false);
+  const open = needs.filter((need) => !gone.includes(idOf(need))).sort((a, b) => String(b.since).localeCompare(String(a.since)));
+  const dismiss = (/** @type {any} */ need) => {
+    const kept = [...gone, idOf(need)].filter((id) => needs.some((one) => idOf(one) === id));
+    setGone(kept);
+    try {
+      localStorage.setItem(DISMISSED, JSON.stringify(kept));
+    } catch {
+      // Without storage it comes back with the page.
+    }
+  };
+  const shown = all ? open : open.slice(0, MOST_NEEDS);
+  const recipes = [...new Set(shown.map((need) => need.recipe))];
+  return html`<section aria-labelledby="needs">
+    <div class="section-head"><h2 id="needs">Needs you</h2>${open.length > MOST_NEEDS && html`<button class="as-link more" onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${open.length}`}</button>`}</div>
+    ${open.length ? html`<ul class="card list">${recipes.map((recipe) => shown.filter((need) => need.recipe === recipe).map((need) => html`<${Need} key=${idOf(need)} need=${need} onDismiss=${() => dismiss(need)} />`))}</ul>`
+      : html`<p class="card padded quiet">Nothing waits for you.</p>`}
+  </section>`;
+}
+
+/** @param {any} need */
+const idOf = (need) => `${need.run_id} ${need.step} ${need.kind}`;
+
+/** @returns {string[]} */
+function dismissed() {
+  try {
+    return JSON.parse(localStorage.getItem(DISMISSED) || "[]");
+  } catch {
+    return [];
+  }
+}
+
+/** @param {{need: any, onDismiss: () => void}} props */
+function Need({ need, onDismiss }) {
+  const sign = SIGNS[need.kind] || "waiting";
   const answers = ["approval", "question", "delivery"].includes(need.kind);
-  const href = answers ? "/approvals" : `/runs/${need.run_id}${need.step ? `?step=${encodeURIComponent(need.step)}` : ""}`;
+  const href = `/runs/${need.run_id}${need.step && !answers ? `?step=${encodeURIComponent(need.step)}` : ""}`;
   return html`<li>
-    <span class=${`status tone-${toneOf(kind.status)}`}><${Sign} status=${kind.status} /></span>
-    <div class="grow"><a class="title" href=${href}>${need.recipe}${need.step ? ` / ${need.step}` : ""}</a> <span class="quiet">${kind.word}</span>
+    <span class=${`status tone-${toneOf(sign)}`}><${Sign} status=${sign} /></span>
+    <div class="grow"><a class="title" href=${href}>${need.recipe}${need.step ? ` / ${need.step}` : ""}</a> <span class="quiet">${need.state}</span>
       <div class="clip quiet">${plain(need.message)}</div></div>
     <span class="quiet small"><${Ago} at=${need.since} /></span>
-    <a class="button small" href=${href} aria-label=${`${answers ? "Answer" : "Look at"} ${need.recipe} ${need.step || ""}`}>${answers ? "Answer" : "Look"}</a>
+    <a class="button small" href=${href} aria-label=${`${answers ? "Answer" : "View"} ${need.recipe} ${need.step || ""}`}>${answers ? "Answer" : "View"}</a>
+    ${!answers && html`<button class="button plain small" onClick=${onDismiss} aria-label=${`Dismiss ${need.recipe} ${need.step || ""}`} title="Dismiss">✕</button>`}
   </li>`;
+}
+
+/** Spending of the last seven days as bars. @param {{days: any[]}} props */
+function Days({ days }) {
+  const most = Math.max(...days.map((one) => one.spend.cost_usd), 0.000001);
+  return html`<span class="days" role="img" aria-label=${days.map((one) => `${one.day}: ${money(one.spend.cost_usd)}`).join(", ")}>
+    ${days.map((one) => html`<i key=${one.day} style=${{ height: `${Math.max(4, (one.spend.cost_usd / most) * 100)}%` }} title=${`${one.day}: ${money(one.spend.cost_usd)}, ${counted(one.spend.runs, "run")}`}></i>`)}</span>`;
 }
 
 /** @param {{name: string, spent: any}} props */
@@ -73,18 +107,18 @@ function Figure({ name, spent }) {
 
 function FirstSteps() {
   return html`
-    <${PageHead} title="Welcome to Fanfold" lead="Fanfold hands one job to a team of agents, keeps them out of each other's way, and folds one answer back. This project has no runs yet: begin with one of these." />
+    <${PageHead} title="Welcome to Fanfold" lead="Fanfold gives one job to a team of agents, prevents conflicts between them, and returns one answer. This project has no runs yet: start with one of these." />
     <section aria-labelledby="begin">
-      <div class="section-head"><h2 id="begin">Three runs that need no key</h2></div>
-      <p class="quiet gap-below">Their agents are <strong>scripted</strong>: every step is really scheduled, recorded and shown, but the words were written beforehand. None of them changes a file.</p>
+      <div class="section-head"><h2 id="begin">Three recipes that run without a key</h2></div>
+      <p class="quiet gap-below">Their agents are <strong>scripted</strong>: steps, scheduling, log and costs are real; the texts were prepared. Only the third writes files, into <code>fanfold-demo</code>.</p>
       <${DemoCards} />
     </section>
     <section class="card padded" aria-labelledby="yours">
-      <h2 id="yours" class="gap-below">Then your own</h2>
+      <h2 id="yours" class="gap-below">Next: your own recipe</h2>
       <dl class="pairs">
-        <dt>A recipe</dt><dd>is a YAML file in <code>.fanfold/workflows</code>: <a href="/recipes">look at the built-in ones</a>, change one, and keep it under a name of yours.</dd>
-        <dt>A model</dt><dd>is whichever key is set, or a small one on this machine: <a href="/system">System</a> says what is configured.</dd>
-        <dt>The terminal</dt><dd>does all of this too: <code>fanfold run research-and-brief -i topic="sea ice"</code>. Runs started there appear here.</dd>
+        <dt>A recipe</dt><dd>is a YAML file in <code>.fanfold/workflows</code>: <a href="/recipes">open a built-in one</a>, edit it, and save it under a new name.</dd>
+        <dt>A model</dt><dd>is the one whose key is set, or a small local one: <a href="/system">System</a> shows what is configured.</dd>
+        <dt>The terminal</dt><dd>can do the same: <code>fanfold run research-and-brief -i topic="sea ice"</code>. Runs started there appear here.</dd>
       </dl>
     </section>`;
 }

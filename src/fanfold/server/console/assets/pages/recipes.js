@@ -5,7 +5,8 @@ import { Loaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Ago, Heartbeat } from "../parts/time.js";
 import { PageHead } from "../shell/frame.js";
-import { duration, money } from "../text/format.js";
+import { duration } from "../text/format.js";
+import { Price } from "../parts/cost.js";
 
 /** @type {Record<string, string>} */
 const ORIGINS = { project: "This project", user: "Yours", builtin: "Built in" };
@@ -18,7 +19,7 @@ export function Recipes() {
       const here = data.items.filter((/** @type {any} */ row) => row.source === origin);
       if (!here.length && origin !== "project") return null;
       return html`<section key=${origin} aria-label=${name}><div class="section-head"><h2>${name}</h2></div>
-        ${here.length ? html`<${Shelf} rows=${here} />` : html`<p class="card padded quiet">No recipe of its own yet. Open a built-in one, change it, and keep it under another name; it is saved in <code>.fanfold/workflows</code>.</p>`}</section>`;
+        ${here.length ? html`<${Shelf} rows=${here} />` : html`<p class="card padded quiet">This project has no recipe yet. Open a built-in one, edit it, and save it under another name. It is stored in <code>.fanfold/workflows</code>.</p>`}</section>`;
     })}</${Loaded}>
   </div>`;
 }
@@ -31,7 +32,7 @@ function Shelf({ rows }) {
       <td class="words"><a class="row-link" href=${`/recipes/${row.name}`}>${row.name}</a> <span class="quiet small">@${row.version}</span><div class="quiet small about">${row.description}</div></td>
       <td class="last">${row.last_run ? html`<a href=${`/runs/${row.last_run.run_id}`}><${Status} status=${row.last_run.status} /></a> <span class="quiet small hide-narrow"><${Ago} at=${row.last_run.ended_at || row.last_run.created_at} /></span>${row.last_run.status === "running" && html`<${Heartbeat} root=${row.last_run.run_id} status="running" />`}` : html`<span class="quiet">never</span>`}</td>
       <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : duration(row.median_s * 1000)}</td>
-      <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : money(row.median_usd)}</td>
+      <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : html`<${Price} usd=${row.median_usd} />`}</td>
       <td class="number"><a class="button small" href=${`/recipes/${row.name}?view=run`} aria-label=${`Run ${row.name}`}>Run</a></td>
     </tr>`)}</tbody>
   </table></div>`;

@@ -1,11 +1,16 @@
-/** One run: the head that stays, a view of it, and the drawer of a step. All of it is in the address. */
+/** One run: its head, the outcome, and a split of a view and the selected step. All of it is in the address. */
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { Graph } from "../parts/graph.js";
+import { Json } from "../parts/code.js";
+import { Cost } from "../parts/cost.js";
+import { RecipeSteps } from "../parts/recipe-steps.js";
 import { RunArtifacts } from "../parts/artifacts.js";
+import { Outcome } from "../parts/outcome.js";
 import { Output } from "../parts/output.js";
 import { RunActions } from "../parts/run-actions.js";
+import { Split } from "../parts/split.js";
 import { Empty, Loaded, Trouble } from "../parts/states.js";
 import { Meter, Status, isOver, standing } from "../parts/status.js";
 import { LinkTabs } from "../parts/tabs.js";
@@ -18,13 +23,13 @@ import { StepTable } from "../parts/step-table.js";
 import { PageHead, useTitle } from "../shell/frame.js";
 import { useKeys } from "../shell/keys.js";
 import { hrefWith, query, setQuery } from "../shell/route.js";
-import { announce } from "../shell/said.js";
-import { amount, cost, counted, money, now } from "../text/format.js";
-import { plain } from "../text/markdown.js";
+import { announce } from "../shell/notices.js";
+import { useMedia } from "../shell/width.js";
+import { amount, counted, money } from "../text/format.js";
 import { wordOf } from "../parts/status.js";
 
 const SCRUB_MS = 80;
-const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["table", "Table"], ["events", "Events"], ["output", "Output"], ["cost", "Cost"]];
+const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["table", "Table"], ["events", "Events"], ["output", "Output"], ["cost", "Cost"], ["recipe", "Recipe"]];
 
 /** @param {{first: string}} props */
 export function Run({ first: id }) {
@@ -45,41 +50,39 @@ export function Run({ first: id }) {
   useTitle(head.data ? `${head.data.recipe} · ${wordOf(head.data.status)}` : "Run");
   useStatusNews(head.data, at);
   const rows = (table.data?.rows || []).map((/** @type {any} */ row) => standing(head.data?.status, row, Boolean(row.asks)));
-  const choose = (/** @type {string | null} */ path) => setQuery({ step: path });
-  const chosen = () => query.peek().get("step"); // a second key may come before the first is drawn
+  const [closed, setClosed] = useState(false);
+  const wide = useMedia("(min-width: 1000px)"); // else there is no room for a step beside the view
+  const picked = step ?? (wide && !closed && head.data ? relevant(head.data.status, rows) : null);
+  const choose = (/** @type {string | null} */ path) => {
+    setClosed(path === null);
+    setQuery({ step: path });
+  };
+  const chosen = () => query.peek().get("step") ?? picked; // a second key may come before the first is drawn
   useKeys([
     { key: "j", what: "Next step", act: () => choose(beside(rows, chosen(), 1)) },
     { key: "k", what: "Step before", act: () => choose(beside(rows, chosen(), -1)) },
     { key: "n", what: "Next failure", act: () => choose(nextFailure(rows, chosen())) },
     { key: "g", what: "Graph", act: () => setQuery({ view: null }) },
     { key: "t", what: "Timeline", act: () => setQuery({ view: "timeline" }) },
-    { key: "Escape", what: "Close the step, or what is open", act: () => choose(null) },
+    { key: "Escape", what: "Close the step", act: () => choose(null) },
   ]);
   if (!head.data) return head.error?.status === 404 ? html`<${NoSuchRun} id=${id} />` : html`<div class="page">${head.error && html`<${PageHead} title="This cannot be shown" actions=${html`<a class="button" href=${`/runs/${encodeURIComponent(id)}`}>The run as it is now</a>`} />`}<${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
   const run = head.data;
+  const reload = () => { head.reload(); table.reload(); };
+  const views = html`<div class="view-head"><${LinkTabs} label="Views of the run" chosen=${view} tabs=${VIEWS.map(([name, words]) => ({ id: name, name: words, href: hrefWith({ view: name === "graph" ? null : name }) }))} /><${Replay} run=${run} at=${at} /></div>
+    <div class="view"><${View} view=${view} id=${id} at=${at} step=${picked} follow=${step !== null} run=${run} table=${table} rows=${rows} drawing=${drawing} concerns=${concerns} choose=${choose} /></div>`;
   return html`<div class="page wide run-page">
-    <${Head} run=${run} id=${id} at=${at} step=${step} reload=${() => { head.reload(); table.reload(); }} />
-    ${run.error && html`<${RunTrouble} run=${run} step=${step} choose=${choose} />`}
+    <${Head} run=${run} id=${id} at=${at} step=${step} reload=${reload} />
     <${Trouble} error=${head.error} />
-    ${!at && rows.filter((/** @type {any} */ row) => row.asks && row.path !== step && !isOver(run.status)).slice(0, 3).map((/** @type {any} */ row) => html`<div class="notice tone-wants asks" key=${row.path}>
-      <span><strong>${row.name}</strong> ${plain(row.note)}</span><button class="button primary small" onClick=${() => choose(row.path)} aria-label=${`Answer ${row.name}`}>Answer</button></div>`)}
-    <${Scrub} run=${run} at=${at} />
-    <div class=${`run-body ${step ? "with-drawer" : ""}`}>
-      <div>
-        <${LinkTabs} label="Views of the run" chosen=${view} tabs=${VIEWS.map(([name, words]) => ({ id: name, name: words, href: hrefWith({ view: name === "graph" ? null : name }) }))} />
-        <div class="view"><${View} view=${view} id=${id} at=${at} step=${step} run=${run} table=${table} rows=${rows} drawing=${drawing} concerns=${concerns} choose=${choose} /></div>
-      </div>
-      ${step && html`<${StepDrawer} key=${step} run=${id} path=${step} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`}
-    </div>
+    <${Outcome} run=${run} id=${id} at=${at} rows=${rows} step=${picked} choose=${choose} concerns=${concerns} reload=${reload} />
+    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`} />
   </div>`;
 }
 
-/** What went wrong, in short, with the way to the step that says it all. @param {{run: any, step: string | null, choose: (path: string) => void}} props */
-function RunTrouble({ run, step, choose }) {
-  const path = run.error.step ? [run.execution_path, run.error.step].filter(Boolean).join("/") : "";
-  if (path && path === step) return null;
-  return html`<div class=${`notice asks tone-${isOver(run.status) ? "failed" : "wants"}`}><div class="grow">${path && html`<strong>${path}</strong> `}<span class=${path ? "failure" : ""}>${path ? run.error.message : html`<strong>${run.error.message}</strong>`}</span>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>
-    ${path && html`<button class="button small" onClick=${() => choose(path)} aria-label=${`Look at ${path}`}>Look</button>`}</div>`;
+/** The step to show first: one that runs, or the failure of a run that did not complete. @param {string} status @param {any[]} rows @returns {string | null} */
+function relevant(status, rows) {
+  const words = status === "running" ? ["running"] : ["failed", "partial", "timed_out"].includes(status) ? ["failed", "timed_out"] : [];
+  return rows.findLast((row) => row.kind === "step" && words.includes(row.status))?.path ?? null;
 }
 
 /** @param {{id: string}} props */
@@ -87,17 +90,18 @@ const NoSuchRun = ({ id }) => html`<div class="page"><${PageHead} title="No such
   <p>It may belong to another project, or was removed by <code>fanfold gc</code>.</p><a class="button primary" href="/runs">All runs</a></${Empty}></div>`;
 
 /** @param {any} props */
-function View({ view, id, at, step, run, table, rows, drawing, concerns, choose }) {
+function View({ view, id, at, step, follow, run, table, rows, drawing, concerns, choose }) {
   if (view === "timeline") return html`<${TimelineView} id=${id} at=${at} step=${step} run=${run} concerns=${concerns} choose=${choose} />`;
   if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${rows} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
   if (view === "events") return html`<${EventsView} id=${id} reach=${at ? Number(at) : run.reach} onChoose=${choose} />`;
   if (view === "output") return html`<${OutputView} id=${id} at=${at} run=${run} concerns=${concerns} />`;
+  if (view === "recipe") return html`<${RecipeView} id=${id} run=${run} />`;
   if (view === "cost") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${CostView} rows=${data.rows} run=${run} />`}</${Loaded}>`;
-  return html`<${GraphView} run=${run} rows=${rows} step=${step} drawing=${drawing} choose=${choose} />`;
+  return html`<${GraphView} run=${run} rows=${rows} step=${step} follow=${follow} drawing=${drawing} choose=${choose} />`;
 }
 
 /** @param {any} props */
-function GraphView({ run, rows, step, drawing, choose }) {
+function GraphView({ run, rows, step, follow, drawing, choose }) {
   const open = query.value.get("open") || "";
   const toggle = (/** @type {any} */ node) => {
     const words = new Set(open.split(",").filter(Boolean));
@@ -109,7 +113,7 @@ function GraphView({ run, rows, step, drawing, choose }) {
   };
   const asking = rows.filter((/** @type {any} */ row) => row.asks).map((/** @type {any} */ row) => row.path).join("\n");
   const drawn = useMemo(() => (drawing.data && run.status === "paused" ? atRest(drawing.data, asking.split("\n")) : drawing.data), [drawing.data, run.status, asking]);
-  return html`<${Loaded} of=${{ ...drawing, data: drawn }}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table says the same in words" layout=${layout} chosen=${step} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
+  return html`<${Loaded} of=${{ ...drawing, data: drawn }}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table has the same steps" layout=${layout} chosen=${step} follow=${follow} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
 }
 
 /** @param {any} layout @param {string[]} asking */
@@ -123,12 +127,21 @@ function TimelineView({ id, at, step, run, concerns, choose }) {
   return html`<${Loaded} of=${found}>${(/** @type {any} */ line) => html`<${Timeline} line=${{ ...line, rows: line.rows.map((/** @type {any} */ row) => standing(run.status, row, row.spans.at(-1)?.status !== "interrupted")) }} live=${!at && !isOver(run.status)} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
 }
 
+/** The recipe and inputs as the run recorded them. @param {any} props */
+function RecipeView({ id, run }) {
+  const found = useResource(`/runs/${id}/recipe`);
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => html`<div class="form">
+    <p class="quiet prose">${run.recipe}@${run.version} as it was when this run was created.${data.in_library && html` <a href=${`/recipes/${encodeURIComponent(run.recipe)}`}>Open the recipe as it is now</a>`}</p>
+    ${Object.keys(data.inputs).length > 0 && html`<section><div class="section-head"><h2>Inputs</h2></div><${Json} value=${data.inputs} label="Copy the inputs" /></section>`}
+    <${RecipeSteps} steps=${data.recipe.steps} /></div>`}</${Loaded}>`;
+}
+
 /** @param {any} props */
 function OutputView({ id, at, run, concerns }) {
   const found = useResource(withQuery(`/runs/${id}/output`, { at }), concerns);
-  const empty = isOver(run.status) ? "This run put nothing out." : "The run has no output yet; steps have, as soon as they end.";
+  const empty = isOver(run.status) ? "This run has no output." : "The run has no output yet. Its steps have one as soon as they end.";
   return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => html`<div class="card padded"><${Output} value=${data.output} empty=${empty} /></div>
-    ${data.changes?.length ? html`<section class="card padded view"><h2 class="gap-below">What changed</h2><ul class="changes">${data.changes.map((/** @type {any} */ change) => html`<li key=${`${change.path} ${change.step}`}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet small">${change.step}, ${change.state}</span></li>`)}</ul></section>` : null}
+    ${data.changes?.length ? html`<section class="card padded view"><h2 class="gap-below">Changed files</h2><ul class="changes">${data.changes.map((/** @type {any} */ change) => html`<li key=${`${change.path} ${change.step}`}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet small">${change.step}, ${change.state}</span></li>`)}</ul></section>` : null}
     <${RunArtifacts} id=${id} at=${at} concerns=${concerns} />`}</${Loaded}>`;
 }
 
@@ -147,25 +160,25 @@ function Head({ run, id, at, step, reload }) {
       <span><${Meter} counts=${run.counts} resting=${run.status === "paused"} /></span>
       <span><b>${amount(done)}</b> of ${counted(all, "step")}${run.growing ? ", more may come" : ""}</span>
       <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : endOf(run)} /></b></span>
-      <span><b>${cost(run.usage)}</b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
+      <span><b><${Cost} usage=${run.usage} /></b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
       <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>
       <span>${counted(run.usage.agents, "agent")}</span>
       ${!at && html`<${Heartbeat} root=${run.root_run_id} status=${run.status} />`}
       <span class="quiet">started <${Ago} at=${run.created_at} /></span>
       <span class="quiet mono">${run.run_id}</span>
-      ${(run.waits || []).map((/** @type {any} */ wait) => html`<span key=${wait.subject} class="notice tone-waiting" title=${wait.message}>waits for <b>${wait.subject}</b> (${wait.reason}, ${counted(wait.count, "attempt")}), next attempt ${(wait.until || "").slice(11, 19)}: ${wait.message.slice(0, 160)}</span>`)}
+      ${(run.waits || []).map((/** @type {any} */ wait) => html`<span key=${wait.subject} class="notice tone-waiting" title=${wait.message}>${wait.text}</span>`)}
       ${run.forked_from && html`<span>fork of <a href=${`/runs/${run.forked_from}`} class="mono">${run.forked_from}</a> · <a href=${`/compare/${run.forked_from}/${run.run_id}`}>compare</a></span>`}
     </div>
   </div>`;
 }
 
-/** The run as it was: a slider over its events. @param {{run: any, at: string | null}} props */
-function Scrub({ run, at }) {
+/** The run after any of its events: a slider over the log. @param {{run: any, at: string | null}} props */
+function Replay({ run, at }) {
   const [moved, setMoved] = useState(/** @type {number | null} */ (null));
   const timer = useRef(0);
   const last = useRef(0);
   useEffect(() => () => clearTimeout(timer.current), []);
-  // A browser takes only so many changes of the address in a second: a slider that is dragged makes more.
+  // A browser allows only so many changes of the address per second, and dragging makes more.
   const move = (/** @type {number} */ to) => {
     setMoved((last.current = to));
     timer.current ||= setTimeout(() => {
@@ -177,15 +190,14 @@ function Scrub({ run, at }) {
   const value = moved ?? (at ? Number(at) : run.reach);
   const back = at !== null && Number(at) < run.reach;
   return html`<div class=${`scrub ${back ? "back" : ""}`}>
-    <label for="scrub">${back ? "As it was at" : isOver(run.status) ? "At its end," : "Live,"} event</label>
+    <label for="scrub">Replay</label>
     <input id="scrub" type="range" min="1" max=${run.reach} value=${value} aria-valuetext=${`event ${value} of ${run.reach}`}
       onInput=${(/** @type {any} */ event) => move(Number(event.target.value))} />
-    <output class="number" for="scrub">${amount(value)} of ${amount(run.reach)}</output>
-    ${back && html`<button class="button small" onClick=${() => setQuery({ at: null })}>Back to now</button>`}
+    ${back && html`<output class="number" for="scrub">${amount(value)} of ${amount(run.reach)}</output><button class="button small" onClick=${() => setQuery({ at: null })}>Back to now</button>`}
   </div>`;
 }
 
-/** A change of status is said aloud, once. @param {any} run @param {string | null} at */
+/** Announces a change of status once. @param {any} run @param {string | null} at */
 function useStatusNews(run, at) {
   const [before, setBefore] = useState("");
   useEffect(() => {

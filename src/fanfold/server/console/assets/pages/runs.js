@@ -10,21 +10,23 @@ import { Ago, Heartbeat, Took, endOf } from "../parts/time.js";
 import { VirtualTable } from "../parts/virtual-table.js";
 import { PageHead } from "../shell/frame.js";
 import { go, query, setQuery } from "../shell/route.js";
-import { say, sayError } from "../shell/said.js";
-import { amount, cost } from "../text/format.js";
+import { notify, notifyError } from "../shell/notices.js";
+import { Cost } from "../parts/cost.js";
 
 const STATUSES = ["running", "waiting", "paused", "completed", "partial", "failed", "timed_out", "cancelled"];
 const PIECE = 100;
 const COLUMNS = [
-  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe", kind: "named" }, { name: "Status" }, { name: "Started", narrow: true }, { name: "Time", number: true },
-  { name: "Agents", number: true, narrow: true }, { name: "Tokens", number: true, narrow: true }, { name: "Cost", number: true, narrow: true }, { name: "Run", narrow: true },
+  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe", kind: "of-run" }, { name: "Status" }, { name: "Inputs", kind: "text", narrow: true }, { name: "Error", kind: "text", narrow: true },
+  { name: "Started", narrow: true }, { name: "Time", number: true }, { name: "Cost", number: true, narrow: true, medium: true }, { name: "Run", narrow: true, medium: true },
 ];
+const TIMES = [["24h", "Last 24 hours"], ["7d", "Last 7 days"], ["30d", "Last 30 days"]];
 
 export function Runs() {
   const status = query.value.get("status") || "";
   const recipe = query.value.get("recipe") || "";
+  const since = query.value.get("since") || "";
   const words = query.value.get("q") || "";
-  const list = useRuns(status, recipe, words);
+  const list = useRuns({ status, recipe, since, q: words });
   const shelf = useResource("/recipes");
   const [picked, setPicked] = useState(/** @type {Set<string>} */ (new Set()));
   const [asking, setAsking] = useState(false);
@@ -38,46 +40,49 @@ export function Runs() {
   const cancel = async () => {
     const results = await Promise.allSettled(open.map((row) => post(`/runs/${row.run_id}/cancel`)));
     const bad = results.find((one) => one.status === "rejected");
-    if (bad) sayError(/** @type {PromiseRejectedResult} */ (bad).reason);
+    if (bad) notifyError(/** @type {PromiseRejectedResult} */ (bad).reason);
     const done = results.filter((one) => one.status === "fulfilled").length;
-    if (done) say(`${done} of ${results.length} cancelled.`);
+    if (done) notify(`${done} of ${results.length} cancelled.`);
     setPicked(new Set());
     list.reload();
   };
   const chosen = [...picked];
   return html`<div class="page wide">
     <${PageHead} title="Runs" actions=${html`
-      ${picked.size === 2 && html`<button class="button" onClick=${() => go(`/compare/${chosen[0]}/${chosen[1]}`)}>Compare the two</button>`}
+      ${picked.size === 2 && html`<button class="button" onClick=${() => go(`/compare/${chosen[0]}/${chosen[1]}`)}>Compare</button>`}
       ${open.length > 0 && html`<button class="button danger" onClick=${() => setAsking(true)}>Cancel ${open.length}</button>`}
       <${Import} />
       <a class="button primary" href="/recipes">Run a recipe</a>`} />
     <form class="filters" role="search" aria-label="Filter runs" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
-      <input type="search" aria-label="Words in id, recipe or error" placeholder="Id, recipe or error" value=${words} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
+      <input type="search" aria-label="Words in inputs, errors, recipe or id" placeholder="Inputs, errors, recipe or id" value=${words} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
       <select aria-label="Status" value=${status} onChange=${(/** @type {any} */ event) => setQuery({ status: event.target.value })}>
         <option value="">Any status</option>${STATUSES.map((one) => html`<option key=${one} value=${one}>${wordOf(one)}</option>`)}
       </select>
       <select aria-label="Recipe" value=${recipe} onChange=${(/** @type {any} */ event) => setQuery({ recipe: event.target.value })}>
         <option value="">Any recipe</option>${[...new Set([...names, ...(recipe ? [recipe] : [])])].map((one) => html`<option key=${one} value=${one}>${one}</option>`)}
       </select>
+      <select aria-label="Time" value=${since} onChange=${(/** @type {any} */ event) => setQuery({ since: event.target.value })}>
+        <option value="">Any time</option>${TIMES.map(([one, name]) => html`<option key=${one} value=${one}>${name}</option>`)}${since && !TIMES.some(([one]) => one === since) && html`<option value=${since}>Since ${since}</option>`}
+      </select>
     </form>
     <${Trouble} error=${list.error} />
-    ${list.loading && !list.rows.length ? html`<${Loading} />` : !list.rows.length && list.error ? null : !list.rows.length ? html`<${None} filtered=${status || recipe || words} />` : html`<${VirtualTable}
+    ${list.loading && !list.rows.length ? html`<${Loading} />` : !list.rows.length && list.error ? null : !list.rows.length ? html`<${None} filtered=${status || recipe || since || words} />` : html`<${VirtualTable}
       label="Runs" rows=${list.rows} keyOf=${(/** @type {any} */ row) => row.run_id} onEnd=${list.more} columns=${COLUMNS}
       render=${(/** @type {any} */ row) => [
         html`<input type="checkbox" aria-label=${`Pick ${row.recipe} ${row.run_id}`} checked=${picked.has(row.run_id)} onChange=${() => pick(row.run_id)} />`,
-        html`<a class="row-link" href=${`/runs/${row.run_id}`} title=${row.recipe}>${row.recipe}</a>${row.forked_from ? html` <span class="chip">fork</span>` : ""}`,
-        html`<${Status} status=${row.status} /> <${Heartbeat} root=${row.root_run_id} status=${row.status} />`,
+        html`<span class="of-run"><a class="row-link" href=${`/runs/${row.run_id}`} title=${row.recipe}>${row.recipe}</a>${row.forked_from && html`<span class="chip">fork</span>`}${row.scripted && html`<span class="chip" title="The agents of this run are scripted">scripted</span>`}</span>`,
+        html`<${Status} status=${row.status} />${row.status === "running" && html` <${Heartbeat} root=${row.root_run_id} status=${row.status} />`}`,
+        html`<span class="quiet" title=${row.inputs}>${row.inputs}</span>`, html`<span title=${row.error?.message || ""}>${row.error ? `${row.error.step ? `${row.error.step}: ` : ""}${row.error.message}` : ""}</span>`,
         html`<${Ago} at=${row.created_at} />`,
-        html`<${Took} from=${row.started_at} to=${endOf(row)} />`,
-        amount(row.usage.agents), amount(row.usage.input_tokens + row.usage.output_tokens), cost(row.usage),
+        html`<${Took} from=${row.started_at} to=${endOf(row)} />`, html`<${Cost} usage=${row.usage} />`,
         html`<span class="mono small quiet">${row.run_id}</span>`,
       ]} />`}
     ${asking && html`<${Confirm} title=${`Cancel ${open.length} ${open.length === 1 ? "run" : "runs"}?`} verb=${`Cancel ${open.length}`} onYes=${cancel} onClose=${() => setAsking(false)}
-      text="Every process of theirs is ended. What they recorded stays, and each can be forked." />`}
+      text="Their processes are stopped. Everything that was recorded stays, and each run can be forked." />`}
   </div>`;
 }
 
-/** A run that somebody exported, taken in from its file. */
+/** Imports a run from the file of an export. */
 function Import() {
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [busy, setBusy] = useState(false);
@@ -87,33 +92,33 @@ function Import() {
     setBusy(true);
     try {
       const taken = await post("/import", { page: await file.text() });
-      say(`${taken.recipe} ${taken.run_id} is here now. Nothing of it runs; a fork asks first.`);
+      notify(`Imported ${taken.recipe} ${taken.run_id}. Nothing of it runs; a fork asks first.`);
       go(`/runs/${taken.run_id}`);
     } catch (error) {
-      sayError(error);
+      notifyError(error);
     }
     setBusy(false);
     if (field.current) field.current.value = ""; // the same file may be chosen again
   };
-  return html`<input ref=${field} type="file" accept=".html,text/html" hidden aria-label="A file that holds a run" onChange=${take} />
+  return html`<input ref=${field} type="file" accept=".html,text/html" hidden aria-label="File of an exported run" onChange=${take} />
     <button class="button" disabled=${busy} onClick=${() => field.current?.click()}>${busy ? "…" : "Import …"}</button>`;
 }
 
 /** @param {{filtered: string}} props */
 const None = ({ filtered }) => filtered
-  ? html`<${Empty} title="No run is like that"><p>Take a filter away, or look for other words.</p><button class="button" onClick=${() => setQuery({ status: null, recipe: null, q: null })}>Show all runs</button></${Empty}>`
-  : html`<${Empty} title="There are no runs yet"><p>A run is one execution of a recipe. <a href="/">Home</a> has three to begin with that need no key.</p></${Empty}>`;
+  ? html`<${Empty} title="No run matches"><p>Remove a filter, or search for other words.</p><button class="button" onClick=${() => setQuery({ status: null, recipe: null, since: null, q: null })}>Show all runs</button></${Empty}>`
+  : html`<${Empty} title="There are no runs yet"><p>A run is one execution of a recipe. <a href="/">Home</a> has three recipes that run without a key.</p></${Empty}>`;
 
-/** All pieces that were asked for so far, the first of them kept fresh. @param {string} status @param {string} recipe @param {string} words */
-function useRuns(status, recipe, words) {
+/** All pages that were requested so far; the first one is updated. @param {Record<string, string>} filters */
+function useRuns(filters) {
   const [state, setState] = useState({ rows: /** @type {any[]} */ ([]), next: /** @type {string | null} */ (null), error: /** @type {any} */ (null), loading: true });
   const [turn, setTurn] = useState(0);
   const asked = useRef("");
-  asked.current = JSON.stringify([status, recipe, words]);
+  const wanted = (asked.current = JSON.stringify(filters));
   useEffect(() => {
     let over = false;
     let timer = 0;
-    const path = withQuery("/runs", { status, recipe, q: words, limit: PIECE });
+    const path = withQuery("/runs", { ...filters, limit: PIECE });
     const load = async () => {
       try {
         const page = await get(path);
@@ -135,7 +140,7 @@ function useRuns(status, recipe, words) {
       stop();
       stopReturns();
     };
-  }, [status, recipe, words, turn]);
+  }, [wanted, turn]);
   const more = async () => {
     const cursor = state.next;
     if (!cursor) return;
@@ -143,7 +148,7 @@ function useRuns(status, recipe, words) {
     const isMine = () => mine === asked.current; // else it belongs to a list that is not shown any more
     setState((before) => ({ ...before, next: null }));
     try {
-      const page = await get(withQuery("/runs", { status, recipe, q: words, limit: PIECE, cursor }));
+      const page = await get(withQuery("/runs", { ...filters, limit: PIECE, cursor }));
       if (isMine()) setState((before) => ({ ...before, rows: withMore(before.rows, page.items), next: page.next }));
     } catch (error) {
       if (isMine()) setState((before) => ({ ...before, error, next: cursor }));

@@ -11,10 +11,10 @@ const SIGNS = { ok: "completed", warning: "waiting", error: "failed" };
 export function System() {
   const found = useResource("/system");
   return html`<div class="page">
-    <${PageHead} title="System" lead="What this installation and this project are made of, and what is wrong with them." actions=${html`<button class="button" onClick=${found.reload}>Look again</button>`} />
+    <${PageHead} title="System" lead="This installation and this project: versions, settings and problems." actions=${html`<button class="button" onClick=${found.reload}>Refresh</button>`} />
     <section class="card padded on-phones" aria-label="This browser"><${ThemeChoice} /></section>
     <${Loaded} of=${found}>${(/** @type {any} */ data) => html`
-      <dl class="figures"><div><dt>Fanfold</dt><dd>${data.version}</dd></div><div><dt>State</dt><dd>${data.ok ? "sound" : "needs a look"}</dd></div><div class="wide-figure"><dt>Project</dt><dd class="mono small-figure">${data.project}</dd></div></dl>
+      <dl class="figures"><div><dt>Fanfold</dt><dd>${data.version}</dd></div><div><dt>State</dt><dd>${data.ok ? "no problems" : "has problems"}</dd></div><div class="wide-figure"><dt>Project</dt><dd class="mono small-figure">${data.project}</dd></div></dl>
       <section><div class="section-head"><h2>Checks</h2></div><ul class="card list">${data.checks.map((/** @type {any} */ check) => html`<li key=${check.name}>
         <span class=${`status tone-${toneOf(SIGNS[check.level])}`}><${Sign} status=${SIGNS[check.level]} /><span class="unseen">${check.level}</span></span>
         <div class="grow"><span class="title">${check.name}</span> <span>${check.message}</span>${check.hint && html`<div class="quiet small">${check.hint}</div>`}${check.details?.map((/** @type {string} */ one) => html`<div class="quiet small mono" key=${one}>${one}</div>`)}</div></li>`)}</ul></section>

@@ -19,14 +19,14 @@ export function ForkDialog({ run, step, onClose }) {
   return html`<${Again} title="Fork from a step" verb="Fork" run=${run} action="fork" asked=${start ? { from: start } : null} copied=${{ run: run.run_id, step: start, yes: true }} onClose=${onClose}>
     <div class="field"><label for="fork-from">Run again from</label>
       <select id="fork-from" value=${start} onChange=${(/** @type {any} */ event) => setFrom(event.target.value)}>${names.map((/** @type {string} */ name) => html`<option key=${name} value=${name}>${name}</option>`)}</select>
-      <span class="hint">Everything before it is kept as it was; no model is asked for it again.</span></div>
+      <span class="hint">Earlier steps are reused; no model is called for them again.</span></div>
   </${Again}>`;
 }
 
 /** What did not succeed. @param {{run: any, onClose: () => void}} props */
 export function RetryDialog({ run, onClose }) {
   return html`<${Again} title="Retry what failed" verb="Retry" run=${run} action="retry" asked=${NOTHING} copied=${{ run: run.run_id, yes: true }} onClose=${onClose}>
-    <p>A new run does again what did not succeed, and what depends on it. Everything else is kept as it was; no model is asked for it again.</p>
+    <p>A new run retries the steps that did not succeed and the steps that depend on them. All other results are reused without a model call.</p>
   </${Again}>`;
 }
 const NOTHING = {};
@@ -68,7 +68,7 @@ function Again({ title, verb, run, action, asked, copied, onClose, children }) {
       <button class="button primary" disabled=${!foreseen || busy} onClick=${begin}>${busy ? "Starting …" : verb}</button>`}>
     ${children}
     <${Trouble} error=${error} />
-    ${!error && !foreseen && html`<${Loading} label="Looking what would be kept" />`}
+    ${!error && !foreseen && html`<${Loading} label="Computing what is reused" />`}
     ${foreseen && html`<${Foreseen} data=${foreseen} />`}
   </${Dialog}>`;
 }
@@ -77,12 +77,12 @@ function Again({ title, verb, run, action, asked, copied, onClose, children }) {
 function Foreseen({ data }) {
   const changed = ["added", "removed", "changed"].flatMap((word) => (data.recipe?.[word] || []).map((/** @type {string} */ step) => `${step} (${word})`));
   return html`<dl class="figures">
-      <div><dt>Kept</dt><dd>${data.reuses.length}</dd></div><div><dt>Run again</dt><dd>${data.runs_again.length}</dd></div>
+      <div><dt>Reused</dt><dd>${data.reuses.length}</dd></div><div><dt>Run again</dt><dd>${data.runs_again.length}</dd></div>
       <div><dt>Cost last time</dt><dd>${cost(data.last_time)} <small>${counted(data.agents, "agent")}</small></dd></div></dl>
     ${data.asks.length > 0 && html`<div class="notice tone-wants"><strong>It needs your permission:</strong> <${Effects} totals=${data.totals} needs=${data.asks} /></div>`}
-    ${changed.length > 0 && html`<p class="quiet small">The recipe says something else by now: ${changed.join(", ")}.</p>`}
-    ${Object.keys(data.merged).length > 0 && html`<p class="quiet small">Files that steps which run again put into the project stay there: ${Object.entries(data.merged).map(([path, n]) => `${path} (${n})`).join(", ")}.</p>`}
-    <div class="two-lists"><${Names} title="Kept" names=${data.reuses} /><${Names} title="Run again" names=${data.runs_again} /></div>`;
+    ${changed.length > 0 && html`<p class="quiet small">The recipe has changed since: ${changed.join(", ")}.</p>`}
+    ${Object.keys(data.merged).length > 0 && html`<p class="quiet small">Files that these steps merged before stay in the project: ${Object.entries(data.merged).map(([path, n]) => `${path} (${n})`).join(", ")}.</p>`}
+    <div class="two-lists"><${Names} title="Reused" names=${data.reuses} /><${Names} title="Run again" names=${data.runs_again} /></div>`;
 }
 
 /** The step of a run that holds another, both by their paths in the tree. @param {string} path @param {string} above */

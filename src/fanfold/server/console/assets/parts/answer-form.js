@@ -1,8 +1,8 @@
-/** Answering what a run asks: bound to what was seen, so that nobody approves something else. */
+/** Answers a question of a run. The answer is bound to what was shown. */
 import { html, useState } from "../vendor/preact.js";
 import { post, quoted } from "../live/api.js";
 import { useResource } from "../live/resource.js";
-import { say, sayError } from "../shell/said.js";
+import { notify, notifyError } from "../shell/notices.js";
 import { asText, exact, msOf } from "../text/format.js";
 import { readJson, writeJson } from "../text/json.js";
 import { Markdown } from "../text/markdown.js";
@@ -26,20 +26,20 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
   const isQuestion = asked.kind === "question";
   const isText = typeof shown === "string";
   const hasShown = shown !== undefined && shown !== null && shown !== "";
-  const problem = edited !== null && !isText && !isJson(edited) ? "This is no JSON." : "";
+  const problem = edited !== null && !isText && !isJson(edited) ? "This is not valid JSON." : "";
   const given = edited === null || edited === asText(shown) || problem ? {} : { edit: isText ? edited : readJson(edited) };
   const send = async (/** @type {string} */ word, /** @type {any} */ body) => {
     setBusy(word);
     try {
       const place = isQuestion ? "answers" : "approvals";
       const done = await post(`/runs/${run}/${place}/${quoted(path)}`, body);
-      say(`${path}: ${done.decision || word}.${done.detached ? " The run goes on in the background." : ""}`);
+      notify(`${path}: ${done.decision || word}.${done.detached ? " The run continues in the background." : ""}`);
       onAnswered();
     } catch (error) {
       if (/** @type {any} */ (error).code === "approval.changed") {
-        say("It changed since you looked. Read it again, then answer.", { tone: "wants" });
+        notify("It has changed. Read it again, then answer.", { tone: "wants" });
         onAnswered();
-      } else sayError(error);
+      } else notifyError(error);
     }
     setBusy("");
   };
@@ -47,9 +47,9 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
   return html`<form class="form answer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isQuestion) send("answered", { text: comment, seen: asked.seen }); }}>
     <${Markdown} text=${question} />
     ${hasShown && edited === null && html`<div class="shown" tabindex="0" role="region" aria-label=${`What ${path} shows`}>${isText ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
-    ${hasShown && !isQuestion && edited !== null && html`<div class="field"><label for=${`edit-${path}`}>What follows goes on with</label><textarea id=${`edit-${path}`} rows="8" class="mono" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)} aria-invalid=${problem ? "true" : undefined}></textarea>
-      <span class="hint">Steps after it are given this text with your approval.${problem && html` <span class="stale">${problem}</span>`}</span></div>`}
-    ${hasShown && !isQuestion && html`<div><button type="button" class="as-link small" onClick=${() => setEdited(edited === null ? asText(shown) : null)}>${edited === null ? "Edit it first" : "Leave it as it was"}</button></div>`}
+    ${hasShown && !isQuestion && edited !== null && html`<div class="field"><label for=${`edit-${path}`}>Text for the next steps</label><textarea id=${`edit-${path}`} rows="8" class="mono" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)} aria-invalid=${problem ? "true" : undefined}></textarea>
+      <span class="hint">The next steps get this text with your approval.${problem && html` <span class="stale">${problem}</span>`}</span></div>`}
+    ${hasShown && !isQuestion && html`<div><button type="button" class="as-link small" onClick=${() => setEdited(edited === null ? asText(shown) : null)}>${edited === null ? "Edit first" : "Discard the edit"}</button></div>`}
     ${asked.next?.length > 0 && html`<div><h3>What runs next</h3><ul>${asked.next.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code>${one.writes?.length && !one.needs ? html` may write ${one.writes.map((/** @type {string} */ name) => html`<code key=${name}>${name}</code> `)}` : ""}${one.needs ? html`<div class="effects"><code>${one.needs}</code></div>` : ""}</li>`)}</ul></div>`}
     <${TimeUp} asked=${asked} />
     ${!(isQuestion && choices.length) && html`<div class="field"><label for=${`comment-${path}`}>${isQuestion ? "Your answer" : "Comment"}</label><textarea id=${`comment-${path}`} rows="2" value=${comment} onInput=${(/** @type {any} */ event) => setComment(event.target.value)} placeholder=${isQuestion ? "" : "Optional; goes into the log"}></textarea>
@@ -64,20 +64,20 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
   </form>`;
 }
 
-/** What becomes of a question that nobody answers. @param {{asked: any}} props */
+/** What happens to a question without an answer. @param {{asked: any}} props */
 function TimeUp({ asked }) {
   const due = msOf(asked.due_at);
   if (due === null) return null;
-  return html`<p class="quiet small">${asked.default === null ? `It fails if nobody has answered it by ${exact(due)}.` : html`From ${exact(due)} on its default answers: <code>${asked.default}</code>`}</p>`;
+  return html`<p class="quiet small">${asked.default === null ? `It fails if it is not answered by ${exact(due)}.` : html`At ${exact(due)} the default applies: <code>${asked.default}</code>`}</p>`;
 }
 
-/** What can be said to a question, each as something to copy. @param {boolean} isQuestion @param {string[]} choices @param {any} words */
+/** The possible answers, each as a command to copy. @param {boolean} isQuestion @param {string[]} choices @param {any} words */
 function copied(isQuestion, choices, words) {
-  const said = isQuestion ? { run: words.run, step: words.step, text: words.comment } : words;
+  const answer = isQuestion ? { run: words.run, step: words.step, text: words.comment } : words;
   const action = isQuestion ? "answer" : "approve";
-  const chosen = choices.map((choice) => ({ name: choice, action, words: { ...said, ...(isQuestion ? { text: choice } : { choice }) } }));
-  if (isQuestion) return { action, words: said, others: chosen };
-  return { action, words: choices.length ? { ...said, choice: choices[0] } : said, others: [...chosen, { name: "reject", action: "reject", words: said }] };
+  const chosen = choices.map((choice) => ({ name: choice, action, words: { ...answer, ...(isQuestion ? { text: choice } : { choice }) } }));
+  if (isQuestion) return { action, words: answer, others: chosen };
+  return { action, words: choices.length ? { ...answer, choice: choices[0] } : answer, others: [...chosen, { name: "reject", action: "reject", words: answer }] };
 }
 
 /** @param {string} text */

@@ -1,22 +1,12 @@
 /** Every action as something to copy: a command, a request, Python, a call of a tool. */
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { post } from "../live/api.js";
-import { say } from "../shell/said.js";
 import { readJson, writeJson } from "../text/json.js";
+import { copy } from "./copy-button.js";
 import { Dialog } from "./dialog.js";
 import { Loading, Trouble } from "./states.js";
 
 const NAMES = { cli: "Command line", http: "HTTP", python: "Python", mcp: "MCP" };
-
-/** @param {string} text */
-export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    say("Copied.");
-  } catch {
-    say("The browser did not let the page copy; mark the text instead.", { tone: "wants" });
-  }
-}
 
 /** @typedef {{name: string, action: string, words: Record<string, unknown>}} Copied One of several that may be meant. */
 
@@ -47,10 +37,10 @@ export function CopyDialog({ action, words, others, onClose }) {
       over = true;
     };
   }, [asked]);
-  return html`<${Dialog} title="The same from elsewhere" onClose=${onClose}>
+  return html`<${Dialog} title="Copy as a command, request or call" onClose=${onClose}>
     ${all.length > 1 && html`<div class="field"><label for="copied">Action</label><select id="copied" value=${chosen} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>${all.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}</select></div>`}
     <${Trouble} error=${error} />
-    ${!data && !error && html`<${Loading} label="Looking for the words" />`}
+    ${!data && !error && html`<${Loading} label="Loading" />`}
     ${data && Object.entries(NAMES).filter(([key]) => data[key]).map(([key, name]) => html`<div key=${key}>
       <div class="section-head"><h3>${name}</h3><button type="button" class="button small" style=${{ marginLeft: "auto" }} onClick=${() => copy(data[key])} aria-label=${`Copy ${name}`}>Copy</button></div>
       <pre class="block" tabindex="0">${data[key]}</pre>

@@ -12,7 +12,7 @@ export function Dialog({ title, onClose, foot, children }) {
     dialog?.showModal();
     return () => {
       const now = document.activeElement;
-      // Back to where it was, unless somebody has put it elsewhere already: a page hears late that a dialog was closed.
+      // Back to where it was, unless it was moved already: a page is notified late that a dialog was closed.
       if (before instanceof HTMLElement && (!now || now === document.body || dialog?.contains(now))) before.focus();
     };
   }, []);
@@ -30,7 +30,7 @@ export function Dialog({ title, onClose, foot, children }) {
 /** Something that cannot be taken back is asked about first. @param {{title: string, text: any, verb: string, onYes: () => void, onClose: () => void}} props */
 export function Confirm({ title, text, verb, onYes, onClose }) {
   return html`<${Dialog} title=${title} onClose=${onClose} foot=${html`
-      <button class="button" onClick=${onClose}>Keep it</button>
+      <button class="button" onClick=${onClose}>Not now</button>
       <button class="button danger primary" onClick=${() => { onClose(); onYes(); }}>${verb}</button>`}>
     <p>${text}</p>
   </${Dialog}>`;

@@ -2,27 +2,28 @@
  * The graph of a recipe or a run, drawn from positions that the server computed.
  *
  * Only what is in sight is in the page, and from far away a box is a coloured rectangle, so that two thousand steps scroll
- * as smoothly as twenty. The table is the twin for who cannot see it.
+ * as smoothly as twenty. The table is its accessible twin.
  */
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { counted } from "../text/format.js";
 import { Sign, toneOf, wordOf } from "./status.js";
 
 const FAR = 0.42;
-const READABLE = 0.72;
-const NEEDS_EYES = ["waiting", "failed", "timed_out", "running"];
+const READABLE = 0.58;
 const SPARE = 150;
 const STRIDE = 200;
 
 /**
- * @param {{layout: any, chosen?: string | null, onChoose?: (node: any) => void, onToggle?: (node: any) => void, label: string}} props
+ * `follow`: bring the chosen step into sight.
+ * @param {{layout: any, chosen?: string | null, follow?: boolean, onChoose?: (node: any) => void, onToggle?: (node: any) => void, label: string}} props
  */
-export function Graph({ layout, chosen, onChoose, onToggle, label }) {
+export function Graph({ layout, chosen, follow = true, onChoose, onToggle, label }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [zoom, setZoom] = useState(1);
   const [sight, setSight] = useState(/** @type {{x: number, y: number, w: number, h: number} | null} */ (null));
+  const [, setScrolled] = useState(0); // draws the minimap again
   const before = useRef(/** @type {Map<string, string>} */ (new Map()));
-  const fitted = useRef(false);
+  const zoomed = useRef(false);
 
   const look = () => {
     const element = box.current;
@@ -35,35 +36,38 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
     element.classList.toggle("goes-left", element.scrollLeft > 16);
     element.classList.toggle("goes-right", element.scrollLeft + element.clientWidth < element.scrollWidth - 16);
     setSight((old) => (old && old.x === next.x && old.y === next.y && old.w === next.w && old.h === next.h ? old : next));
+    setScrolled(Math.round(element.scrollLeft) * 100003 + Math.round(element.scrollTop));
   };
-  const fit = () => {
+  const zoomTo = (/** @type {number} */ to) => {
+    zoomed.current = true;
+    setZoom(Math.max(0.06, Math.min(2, to)));
+  };
+  const fit = () => box.current && zoomTo(Math.min(1, (box.current.clientWidth - 34) / layout.width));
+  // It is fitted to its pane until the user zooms. A graph too wide to be read that way opens on its first step.
+  const arrange = () => {
     const element = box.current;
-    if (!element) return;
-    const room = element.clientWidth - 34;
-    setZoom(Math.max(0.06, Math.min(1, room / layout.width)));
+    if (!element || zoomed.current) return;
+    const whole = (element.clientWidth - 34) / layout.width;
+    setZoom(whole >= READABLE ? Math.min(1, whole) : READABLE);
   };
-  useLayoutEffect(() => {
-    if (fitted.current || !box.current) return;
-    fitted.current = true;
-    const room = (box.current.clientWidth - 34) / layout.width;
-    if (room >= READABLE) return fit();
-    // It is too wide to be read as a whole: begin where somebody is needed.
-    const node = !chosen && NEEDS_EYES.map((word) => layout.nodes.find((/** @type {any} */ one) => one.status === word && !one.open)).find(Boolean);
-    if (node) [box.current.scrollLeft, box.current.scrollTop] = [node.x - 120, node.y - 120];
+  useLayoutEffect(arrange, [layout.width]);
+  useEffect(() => {
+    const watch = new ResizeObserver(() => {
+      arrange();
+      look();
+    });
+    if (box.current) watch.observe(box.current);
+    return () => watch.disconnect();
   }, [layout.width]);
   useLayoutEffect(look, [zoom, layout]);
   useEffect(() => {
-    addEventListener("resize", look);
-    return () => removeEventListener("resize", look);
-  }, [zoom]);
-  useEffect(() => {
-    const node = chosen && layout.nodes.find((/** @type {any} */ one) => one.path === chosen);
+    const node = chosen && follow && layout.nodes.find((/** @type {any} */ one) => one.path === chosen);
     const element = box.current;
     if (!node || !element) return;
     const left = node.x * zoom, top = node.y * zoom;
     if (left < element.scrollLeft || left + node.w * zoom > element.scrollLeft + element.clientWidth) element.scrollLeft = left - 80;
     if (top < element.scrollTop || top + node.h * zoom > element.scrollTop + element.clientHeight) element.scrollTop = top - 80;
-  }, [chosen, layout.width]);
+  }, [chosen, follow, layout.width]);
 
   const changed = useMemo(() => {
     const now = new Map(layout.nodes.map((/** @type {any} */ node) => [node.path, node.status]));
@@ -87,9 +91,9 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
   }, [layout, sight]);
   return html`<div class="graph-box">
     <div class="graph-tools" role="group" aria-label="Size of the graph">
-      <span>${counted(layout.nodes.length, "box", "boxes")}${zoom < 0.995 || zoom > 1.005 ? `, ${Math.round(zoom * 100)} %` : ""}</span>
-      <button class="button small" onClick=${() => setZoom(Math.max(0.06, zoom / 1.3))} aria-label="Smaller">−</button>
-      <button class="button small" onClick=${() => setZoom(Math.min(2, zoom * 1.3))} aria-label="Larger">+</button>
+      <span>${counted(layout.nodes.length, "step")}${zoom < 0.995 || zoom > 1.005 ? `, ${Math.round(zoom * 100)} %` : ""}</span>
+      <button class="button small" onClick=${() => zoomTo(zoom / 1.3)} aria-label="Smaller">−</button>
+      <button class="button small" onClick=${() => zoomTo(zoom * 1.3)} aria-label="Larger">+</button>
       <button class="button small" onClick=${fit}>Fit</button>
     </div>
     <div class=${`graph-scroll ${layout.height * zoom < 560 ? "fits" : ""}`} ref=${box} onScroll=${look} tabindex="0" role="region" aria-label=${label}>
@@ -101,7 +105,31 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
           chosen=${node.path === chosen} changed=${changed.has(node.path)} onChoose=${onChoose} onToggle=${onToggle} />`)}
       </svg>
     </div>
+    <${Minimap} layout=${layout} box=${box} zoom=${zoom} sight=${sight} />
   </div>`;
+}
+
+const MAP_WIDTH = 180;
+const MAP_HEIGHT = 90;
+const MOST_ON_MAP = 400;
+
+/** The whole graph in small, with the part in sight; a click moves there. Only for a graph that does not fit. @param {any} props */
+function Minimap({ layout, box, zoom, sight }) {
+  const element = box.current;
+  if (!element || !sight || layout.nodes.length > MOST_ON_MAP) return null;
+  // In a low pane, or beside a graph that is only a little larger, the map would hide steps.
+  if (element.clientHeight < 260) return null;
+  if (element.scrollWidth <= element.clientWidth * 1.5 && element.scrollHeight <= element.clientHeight * 1.5) return null;
+  const scale = Math.min(MAP_WIDTH / layout.width, MAP_HEIGHT / layout.height);
+  const move = (/** @type {any} */ event) => {
+    const edge = event.currentTarget.getBoundingClientRect();
+    element.scrollLeft = ((event.clientX - edge.left) / scale) * zoom - element.clientWidth / 2;
+    element.scrollTop = ((event.clientY - edge.top) / scale) * zoom - element.clientHeight / 2;
+  };
+  return html`<svg class="minimap" width=${layout.width * scale} height=${layout.height * scale} viewBox=${`0 0 ${layout.width} ${layout.height}`} aria-hidden="true" onClick=${move}>
+    ${layout.nodes.filter((/** @type {any} */ node) => !node.open).map((/** @type {any} */ node) => html`<rect key=${node.path} class=${`cell tone-${toneOf(node.status)}`} x=${node.x} y=${node.y} width=${node.w} height=${node.h} />`)}
+    <rect class="seen" x=${element.scrollLeft / zoom} y=${element.scrollTop / zoom} width=${element.clientWidth / zoom} height=${element.clientHeight / zoom} />
+  </svg>`;
 }
 
 /** @param {any} props */

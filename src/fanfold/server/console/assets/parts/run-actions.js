@@ -1,9 +1,9 @@
-/** What can be done to a run. Each button says what happened; what cannot be taken back is asked about. */
+/** The actions on a run. Each button reports what happened; actions that cannot be undone ask first. */
 import { html, useState } from "../vendor/preact.js";
-import { post } from "../live/api.js";
+import { get, post } from "../live/api.js";
 import { useStuck } from "../live/pulses.js";
 import { go } from "../shell/route.js";
-import { say, sayError } from "../shell/said.js";
+import { notify, notifyError } from "../shell/notices.js";
 import { ForkDialog, RetryDialog } from "./again-dialogs.js";
 import { CopyDialog } from "./copy-as.js";
 import { Confirm, Dialog } from "./dialog.js";
@@ -14,7 +14,7 @@ import { WhatIfDialog } from "./whatif-dialog.js";
 
 const LIMITS = [["budget_usd", "Budget in dollars"], ["budget_tokens", "Budget in tokens"], ["max_agents", "Agents at most"], ["max_steps", "Steps at most"]];
 
-/** A run that a limit holds goes on with a higher one. @param {{run: any, onResume: (raised: any) => void, onClose: () => void}} props */
+/** Resumes a run that reached a limit, with a higher one. @param {{run: any, onResume: (raised: any) => void, onClose: () => void}} props */
 function ResumeDialog({ run, onResume, onClose }) {
   const [raised, setRaised] = useState(/** @type {Record<string, string>} */ ({}));
   const given = Object.fromEntries(Object.entries(raised).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
@@ -36,12 +36,21 @@ export function RunActions({ run, step, at, reload }) {
     try {
       const done = await post(`/runs/${run.run_id}/${what}`, body);
       if (done.run_id && done.run_id !== run.run_id) go(`/runs/${done.run_id}`);
-      else say(done.said || "Done.");
+      else notify(done.said || "Done.");
       reload();
     } catch (error) {
-      sayError(error);
+      notifyError(error);
     }
     setBusy("");
+  };
+  const again = async () => {
+    try {
+      const recorded = await get(`/runs/${run.run_id}/recipe`);
+      if (recorded.in_library) go(`/recipes/${encodeURIComponent(run.recipe)}?view=run&from=${run.run_id}`);
+      else setAsking("fork"); // its recipe was a file: the recorded one runs again
+    } catch (error) {
+      notifyError(error);
+    }
   };
   const resume = () => (run.pausing === "budget" ? setAsking("resume") : act("resume"));
   const button = (/** @type {string} */ what, /** @type {string} */ name, kind = "") =>
@@ -51,6 +60,7 @@ export function RunActions({ run, step, at, reload }) {
     ${!over && (run.status === "paused" || stuck) && html`<button class="button primary" disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
     ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && html`<button class="button primary" onClick=${() => setAsking("retry")}>Retry what failed …</button>`}
+    ${isOver(run.status) && !run.parent_run_id && html`<button class="button" onClick=${again} title="Start the recipe with the same inputs">Run again …</button>`}
     <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
     <${Menu} name="More">
       ${!over && run.status === "waiting" && html`<button class="button" disabled=${busy !== ""} onClick=${resume}>Resume</button>`}
@@ -63,7 +73,7 @@ export function RunActions({ run, step, at, reload }) {
     ${asking === "whatif" && html`<${WhatIfDialog} run=${run} onClose=${() => setAsking("")} />`}
     ${asking === "undo" && html`<${UndoDialog} run=${run} onDone=${reload} onClose=${() => setAsking("")} />`}
     ${asking === "cancel" && html`<${Confirm} title="Cancel this run?" verb="Cancel the run" onYes=${() => act("cancel")} onClose=${() => setAsking("")}
-      text="Every process of it is ended, child runs too. What it recorded stays, and it can be forked." />`}
+      text="Its processes are stopped, and those of its child runs. Everything that was recorded stays, and the run can be forked." />`}
     ${asking === "resume" && html`<${ResumeDialog} run=${run} onResume=${(/** @type {any} */ raised) => act("resume", raised)} onClose=${() => setAsking("")} />`}
     ${asking === "fork" && html`<${ForkDialog} run=${run} step=${step} onClose=${() => setAsking("")} />`}
     ${asking === "retry" && html`<${RetryDialog} run=${run} onClose=${() => setAsking("")} />`}`;

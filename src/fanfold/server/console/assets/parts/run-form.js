@@ -1,13 +1,13 @@
 /** The form that runs a recipe: a field for each input, what it would do and cost, and what it needs permission for. */
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { DEMOS } from "../demos.js";
-import { post } from "../live/api.js";
-import { go } from "../shell/route.js";
+import { get, post } from "../live/api.js";
+import { go, query } from "../shell/route.js";
 import { asText } from "../text/format.js";
 import { readJson, wholeNumber } from "../text/json.js";
 import { CopyAs } from "./copy-as.js";
 import { Effects } from "./effects.js";
-import { DryRun } from "./recipe-source.js";
+import { DryRun, samples } from "./recipe-source.js";
 import { Empty, Trouble } from "./states.js";
 
 /** @param {{page: any}} props */
@@ -17,11 +17,19 @@ export function RunForm({ page }) {
   const [values, setValues] = useState(/** @type {Record<string, string>} */ (Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, typed(one, one.default)]))));
   const [options, setOptions] = useState({ model: "", max_concurrency: "", budget_usd: "" });
   const [scripted, setScripted] = useState(false);
+  const from = query.value.get("from");
+  useEffect(() => {
+    if (!from) return;
+    get(`/runs/${encodeURIComponent(from)}/recipe`).then((recorded) => {
+      setValues((before) => ({ ...before, ...Object.fromEntries(inputs.filter((/** @type {any} */ one) => one.name in recorded.inputs).map((/** @type {any} */ one) => [one.name, typed(one, recorded.inputs[one.name])])) }));
+      if (demo && recorded.scripted) setScripted(true);
+    }, setError);
+  }, [from]);
   const [allowed, setAllowed] = useState("");
   const [foreseen, setForeseen] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
-  if (!page.recipe) return html`<${Empty} title="It cannot be run yet"><p>The recipe has mistakes; <a href=${`/recipes/${page.name}?view=source`}>Source</a> shows them.</p></${Empty}>`;
+  if (!page.recipe) return html`<${Empty} title="It cannot be run yet"><p>The recipe has errors; <a href=${`/recipes/${page.name}?view=source`}>Source</a> shows them.</p></${Empty}>`;
   const wrong = Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, problemOf(one, values[one.name] ?? "")]));
   const missing = inputs.some((/** @type {any} */ one) => wrong[one.name]);
   const given = missing ? {} : bound(inputs, values);
@@ -43,6 +51,7 @@ export function RunForm({ page }) {
   };
   return html`<div class="two">
     <form class="card padded form" onSubmit=${run}>
+      ${from && html`<p class="quiet small">Inputs of run <a class="mono" href=${`/runs/${from}`}>${from}</a></p>`}
       ${inputs.map((/** @type {any} */ one) => html`<${Field} key=${one.name} input=${one} value=${values[one.name] ?? ""} problem=${wrong[one.name]} onInput=${(/** @type {string} */ value) => setValues((before) => ({ ...before, [one.name]: value }))} />`)}
       ${!inputs.length && html`<p class="quiet">This recipe takes no input.</p>`}
       <details><summary>Model, slots, budget</summary><div class="form options">
@@ -52,11 +61,11 @@ export function RunForm({ page }) {
       </div></details>
       ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your permission</legend><${Effects} totals=${foreseen.totals} needs=${needs} />
         <label class="check"><input type="checkbox" checked=${agreed} onChange=${() => setAllowed(agreed ? "" : foreseen.seen)} /> Allow this</label></fieldset>`}
-      ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(withExamples(inputs, values, demo.inputs)); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
+      ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(withExamples(inputs, values, demo.inputs)); }} /> Scripted agents: no key is needed; their texts were prepared</label>`}
       <${Trouble} error=${error} />
       <div class="actions"><button class="button primary" disabled=${busy || missing || !foreseen || (needs.length > 0 && !agreed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: agreed }} /></div>
     </form>
-    ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} scripted=${scripted} onForeseen=${setForeseen} />`}
+    ${missing ? html`<${DryRun} key="example" name=${page.name} inputs=${samples(page.recipe)} recipe=${page.recipe} options=${chosen} scripted=${scripted} example />` : html`<${DryRun} key="given" name=${page.name} inputs=${given} recipe=${page.recipe} options=${chosen} scripted=${scripted} onForeseen=${setForeseen} />`}
   </div>`;
 }
 
@@ -83,7 +92,7 @@ function Field({ input, value, problem, onInput }) {
 /** @param {any} props */
 const Plain = ({ id, name, hint, value, onInput, type = "text" }) => html`<div class="field"><label for=${id}>${name}</label><input id=${id} type=${type} min="0" step="any" value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} /><span class="hint">${hint}</span></div>`;
 
-/** A value as somebody would type it: a list of words has a line for each. @param {any} input @param {any} value */
+/** A value as the user would type it: a list of texts has a line for each. @param {any} input @param {any} value */
 function typed(input, value) {
   if (value === null || value === undefined) return "";
   const lines = input.type === "array" && Array.isArray(value) && value.length > 0 && value.every((one) => typeof one === "string" && one.trim() === one && one !== "" && !/\n/.test(one));
@@ -97,7 +106,7 @@ function problemOf(input, text) {
     valueOf(input, text);
     return "";
   } catch {
-    return input.type === "object" ? "This is no JSON object." : "This does not fit.";
+    return input.type === "object" ? "This is not a JSON object." : "This does not fit.";
   }
 }
 

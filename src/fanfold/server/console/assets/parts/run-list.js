@@ -1,18 +1,19 @@
-/** Runs as a short list, with what each is doing. */
+/** Runs as a short list, each with its answer or what its agents do now. */
 import { html } from "../vendor/preact.js";
 import { activity } from "../live/stream.js";
-import { cost, counted } from "../text/format.js";
-import { isOver } from "./status.js";
-import { Status } from "./status.js";
+import { counted } from "../text/format.js";
+import { plain } from "../text/markdown.js";
+import { Cost } from "./cost.js";
+import { Status, isOver } from "./status.js";
 import { Ago, Heartbeat, Took, endOf } from "./time.js";
 
 /** @param {{runs: any[]}} props */
 export function RunList({ runs }) {
   return html`<ul class="card list runs-list">${runs.map((run) => html`<li key=${run.run_id}>
     <${Status} status=${run.status} />
-    <div class="grow beside"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> <span class="quiet mono small">${run.run_id}</span>
-      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} />${doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
-    <span class="cell wide quiet small number">${counted(run.usage.agents, "agent")} · ${cost(run.usage)}</span>
+    <div class="grow beside"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> ${run.scripted ? html`<span class="chip" title="The agents of this run are scripted">scripted</span> ` : ""}<span class="quiet mono small">${run.run_id}</span>
+      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} />${run.answer ? plain(run.answer) : doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
+    <span class="cell wide quiet small number">${counted(run.usage.agents, "agent")} · <${Cost} usage=${run.usage} /></span>
     <span class="cell quiet small">${isOver(run.status) ? html`<${Ago} at=${run.ended_at} />` : html`<${Took} from=${run.started_at || run.created_at} to=${endOf(run)} />`}</span>
   </li>`)}</ul>`;
 }

@@ -26,7 +26,7 @@ export function Loaded({ of, children }) {
 }
 
 /**
- * When something cannot be drawn, that is said in its place and in the browser's console, and everything around it goes on.
+ * Shows an error in place of a part that cannot be drawn, and reports it to the browser's console; the rest of the page works.
  * Another `of` is another try.
  * @extends {Component<{of: unknown, children?: any}>}
  */

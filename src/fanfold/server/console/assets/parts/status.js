@@ -42,7 +42,7 @@ export const isOver = (status) => ["completed", "partial", "failed", "cancelled"
 
 /**
  * How something of a run is shown: in one that is paused only a question waits for a person, anything else that was
- * under way rests until the run goes on. @template {{status: string}} T @param {string} ofRun @param {T} one @param {boolean} asks @returns {T}
+ * running rests until the run is resumed. @template {{status: string}} T @param {string} ofRun @param {T} one @param {boolean} asks @returns {T}
  */
 export const standing = (ofRun, one, asks) => (ofRun === "paused" && one.status === "waiting" && !asks ? { ...one, status: "interrupted" } : one);
 

@@ -1,12 +1,14 @@
-/** Everything about one step: prompt and where its words came from, output, conversation, tries, files, and why. */
+/** Everything about one step: prompt with the sources of its values, output, conversation, attempts, files, and why. */
 import { html, useState } from "../vendor/preact.js";
 import { post, quoted, withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
-import { say, sayError } from "../shell/said.js";
-import { amount, cost, counted, lastOf } from "../text/format.js";
+import { notify, notifyError } from "../shell/notices.js";
+import { amount, counted, lastOf } from "../text/format.js";
 import { AnswerHere } from "./answer-form.js";
 import { Artifact } from "./artifacts.js";
+import { Copy } from "./code.js";
 import { CopyAs } from "./copy-as.js";
+import { Cost } from "./cost.js";
 import { Diff } from "./diff.js";
 import { Output } from "./output.js";
 import { Loaded } from "./states.js";
@@ -27,7 +29,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
   const [tab, setTab] = useState("");
   const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}`, { at }), concerns);
   const step = found.data;
-  const chosen = tab || (step && !isOver(step.status) && step.status !== "waiting" && step.session_id ? "transcript" : step?.error ? "why" : "output");
+  const chosen = tab || (step && !isOver(step.status) && step.status !== "waiting" && step.session_id ? "transcript" : step?.error && step.session_id ? "transcript" : "output");
   const tabs = TABS.filter(([id]) => hasTab(step, id)).map(([id, name]) => ({ id, name }));
   return html`
     <div class="drawer-head">
@@ -38,7 +40,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
         ${step.role && html`<span>${step.role}</span>`}
         ${!at && step.status === "running" && html`<${Heartbeat} root=${step.root_run_id} status="running" />`}
         ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
-        ${step.usage && html`<span><b>${cost(step.usage)}</b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
+        ${step.usage && html`<span><b><${Cost} usage=${step.usage} /></b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
         ${step.started_at && html`<span class="quiet"><${Ago} at=${step.started_at} /></span>`}
         ${step.child_run_id && html`<a href=${`/runs/${step.child_run_id}`}>child run</a>`}
@@ -65,7 +67,7 @@ function hasTab(step, id) {
 /** @param {any} props */
 function Body({ tab, step, run, path, at, concerns, reload }) {
   if (tab === "prompt") return html`<${Prompt} step=${step} run=${run} />`;
-  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} at=${at} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
+  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} at=${at} live=${!at && !isOver(step.status)} concerns=${concerns} />${step.error && html`<${Failure} error=${step.error} />`}`;
   if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
   if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
   if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<${Artifact} key=${one.path} one=${one} />`)}</ul>`;
@@ -75,7 +77,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
     ${step.error && html`<${Failure} error=${step.error} />`}
     ${step.warning && html`<${Failure} error=${step.warning} tone="wants" />`}
     ${step.approval && !at && html`<${AnswerHere} runs=${[run, step.root_run_id]} path=${step.tree_path} onAnswered=${reload} />`}
-    ${(!step.approval || at) && html`<${Output} value=${step.output} empty=${isOver(step.status) ? "This step put nothing out." : "There is no output yet."} />`}`;
+    ${(!step.approval || at) && html`<${Output} value=${step.output} empty=${isOver(step.status) ? "This step has no output." : "There is no output yet."} />`}`;
 }
 
 /** @param {{error: any, tone?: string}} props */
@@ -99,7 +101,7 @@ function Prompt({ step, run }) {
   }
   pieces.push(text.slice(reached));
   const sources = [...new Set(parts.map((part) => part.source))];
-  return html`${sources.length > 0 && html`<p class="quiet small">Inserted: ${sources.map((source) => html`<span class="chip" key=${source}>${source}</span> `)}</p>`}<pre class="block" tabindex="0">${pieces}</pre>`;
+  return html`${sources.length > 0 && html`<p class="quiet small">Inserted: ${sources.map((source) => html`<span class="chip" key=${source}>${source}</span> `)}</p>`}<div class="code-box"><${Copy} text=${text} label="Copy the prompt" /><pre class="block" tabindex="0">${pieces}</pre></div>`;
 }
 
 /** @param {{list: any[]}} props */
@@ -110,7 +112,7 @@ function Attempts({ list }) {
 
 /** @param {{step: any, run: string, path: string, reload: () => void}} props */
 function Files({ step, run, path, reload }) {
-  const apply = () => post(`/runs/${run}/steps/${quoted(path)}/apply`).then((done) => { say(`${counted(done.changes.length, "file")} put into the project.`); reload(); }, sayError);
+  const apply = () => post(`/runs/${run}/steps/${quoted(path)}/apply`).then((done) => { notify(`${counted(done.changes.length, "file")} put into the project.`); reload(); }, notifyError);
   const files = step.files || [];
   if (!files.length) return html`<${Names} changes=${step.changes} />`;
   return html`${files.map((/** @type {any} */ one) => html`<div class="changed-files" key=${one.path}>
@@ -126,11 +128,12 @@ function Why({ step, run, path, at, concerns }) {
   const found = useResource(at ? null : `/runs/${run}/steps/${quoted(path)}/explain`, concerns);
   const why = found.data ?? step.why;
   const used = found.data?.used;
-  return html`${step.error && html`<${Failure} error=${step.error} />`}${!step.error && html`<p>${why.message}</p>`}
+  return html`<p class="statement">${why.message}</p>
+    ${step.error && html`<p class="quiet small">${step.error.hint && html`${step.error.hint} · `}<code>${step.error.code}</code> (${step.error.class})</p>`}
     ${why.ran_then && html`<p>${sentence(why.ran_then)}</p>`}
-    ${why.blocked_by?.length > 0 && html`<p>It waits for ${why.blocked_by.map((/** @type {string} */ one) => html`<span class="chip" key=${one}>${one}</span> `)}</p>`}
+    ${why.blocked_by?.length > 0 && html`<p class="chips">${why.blocked_by.slice(0, MOST_NAMES).map((/** @type {string} */ one) => html`<a class="chip" key=${one} href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a>`)}</p>`}
     ${why.history?.length > 0 && html`<div><h3>What happened</h3><ol class="history">${why.history.map((/** @type {any} */ one, /** @type {number} */ i) => html`<li key=${i}><span class="quiet small"><${Ago} at=${one.at} /></span><span>${one.text}</span></li>`)}</ol></div>`}
-    ${used && html`<${Used} title="What it read" names=${used.reads} unseen=${used.unseen_reads} /><${Used} title="What it changed" names=${used.writes} unseen=${used.unseen_writes} />`}`;
+    ${used && html`<${Used} title="What it read" names=${used.reads} unseen=${used.unseen_reads} /><${Used} title="What it changed" names=${used.writes} unseen=${used.unmerged || used.unseen_writes} />`}`;
 }
 
 /** @param {string} words */

@@ -6,8 +6,8 @@ import { Took } from "./time.js";
 import { VirtualTable } from "./virtual-table.js";
 
 const COLUMNS = [
-  { name: "Step", kind: "named" }, { name: "Status" }, { name: "Who", narrow: true }, { name: "Time", number: true }, { name: "Tries", number: true, narrow: true },
-  { name: "Tokens", number: true, narrow: true }, { name: "Cost", number: true, narrow: true }, { name: "Note", kind: "said", narrow: true },
+  { name: "Step", kind: "named" }, { name: "Status" }, { name: "Agent", narrow: true }, { name: "Time", number: true }, { name: "Attempts", number: true, narrow: true },
+  { name: "Tokens", number: true, narrow: true }, { name: "Cost", number: true, narrow: true }, { name: "Note", kind: "text", narrow: true },
 ];
 
 /** @param {{rows: any[], leftOff: number, chosen: string | null, onChoose: (path: string) => void}} props */
@@ -20,5 +20,5 @@ export function StepTable({ rows, leftOff, chosen, onChoose }) {
       row.attempts > 1 ? row.attempts : "", row.input_tokens === undefined ? "" : amount(row.input_tokens + row.output_tokens),
       row.input_tokens === undefined ? "" : money(row.cost_usd ?? null), html`<span title=${row.note || ""}>${row.note || ""}</span>`,
     ]} />
-    ${leftOff ? html`<p class="quiet small">${amount(leftOff)} more are not shown.</p>` : null}`;
+    ${leftOff ? html`<p class="quiet small">${amount(leftOff)} more steps are not shown.</p>` : null}`;
 }

@@ -1,4 +1,4 @@
-/** Times: relative, with the exact one for who points at it. */
+/** Times: relative, with the exact one on hover. */
 import { html } from "../vendor/preact.js";
 import { LIVE, usePulses } from "../live/pulses.js";
 import { ago, duration, exact, msOf, now } from "../text/format.js";
@@ -10,7 +10,7 @@ export function Ago({ at }) {
   return html`<time datetime=${new Date(then).toISOString()} title=${exact(then)}>${ago(then, now.value)}</time>`;
 }
 
-/** When the time of a run ended or stopped; null while it goes on. @param {any} run */
+/** When the clock of a run stopped; null while it runs. @param {any} run */
 export const endOf = (run) => run.ended_at ?? run.stopped_at ?? null;
 
 /** How long something took, or has taken so far. @param {{from: string | number | null | undefined, to?: string | number | null}} props */
@@ -24,19 +24,15 @@ export function Took({ from, to }) {
 const STALE_MS = 45000;
 
 /**
- * The age of the last sign of life of whoever drives a run; nothing for one that does not run. `root` is the run whose process it is.
+ * The age of the last heartbeat of the process that owns a run; nothing for a run that is not active. `root` is the root of its tree.
  * @param {{root: string, status: string}} props
  */
 export function Heartbeat({ root, status }) {
   const runs = LIVE.includes(status);
-  const { asked, told } = usePulses(runs);
-  const pulse = told?.get(root);
+  const { asked, found } = usePulses(runs);
+  const pulse = found?.get(root);
   if (!runs || !pulse) return null;
-  if (pulse.is_stuck) return html`<span class="heartbeat stale" title="No process drives this run. Resume it to go on.">nobody drives it</span>`;
-  if (pulse.heartbeat_age_ms === null || !pulse.owner?.alive) {
-    if (status === "waiting") return html`<span class="heartbeat" title="No process is needed until somebody answers it, or gives it more to do.">rests until somebody acts</span>`;
-    return html`<span class="heartbeat">starting</span>`;
-  }
-  const age = pulse.heartbeat_age_ms + Math.max(0, now.value - asked);
-  return html`<span class=${`heartbeat number ${age > STALE_MS ? "stale" : ""}`} title="How long ago the process that drives this run gave a sign of life">heartbeat ${age < 1500 ? "now" : age < 60000 ? `${Math.floor(age / 1000)} s ago` : `${duration(age)} ago`}</span>`;
+  if (pulse.state) return html`<span class=${`heartbeat ${pulse.is_stuck ? "stale" : ""}`} title=${pulse.hint}>${pulse.state}</span>`;
+  const age = (pulse.heartbeat_age_ms ?? 0) + Math.max(0, now.value - asked);
+  return html`<span class=${`heartbeat number ${age > STALE_MS ? "stale" : ""}`} title=${pulse.hint}>heartbeat ${age < 1500 ? "now" : age < 60000 ? `${Math.floor(age / 1000)} s ago` : `${duration(age)} ago`}</span>`;
 }

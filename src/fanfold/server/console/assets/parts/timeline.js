@@ -1,6 +1,6 @@
 /** A run over time, live, with the hours in which nothing ran pressed together. */
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { counted, duration, exact, now } from "../text/format.js";
+import { amount, duration, exact, now } from "../text/format.js";
 import { Sign, isOver, toneOf, wordOf } from "./status.js";
 
 const ROW = 30;
@@ -36,12 +36,20 @@ function inSight(rows, all, chosen) {
     const map = /^(.*)\[\d+\]$/.exec(row.path)?.[1];
     if (map !== undefined) sizes.set(map, (sizes.get(map) || 0) + 1);
   }
-  if (all || ![...sizes.values()].some((n) => n > MANY)) return { rows, hidden: 0 };
+  if (all || ![...sizes.values()].some((n) => n > MANY)) return { rows, hidden: "" };
   const kept = rows.filter((row) => {
     const map = mapOf(row.path);
     return map === undefined || (sizes.get(map) || 0) <= MANY || row.path === chosen || ["failed", "timed_out", "running", "waiting"].includes(row.status);
   });
-  return { rows: kept, hidden: rows.length - kept.length };
+  return { rows: kept, hidden: hiddenText(rows.filter((row) => !kept.includes(row))) };
+}
+
+/** What is hidden, by status: "8 completed and 14 pending items hidden". @param {any[]} rows */
+function hiddenText(rows) {
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  for (const row of rows) counts.set(row.status, (counts.get(row.status) || 0) + 1);
+  return rows.length ? `${[...counts].map(([status, n]) => `${amount(n)} ${wordOf(status)}`).join(" and ")} ${rows.length === 1 ? "item" : "items"} hidden.` : "";
 }
 
 /** @param {{line: any, live: boolean, chosen?: string | null, onChoose: (path: string) => void}} props */
@@ -71,7 +79,7 @@ export function Timeline({ line: whole, live, chosen, onChoose }) {
   }, [chosen]);
   const gaps = line.gaps.filter((/** @type {any} */ gap) => gap.end <= until);
   const shown = line.rows.slice(sight.from, sight.to);
-  return html`${(hidden > 0 || all) && html`<p class="small quiet gap-below">${hidden ? `${counted(hidden, "item")} of fan-outs that went well are folded away.` : "All items are shown."} <button class="as-link" onClick=${() => setAll(!all)}>${all ? "Fold them away" : "Show all"}</button></p>`}
+  return html`${(hidden || all) && html`<p class="small quiet gap-below">${hidden || "All items are shown."} <button class="as-link" onClick=${() => setAll(!all)}>${all ? "Hide finished items" : "Show all"}</button></p>`}
   <div class="timeline" ref=${box} onScroll=${look} tabindex="0" role="region" aria-label="Timeline: steps over time">
     <div class="axis"><div></div><div class="ticks">
       ${ticks(line, until, gaps, width).map((tick) => html`<span class=${`tick ${tick === line.start ? "first" : at(tick) > 92 ? "at-end" : ""}`} key=${tick} style=${{ left: `${at(tick)}%` }} title=${exact(tick)}>${tick === line.start ? "start" : `+${duration(tick - line.start)}`}</span>`)}

@@ -1,7 +1,7 @@
 /** Taking back what a run merged into the project: what that does to which file, before it is done. */
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { post } from "../live/api.js";
-import { say } from "../shell/said.js";
+import { notify } from "../shell/notices.js";
 import { counted } from "../text/format.js";
 import { CopyAs } from "./copy-as.js";
 import { Dialog } from "./dialog.js";
@@ -21,7 +21,7 @@ export function UndoDialog({ run, onDone, onClose }) {
     setBusy(true);
     try {
       const done = await post(`/runs/${run.run_id}/undo`);
-      say(`${counted(done.changes.length, "file")} put back.`);
+      notify(`${counted(done.changes.length, "file")} put back.`);
       onClose();
       onDone();
     } catch (failure) {
@@ -31,7 +31,7 @@ export function UndoDialog({ run, onDone, onClose }) {
   };
   return html`<${Dialog} title="Undo what it changed" onClose=${onClose} foot=${html`
       <${CopyAs} action="undo" words=${{ run: run.run_id }} />
-      <button class="button" onClick=${onClose}>Keep it</button>
+      <button class="button" onClick=${onClose}>Not now</button>
       <button class="button danger primary" disabled=${busy || !foreseen?.changes.length} onClick=${undo}>${busy ? "Putting back …" : "Undo"}</button>`}>
     <${Trouble} error=${error} />
     ${!error && !foreseen && html`<${Loading} label="Looking what would be put back" />`}

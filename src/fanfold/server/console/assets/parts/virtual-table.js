@@ -6,7 +6,7 @@ const SPARE = 12;
 
 /**
  * @param {{
- *   label: string, columns: {name: string, kind?: string, number?: boolean, narrow?: boolean, head?: any}[], rows: any[], keyOf: (row: any) => string,
+ *   label: string, columns: {name: string, kind?: string, number?: boolean, narrow?: boolean, medium?: boolean, head?: any}[], rows: any[], keyOf: (row: any) => string,
  *   render: (row: any) => any[], chosen?: string | null, total?: number, onEnd?: () => void, rowProps?: (row: any) => any,
  * }} props
  */
@@ -58,5 +58,5 @@ export function VirtualTable({ label, columns, rows, keyOf, render, chosen, tota
   </div>`;
 }
 
-/** @param {{kind?: string, number?: boolean, narrow?: boolean}} column */
-const classOf = (column) => `${column.kind || ""} ${column.number ? "number" : ""} ${column.narrow ? "hide-narrow" : ""}`;
+/** @param {{kind?: string, number?: boolean, narrow?: boolean, medium?: boolean}} column */
+const classOf = (column) => `${column.kind || ""} ${column.number ? "number" : ""} ${column.narrow ? "hide-narrow" : ""} ${column.medium ? "hide-medium" : ""}`;

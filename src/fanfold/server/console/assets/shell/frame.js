@@ -1,4 +1,4 @@
-/** What is around every page: where one can go, whether the page is live, and what is said. */
+/** The frame of every page: navigation, connection state, notices. */
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { SHUT } from "../live/api.js";
 import { useResource } from "../live/resource.js";
@@ -7,8 +7,11 @@ import { duration, now } from "../text/format.js";
 import { Dialog } from "../parts/dialog.js";
 import { knownKeys, useKeys } from "./keys.js";
 import { go, place } from "./route.js";
-import { Notes } from "./said.js";
+import { Notes } from "./notices.js";
+import { usePhone } from "./width.js";
 
+/** The name of the project's folder, which the server put into the page. */
+const PROJECT = document.documentElement.dataset.project || "";
 const MARK = new URL("../mark.svg", import.meta.url).pathname;
 const PLACES = [
   { href: "/", name: "Home", icon: "M3 7.2 8 3l5 4.2V13H9.8V9.6H6.2V13H3z" },
@@ -20,9 +23,14 @@ const PLACES = [
   { href: "/system", name: "System", icon: "M2.6 4.8h6m3 0h1.8M2.6 11.2h1.8m3 0h6M10 3.2v3.2M5.9 9.6v3.2" },
 ];
 
+/** The places that a phone shows; the others are behind "More". */
+const ON_PHONE = ["/", "/runs", "/approvals"];
+
 /** @param {{children?: any}} props */
 export function Frame({ children }) {
   const [help, setHelp] = useState(false);
+  const [more, setMore] = useState(false);
+  const phone = usePhone();
   const waiting = useResource("/approvals", true);
   useKeys([
     { key: "?", what: "Show these keys", act: () => setHelp(true) },
@@ -34,12 +42,13 @@ export function Frame({ children }) {
   const away = ["live", "opening"].includes(state.state) ? "" : reason(state);
   return html`<div class="frame">
     <header class="side">
-      <a class="brand" href="/"><img src=${MARK} alt="" width="24" height="24" />Fanfold</a>
+      <a class="brand" href="/"><img src=${MARK} alt="" width="24" height="24" /><span>Fanfold${PROJECT && html`<small title="Project">${PROJECT}</small>`}</span></a>
       <nav aria-label="Places"><ul>
-        ${PLACES.map((one) => html`<li key=${one.href}><a href=${one.href} aria-current=${isHere(one.href, current) ? "page" : undefined}>
+        ${(phone ? ON_PHONE.map((href) => /** @type {(typeof PLACES)[0]} */ (PLACES.find((one) => one.href === href))) : PLACES).map((one) => html`<li key=${one.href}><a href=${one.href} aria-current=${isHere(one.href, current) ? "page" : undefined}>
           <svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d=${one.icon} /></svg>
           ${one.name}${one.href === "/approvals" && asked > 0 && html`<span class="badge" aria-label=${`${asked} waiting`}>${asked}</span>`}
         </a></li>`)}
+        ${phone && html`<li><button class="more-places" aria-haspopup="dialog" onClick=${() => setMore(true)}><svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" aria-hidden="true"><path d="M3 4.5h10M3 8h10M3 11.5h10" /></svg>Menu</button></li>`}
       </ul></nav>
       <div class="side-foot">
         <div class="row"><span class=${`pulse ${away ? "lost" : state.state}`}>${away ? "Not connected" : state.state === "live" ? "Live" : "Connecting"}</span>
@@ -52,6 +61,7 @@ export function Frame({ children }) {
       <main id="main" tabindex="-1">${children}</main>
     </div>
     <${Notes} />
+    ${more && html`<${Dialog} title="Menu" onClose=${() => setMore(false)}><nav aria-label="More places"><ul class="list places">${PLACES.filter((one) => !ON_PHONE.includes(one.href)).map((one) => html`<li key=${one.href}><a href=${one.href} onClick=${() => setMore(false)}>${one.name}</a></li>`)}</ul></nav><${ThemeChoice} /></${Dialog}>`}
     ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}>
       <dl class="pairs">${spoken(knownKeys()).map((one) => html`<dt key=${one.key}><kbd>${one.key}</kbd></dt><dd>${one.what}</dd>`)}</dl>
     </${Dialog}>`}
@@ -62,8 +72,8 @@ export function Frame({ children }) {
 function reason({ state, since }) {
   const past = duration(Math.max(0, now.value - since));
   if (state === "shut") return `${SHUT.message} ${SHUT.hint} What you see is from ${past} ago.`;
-  if (state === "full") return `The server lets no more pages follow along. What you see is from ${past} ago; close some, and the page goes on by itself.`;
-  return `The server went away ${past} ago. What you see is from then; the page goes on by itself when it is back.`;
+  if (state === "full") return `Too many pages follow this server. This page is from ${past} ago; close others, and it continues by itself.`;
+  return `The server stopped responding ${past} ago. This page is from then; it continues by itself when the server is back.`;
 }
 
 /** Keys by their names, and what the browser does with Esc on every page. @param {import("./keys.js").Key[]} keys */
@@ -101,6 +111,6 @@ export function PageHead({ title, lead, actions, children }) {
 /** @param {string} title */
 export function useTitle(title) {
   useEffect(() => {
-    document.title = title ? `${title} · Fanfold` : "Fanfold";
+    document.title = [title, PROJECT, "Fanfold"].filter(Boolean).join(" · ");
   }, [title]);
 }

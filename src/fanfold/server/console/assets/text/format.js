@@ -2,7 +2,7 @@
 import { signal } from "../vendor/preact.js";
 import { writeJson } from "./json.js";
 
-/** The time by which ages are shown; moves once a second while somebody looks. */
+/** The time by which ages are shown; updated once a second while the page is visible. */
 export const now = signal(Date.now());
 setInterval(() => {
   if (!document.hidden) now.value = Date.now();
@@ -35,12 +35,16 @@ export function ago(then, at) {
   return `${Math.floor(past / 86400000)} days ago`;
 }
 
-/** @param {number} at */
-export const exact = (at) => new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+/** Date and 24-hour time in the local time zone, as on the command line: 2026-11-18 14:05:09. @param {number} at */
+export function exact(at) {
+  const then = new Date(at);
+  const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
+  return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${two(then.getHours())}:${two(then.getMinutes())}:${two(then.getSeconds())}`;
+}
 
-/** Costs are never rounded to nothing, and what is not known is said to be unknown. @param {number | null | undefined} usd */
+/** Costs are never rounded to zero; an unknown cost is a dash. @param {number | null | undefined} usd */
 export function money(usd) {
-  if (usd === null || usd === undefined) return "unknown";
+  if (usd === null || usd === undefined) return "–";
   if (usd === 0) return "$0.00";
   if (usd < 0.01) return "< $0.01";
   return usd < 1000 ? `$${usd.toFixed(2)}` : `$${Math.round(usd).toLocaleString("en")}`;

@@ -1,13 +1,14 @@
 /**
  * Markdown that a model wrote, as nodes of the page: never as markup.
  *
- * Nothing is loaded from anywhere (a picture is shown as its words), a link leads out only when somebody presses it and
+ * Nothing is loaded from anywhere (a picture is shown as its words), a link opens only when the user presses it and
  * only to http or https, and HTML is text like any other.
  *
- * What it costs grows with the text and no faster, whoever wrote it: texts that are too long, too deep or without any
+ * The cost grows linearly with the text: texts that are too long, too deep or without any
  * line break are shown as they are, and always to their end.
  */
 import { html } from "../vendor/preact.js";
+import { Code } from "../parts/code.js";
 
 const MAX_CHARS = 200_000;
 const MAX_DEPTH = 12;
@@ -39,10 +40,10 @@ function blocks(lines, depth) {
     let match;
     if (!line.trim()) {
       i += 1;
-    } else if ((match = /^\s{0,3}(`{3,}|~{3,})/.exec(line))) {
+    } else if ((match = /^\s{0,3}(`{3,}|~{3,})\s*([\w+-]*)/.exec(line))) {
       const fence = match[1];
       const stop = where(lines, i + 1, (one) => one.trim().startsWith(fence));
-      found.push(html`<pre class="block">${lines.slice(i + 1, stop).join("\n")}</pre>`);
+      found.push(html`<${Code} text=${lines.slice(i + 1, stop).join("\n")} language=${match[2]} />`);
       i = stop + 1;
     } else if ((match = /^\s{0,3}(#{1,6})\s+(.*)$/.exec(line))) {
       const words = inline(withoutEnd(match[2], "#"));

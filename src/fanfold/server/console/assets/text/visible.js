@@ -1,6 +1,6 @@
 /**
  * Whatever has no shape is shown by a sign, on every page: control characters, what turns the direction of writing round,
- * and letters that nobody sees. So a text looks like what it is before somebody agrees to it. What is copied or edited is
+ * and invisible letters. So a text looks like what it is before the user approves it. What is copied or edited is
  * the text itself. Unlike on the command line, marks that scripts and emoji need stay, as long as one stands alone: more
  * of them in a row serve only to hide something.
  */

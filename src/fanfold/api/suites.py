@@ -1,0 +1,345 @@
+"""Test suites of cassettes: run them in parallel, report them, and compare runs and models.
+
+Rules
+* One process replays many cassettes. More processes are started only for suites that are worth it.
+* A live run works on a copy of the project, never in the project itself. Its permission is asked like that of
+  any run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fanfold.api.addresses import find_run
+from fanfold.api.cassettes import CaseReport, Mode, Recorder, Suite, condition_names, project_in, shown_name
+from fanfold.api.coverage import RecipeCoverage, coverage, generate, reached_points
+from fanfold.api.overview import Comparison, compare_runs
+from fanfold.api.project import Project
+from fanfold.api.run_options import Options, micro_usd
+from fanfold.api.start import start
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.plan import Plan
+from fanfold.language.cassettes import (
+    Cassette,
+    Difference,
+    bytes_of,
+    differences,
+    find_cassettes,
+    read_cassette,
+    unmet,
+)
+from fanfold.project_files import write_beneath
+from fanfold.steps.executor import SKIPPED_FOLDERS
+from fanfold.store.address import SqliteAddress
+
+MAX_JOBS, MAX_REPEATS = 64, 1_000
+MIN_SHARE = 12
+"""The least number of cassettes for which another process is started."""
+AT_ONCE = 4
+"""How many cassettes one process replays at once: some wait for files while others work."""
+MAX_COPY_BYTES = 256 * 1024 * 1024
+
+
+class TestRequest(Struct, frozen=True, kw_only=True):
+    """What to test, and how."""
+
+    __test__ = False  # for pytest: the name is no test
+
+    paths: tuple[Path, ...]
+    mode: Mode | None = None
+    update: bool = False
+    jobs: int | None = None
+    coverage: bool = False
+    generate: bool = False
+    models: tuple[str, ...] = ()
+    repeat: int = 1
+    budget_usd: float | None = None
+    budget_tokens: int | None = None
+    yes: bool = False
+
+    def check(self) -> None:
+        """Raise `AuthorError` for a request that cannot be carried out."""
+        for name, value, most in (
+            ("jobs", 1 if self.jobs is None else self.jobs, MAX_JOBS),
+            ("repeat", self.repeat, MAX_REPEATS),
+        ):
+            if not 1 <= value <= most:
+                message = f"--{name} must be from 1 to {most:,}, not {value}"
+                raise AuthorError("usage.out_of_range", message)
+        if self.mode == "live-changed" and not (self.budget_usd or self.budget_tokens):
+            message, hint = (
+                "live-changed asks models and needs a limit",
+                "add --budget-usd or --budget-tokens",
+            )
+            raise AuthorError("usage.missing_option", message, hint=hint)
+
+
+class ModelRow(Struct, frozen=True, kw_only=True):
+    """How one case went on one model. `low` and `high` bound the pass rate (Wilson, 95 %)."""
+
+    case: str
+    model: str
+    runs: int
+    passed: int
+    low: float
+    high: float
+    usd: float | None
+    """The mean price of a run; None if a price is unknown."""
+    seconds: float
+    """The mean time of a run."""
+    problems: list[str] = []
+    """Why runs did not pass, each reason once."""
+
+
+class TestReport(Struct, frozen=True, kw_only=True):
+    """The outcome of a suite."""
+
+    __test__ = False  # for pytest: the name is no test
+
+    ok: bool
+    cases: list[CaseReport]
+    ms: int
+    coverage: list[RecipeCoverage] = []
+    generated: list[str] = []
+    models: list[ModelRow] = []
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(case.status for case in self.cases)
+
+
+def _find(paths: Sequence[Path], top: Path) -> tuple[list[Path], list[Path]]:
+    """Return the cassettes in these paths, and the paths that do not exist."""
+    return find_cassettes(paths, top), [path for path in paths if not os.path.lexists(path)]
+
+
+async def run_suite(project: Project, request: TestRequest) -> TestReport:
+    """Replay cassettes and report what changed; with `models`, run their inputs live instead."""
+    request.check()
+    files, missing = await asyncio.to_thread(_find, request.paths, project.folder)
+    if missing or not files:
+        named = ", ".join(map(shown_name, missing or request.paths))
+        message = f"{named} does not exist" if missing else f"there is no cassette in {named}"
+        raise AuthorError("cassette.none", message, hint="record a run first: fanfold record last")
+    since = time.monotonic()
+    generated: list[Path] = []
+    budgets = {"budget_micro_usd": micro_usd(request.budget_usd), "budget_tokens": request.budget_tokens}
+    with Suite(project, mode=request.mode, budgets=budgets, yes=request.yes) as suite:
+        if request.models:
+            rows = await compare_models(suite, files, request)
+            ok, took = all(row.passed == row.runs for row in rows), time.monotonic() - since
+            return TestReport(ok=ok, cases=[], ms=round(took * 1_000), models=rows)
+        cases = await _replay_all(suite, files, request)
+        bases = []
+        for file, case in zip(files, cases, strict=True):
+            if case.recipe and (request.coverage or request.generate):
+                cassette = read_cassette(file, project.folder)
+                bases.append((file, cassette, suite.plan_of(cassette, file)))
+        if request.generate:
+            generated = await generate(suite, bases, cases)
+            cases += [await _case(suite, file) for file in generated]
+        found = coverage((plan for _, _, plan in bases), cases)
+    return TestReport(
+        ok=all(case.status not in ("failed", "error") for case in cases),
+        cases=cases,
+        ms=round((time.monotonic() - since) * 1_000),
+        coverage=found,
+        generated=[shown_name(file) for file in generated],
+    )
+
+
+async def _case(suite: Suite, file: Path, *, update: bool = False) -> CaseReport:
+    report, new = await suite.test(file, update=update)
+    if new is None:
+        return report
+    return replace(report, reached=sorted(reached_points(suite.plan_of(new, file), new)))
+
+
+async def _replay_all(suite: Suite, files: Sequence[Path], request: TestRequest) -> list[CaseReport]:
+    jobs = min(request.jobs or os.cpu_count() or 1, max(1, len(files) // MIN_SHARE))
+    if jobs > 1 and request.mode != "live-changed":
+        shares = (_elsewhere(suite.project, files[number::jobs], request) for number in range(jobs))
+        by_file = {case.file: case for cases in await asyncio.gather(*shares) for case in cases}
+        return [by_file[shown_name(file)] for file in files]
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def test(file: Path) -> CaseReport:
+        async with slots:
+            return await _case(suite, file, update=request.update)
+
+    return list(await asyncio.gather(*map(test, files)))
+
+
+async def _elsewhere(project: Project, files: Sequence[Path], request: TestRequest) -> list[CaseReport]:
+    """Replay a share of the cassettes in another process."""
+    words = [sys.executable, "-P", "-m", "fanfold.cli.main", "test", "--json", "--jobs", "1"]
+    words += ["--project", str(project.folder), *(["--mode", request.mode] if request.mode else [])]
+    words += ["--update"] if request.update else []
+    process = await asyncio.create_subprocess_exec(
+        *words, "--", *map(str, files), stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+    )
+    out, _ = await process.communicate()
+    try:
+        return msgspec.json.decode(out, type=TestReport).cases
+    except msgspec.DecodeError:
+        message = f"a process that replays cassettes ended with status {process.returncode} and no report"
+        raise WorldError("cassette.worker", message, hint="--jobs 1 uses one process") from None
+
+
+def junit(report: TestReport) -> str:
+    """Return a report as JUnit XML."""
+    counts = report.counts
+    found = f'tests="{len(report.cases)}" failures="{counts["failed"]}" errors="{counts["error"]}"'
+    head = f'<testsuite name="fanfold" {found} time="{report.ms / 1_000:.3f}">'
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', head]
+    for case in report.cases:
+        text = "\n".join(f"{one.kind}: {one.message}\n{one.diff}" for one in case.differences)
+        tag = {"failed": "failure", "error": "error"}.get(case.status, "system-out")
+        about = f" message={quoteattr(_xml(case.differences[0].message))}" if tag != "system-out" else ""
+        inner = f"<{tag}{about}>{escape(_xml(text))}</{tag}>" if text else ""
+        named = f"name={quoteattr(_xml(case.file))} classname={quoteattr(_xml(case.recipe))}"
+        lines.append(f'<testcase {named} time="{case.ms / 1_000:.3f}">{inner}</testcase>')
+    return "\n".join((*lines, "</testsuite>", ""))
+
+
+def _xml(text: str) -> str:
+    """Return text without characters that XML cannot contain."""
+    return "".join(c if c in "\t\n" or " " <= c < "\ud800" or "\ue000" <= c < "\ufffe" else "?" for c in text)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Comparisons of two runs, and of models
+
+
+class RunComparison(Struct, frozen=True):
+    """Two runs, step by step, and how the second one differs from the first."""
+
+    runs: Comparison
+    differences: list[Difference]
+
+
+def compare(project: Project, a: str, b: str) -> RunComparison:
+    """Compare two runs of one recipe, or of different ones."""
+    trees = (find_run(project, name).tree for name in (a, b))
+    one, other = (Recorder(project, tree).cassette(tree.root.plan.name) for tree in trees)
+    runs = compare_runs(project, a, b)
+    return RunComparison(runs, differences(one, other, (runs.a.run_id, runs.b.run_id)))
+
+
+class _LiveRun(Struct, frozen=True):
+    """The end of one live run. `problem` is empty if it passed."""
+
+    problem: str
+    usd: float | None
+    seconds: float
+
+
+async def compare_models(suite: Suite, files: Sequence[Path], request: TestRequest) -> list[ModelRow]:
+    """Run the inputs of cassettes live on several models, and judge the runs by status and expectations.
+
+    The budget is for all runs together. Runs that it does not cover are not started and do not count.
+    """
+    rows: list[ModelRow] = []
+    left = request.budget_usd
+    for file in files:
+        cassette = read_cassette(file, suite.project.folder)
+        plan = suite.plan_of(cassette, file)
+        for model in request.models:
+            runs: list[_LiveRun] = []
+            while len(runs) < request.repeat and (left is None or left > 0):
+                runs.append(await _run_live(suite.project, cassette, plan, model, left, request))
+                left = None if left is None else left - (runs[-1].usd or 0.0)
+            passed, count, prices = sum(not one.problem for one in runs), len(runs), [one.usd for one in runs]
+            low, high = wilson(passed, count)
+            row = ModelRow(
+                case=shown_name(file), model=model, runs=count, passed=passed, low=low, high=high,
+                usd=None if None in prices else sum(one or 0 for one in prices) / max(1, count),
+                seconds=sum(one.seconds for one in runs) / max(1, count),
+                problems=list(dict.fromkeys(one.problem for one in runs if one.problem)),
+            )  # fmt: skip
+            rows.append(row)
+    return rows
+
+
+def wilson(passed: int, runs: int) -> tuple[float, float]:
+    """Return the 95 % interval of a pass rate (Wilson's score interval).
+
+    >>> [round(bound, 2) for bound in wilson(9, 10)]
+    [0.6, 0.98]
+    """
+    if not runs:
+        return 0.0, 1.0
+    z, rate = 1.96, passed / runs
+    middle, scale = rate + z * z / (2 * runs), 1 + z * z / runs
+    spread = z * ((rate * (1 - rate) + z * z / (4 * runs)) / runs) ** 0.5
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+async def _run_live(
+    mine: Project, cassette: Cassette, plan: Plan, model: str, left: float | None, request: TestRequest
+) -> _LiveRun:
+    """Run a recipe on a model, in a copy of the project with the files of a cassette."""
+    folder = Path(tempfile.mkdtemp(prefix="fanfold-live-"))
+    clean = mine.backends.machine.redactor.encoded
+    store = SqliteAddress(folder=folder / "store", durability="normal", clean=clean).open()
+    try:
+        await asyncio.to_thread(_copy, mine.folder, folder / "project", cassette)
+        project = project_in(folder / "project", mine, store, mine.config, mine.backends)
+        since = time.monotonic()
+        options = Options(model=model, budget_micro_usd=micro_usd(left), budget_tokens=request.budget_tokens)
+        owned = start(project, plan, cassette.inputs, options, yes=request.yes)
+        try:
+            await owned.host(observed=False).start()
+        finally:
+            owned.let_go()
+        seconds = time.monotonic() - since
+        result = Recorder(project, owned.tree).cassette(cassette.recipe).result
+        assert result is not None, "it was recorded"
+        expect = replace(cassette.expect, status=cassette.expect.status or "completed")
+        broken = next(unmet(expect, result, condition_names(owned.tree)), None)
+        spent = result.usage.micro_usd
+        problem = "" if broken is None else f"{broken.message} {result.error}".strip()
+        return _LiveRun(problem, None if spent is None else spent / 1_000_000, seconds)
+    finally:
+        store.close()
+        await asyncio.to_thread(shutil.rmtree, folder, True)
+
+
+def _copy(source: Path, target: Path, cassette: Cassette) -> None:
+    """Copy a project without its history, state, dependencies and caches, with the files of a cassette."""
+    total = 0
+
+    def left_out(folder: str, names: list[str]) -> frozenset[str]:
+        nonlocal total
+        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
+        if total > MAX_COPY_BYTES:
+            message = f"{source} is too large to be copied for a live run"
+            raise WorldError("cassette.too_large", message, hint="test live in a smaller project")
+        return SKIPPED_FOLDERS & set(names)
+
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=left_out)
+    except shutil.Error as error:
+        raise WorldError("cassette.copy", f"{source} cannot be copied: {str(error)[:200]}") from None
+    for path, content in cassette.files.items():
+        write_beneath(target, path, bytes_of(content))
+    for path in cassette.changed:  # the recorded run added those that it did not start from
+        added = Path(os.path.realpath(target), path)
+        leads_out = os.path.realpath(added.parent) != str(added.parent)  # by a link of the project
+        if path not in cassette.files and not leads_out:
+            with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                added.unlink()

@@ -1,0 +1,190 @@
+"""What a CI job needs of a run: no progress, a report as a file, a summary in Markdown, and tokens for steps.
+
+Rules
+* Files are checked before the run starts: a run that was paid for must not end with a wrong file name.
+* The report and the summary are written whatever the outcome is, also if the run is paused or waits.
+* `--env-from` is the user's own word: it allows variables for this invocation, as `environment.allow` does.
+  A step still gets only what it names in `env_vars`, and the values are masked wherever output is stored.
+  They are never recorded, so `resume` needs the option again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from fanfold.cli.command import option, read_text_file
+from fanfold.cli.output import notify, plain, to_json
+from fanfold.errors import AuthorError
+from fanfold.project_files import write_named
+
+if TYPE_CHECKING:
+    from fanfold.api.project import Project
+    from fanfold.engine.run_tree import RunTree
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+FORMATS = (".html", ".md", ".json")
+_NAME = r"(?a)[A-Za-z_]\w*"
+_REFUSED = r"FANFOLD_\w*|AGENT_\w*|LD_\w*|PYTHON\w*|PATH|HOME|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|OTEL_\w*"
+"""Variables that would change Fanfold itself, or how programs are started."""
+_REDIRECTS = r"(?i)\w+_proxy|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+"""Variables of a file that would send Fanfold's own requests, and with them keys, to another address."""
+
+
+def ci_options(function: F) -> F:
+    """Declare the options of a command that drives a run to its end."""
+    for declare in (
+        option(
+            "--env-from",
+            multiple=True,
+            metavar="NAME|FILE",
+            help="Allow steps a variable, or those of a file of NAME=VALUE lines.",
+        ),
+        option(
+            "--summary",
+            is_flag=False,
+            flag_value="",
+            metavar="[FILE]",
+            help="Write Markdown to FILE, $GITHUB_STEP_SUMMARY or stderr.",
+        ),
+        option("--report", metavar="FILE", help="Write a report at the end: .html, .md or .json."),
+        option("--quiet", "-q", is_flag=True, help="No progress; only the result, and what went wrong."),
+    ):
+        function = declare(function)
+    return function
+
+
+class OutcomeOptions(Struct, frozen=True):
+    """What is shown and written of a run beside its result."""
+
+    quiet: bool = False
+    report: str | None = None
+    summary: str | None = None
+    """Empty: for the CI server, or else for stderr."""
+
+    @classmethod
+    def taken_from(cls, given: dict[str, Any], project: Path) -> OutcomeOptions:
+        """Remove the values of `ci_options` from the options of a command, check them, and set variables."""
+        options = cls(given.pop("quiet"), given.pop("report"), given.pop("summary"))
+        options._check(project)
+        add_variables(project, given.pop("env_from"))
+        return options
+
+    def _check(self, project: Path) -> None:
+        """Refuse file names that could not be written at the end."""
+        if self.report is not None and Path(self.report).suffix not in FORMATS:
+            message = f"--report {self.report} has no known format"
+            raise AuthorError("usage.bad_value", message, hint=f"end the name with {', '.join(FORMATS)}")
+        for flag, file in (("--report", self.report), ("--summary", self.summary)):
+            folder = Path(file or "").parent
+            if file and not folder.is_dir() and not (project / folder).is_dir():
+                message = f"{flag} {file}: there is no folder {folder}"
+                raise AuthorError("usage.bad_file", message, hint="create the folder first")
+
+    def write(self, project: Project, tree: RunTree) -> None:
+        """Write what was asked for, from the log as it is now."""
+        if self.report is not None:
+            _write("--report", project.folder, Path(self.report), _report(project, tree, self.report))
+        if self.summary is None:
+            return
+        from fanfold.api.report import executive_report
+
+        text = f"{executive_report(tree)}\n"
+        if self.summary:
+            _write("--summary", project.folder, Path(self.summary), text)
+        elif target := os.environ.get(STEP_SUMMARY):
+            try:
+                with open(target, "a", encoding="utf-8") as opened:  # other steps of the job have parts of it
+                    opened.write(text)
+            except OSError as error:
+                raise AuthorError("usage.bad_file", f"{STEP_SUMMARY} {target}: {error.strerror}") from None
+        else:
+            notify(plain(text))
+
+
+def _report(project: Project, tree: RunTree, file: str) -> str:
+    if file.endswith(".html"):
+        from fanfold import __version__
+        from fanfold.api.archives import export_run
+
+        return export_run(project, tree.root.id, __version__)
+    from fanfold.api.report import executive_report, reported_document
+
+    return f"{executive_report(tree) if file.endswith('.md') else to_json(reported_document(tree))}\n"
+
+
+def _write(flag: str, top: Path, file: Path, text: str) -> None:
+    try:
+        write_named(top, file, text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise AuthorError("usage.bad_file", f"{flag} {file} cannot be written: {error.strerror}") from None
+
+
+def add_variables(project: Path, sources: Sequence[str]) -> None:
+    """Allow variables for this process and the processes that continue its runs.
+
+    A source that is the name of a variable means that variable; any other is a file of NAME=VALUE lines.
+    """
+    if not sources:
+        return
+    from fanfold.agents.providers import PRESETS, PROVIDERS
+    from fanfold.engine.config import Config
+
+    given: dict[str, str] = {}
+    read: dict[str, str] = {}
+    for source in sources:
+        if re.fullmatch(_NAME, source):
+            if not os.environ.get(source):
+                message = f"--env-from {source}: the variable is not set"
+                hint = f"export {source}=…, or for a file of that name: --env-from ./{source}"
+                raise AuthorError("usage.bad_value", message, hint=hint)
+            given[source] = os.environ[source]
+        else:
+            read |= _read(project, source)
+    addresses = {one.address_variable for one in (*PROVIDERS, *PRESETS)}
+    refused = next((name for name in read if name in addresses or re.fullmatch(_REDIRECTS, name)), None)
+    given |= read
+    refused = refused or next((name for name in given if re.fullmatch(_REFUSED, name)), None)
+    if refused is not None:
+        raise AuthorError("usage.bad_value", f"--env-from may not set {refused}", hint="use another name")
+    os.environ.update(given)
+    allowed = Config.read(project, os.environ).names("environment.allow")
+    os.environ["FANFOLD_ENVIRONMENT_ALLOW"] = " ".join(sorted({*allowed, *given}))
+
+
+def _read(project: Path, source: str) -> dict[str, str]:
+    """The variables of a file: blank lines and lines that begin with # do not count."""
+    found: dict[str, str] = {}
+    text = read_text_file(project, Path(source), "--env-from").decode("utf-8", "replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not equals or not re.fullmatch(_NAME, name.strip()) or "\0" in value:
+            message = f"--env-from {source}, line {number} is not NAME=VALUE"
+            raise AuthorError("usage.bad_file", message)
+        value = value.strip()
+        quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+        found[name.strip()] = value[1:-1] if quoted else value
+    return found
+
+
+class Silence:
+    """The progress of `--quiet`: nothing."""
+
+    def update(self, written: object, tree: object) -> None: ...
+
+    def hear(self, run: str, step: str, news: object) -> None: ...
+
+    def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...

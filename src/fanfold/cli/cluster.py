@@ -1,0 +1,130 @@
+"""`fanfold worker` and `fanfold cluster`: several processes or machines work on the runs of a project."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from fanfold.cli.command import Invocation, command, option
+from fanfold.cli.output import notify, print_text
+from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.language.tables import parse_duration
+from fanfold.language.terminal import one_line
+
+if TYPE_CHECKING:
+    from fanfold.api.system import ClusterStatus, ClusterTables, WorkerRow
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
+@command("worker", summary="Take jobs of the cluster: drive runs and execute steps")
+@option("--runs-on", "tags", metavar="TAGS", default="default", help="Tags of its steps: gpu,docs.")
+@option("--slots", type=click.IntRange(1, 1_024), default=4, help="Steps at once.", show_default=True)
+@option("--no-drive", is_flag=True, help="Execute steps only; drive no runs.")
+@option("--name", default="", help="Its name in the log; default: machine and process.")
+@option("--grace", default="10m", help="Time for commands and functions to end.", show_default=True)
+def worker_command(call: Invocation, tags: str, slots: int, no_drive: bool, name: str, grace: str) -> int:
+    """Execute steps and drive runs of this project until SIGTERM.
+
+    FANFOLD_TEMPORAL names the Temporal server: host:port[/namespace]. All workers of a project need the same
+    folder. On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes nothing new. Sessions stop after
+    their recorded turn, and other workers continue them.
+    """
+    from fanfold import __version__
+    from fanfold.wiring import run_worker
+
+    given = tuple(dict.fromkeys(tag.strip() for tag in tags.split(",")))
+    for tag in given:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", tag) or tag in ("drive", "home"):
+            raise AuthorError(
+                "usage.bad_value", f"--runs-on: {tag!r} is not a tag", hint="for example gpu,docs"
+            )
+    if name and not re.fullmatch(_NAME, name):
+        raise AuthorError("usage.bad_value", f"--name: {name!r} is not a name", hint="for example build-1")
+    grace_ms = parse_duration(grace)
+    if grace_ms is None:
+        raise AuthorError("usage.bad_value", f"--grace: {grace!r} is not a duration", hint="for example 10m")
+
+    def ready(known: str) -> None:
+        drives = "" if no_drive else " and drives runs"
+        notify(f"worker {known} takes steps with tag {', '.join(given)}{drives}\n")
+
+    asyncio.run(
+        run_worker(
+            call.project, tags=given, slots=slots, drive=not no_drive, name=name, grace_s=grace_ms / 1_000,
+            version=__version__, on_ready=ready,
+        )
+    )  # fmt: skip
+    return EXIT_OK
+
+
+@command("cluster", summary="Create tables, show workers and queues, stop a worker")
+@click.argument("action", type=click.Choice(["init", "status", "drain"]), default="status")
+@click.argument("worker", required=False)
+def cluster_command(call: Invocation, action: str, worker: str | None) -> int:
+    """Manage what several machines share.
+
+    init creates or migrates the tables of the PostgreSQL database that FANFOLD_STORE names (store.url in your
+    configuration). Run it once for a database, and again after an upgrade of Fanfold. Tables of a newer
+    Fanfold are refused and left as they are. status shows workers, queues and jobs. drain WORKER stops a
+    worker after its current work.
+
+    JSON of init: {"place", "project", "before", "format"}, where before is the format of the tables before
+    this call, 0 if there were none.
+    """
+    from fanfold.wiring import drain_worker, read_cluster
+
+    if action == "drain":
+        if worker is None:
+            raise AuthorError(
+                "usage.missing_argument",
+                "drain needs the name of a worker",
+                hint="the action status lists them",
+            )
+        drained = asyncio.run(drain_worker(call.project, worker))
+        call.give({"worker": drained}, lambda: print_text(f"{one_line(drained)} takes no more jobs\n"))
+        return EXIT_OK
+    if worker is not None:
+        raise AuthorError("usage.conflict", f"{action} takes no worker", hint="leave it out")
+    if action == "init":
+        from fanfold.api.system import init_cluster
+
+        with call.open_project() as project:
+            made = init_cluster(project)
+        call.give(made, lambda: print_text(_text_tables(made)))
+        return EXIT_OK
+    status = asyncio.run(read_cluster(call.project))
+    call.give(status, lambda: print_text(_text(status)))
+    return EXIT_OK
+
+
+def _text(status: ClusterStatus) -> str:
+    lines = [f"temporal {status.temporal}", ""]
+    lines += [_worker_line(one) for one in status.workers] or ["no workers"]
+    lines.append("")
+    for queue in status.queues:
+        oldest = f", oldest {queue.oldest_s:g} s" if queue.waiting else ""
+        lines.append(f"{queue.tag}: {queue.waiting} waiting{oldest}, workers: {queue.workers}")
+    lines += [f"{one_line(one.id)}  {one.queue}" for one in status.jobs]
+    lines += [f"run {root} has no driver" for root in status.undriven]
+    lines += [f"problem: {one_line(problem)}" for problem in status.problems]
+    return "\n".join(lines) + "\n"
+
+
+def _worker_line(worker: WorkerRow) -> str:
+    about = [worker.name, worker.machine, f"process {worker.pid}", worker.version, ", ".join(worker.tags)]
+    about += [f"{worker.slots} slots", *(["drives"] if worker.drives else [])]
+    return "  ".join(map(one_line, [*about, f"seen {worker.seen_s:g} s ago"]))
+
+
+def _text_tables(made: ClusterTables) -> str:
+    if made.before == made.format:
+        done = f"the tables have format {made.format} already"
+    elif made.before:
+        done = f"migrated the tables from format {made.before} to {made.format}"
+    else:
+        done = f"created the tables, format {made.format}"
+    return f"{one_line(made.place)}: {done}\nproject {one_line(made.project)}\n"

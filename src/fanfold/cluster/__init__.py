@@ -1,0 +1,1 @@
+"""Workers on several machines: runs and steps as jobs of Temporal."""

@@ -1,0 +1,108 @@
+"""The state of a cluster, for `fanfold cluster status`, and requests to its workers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from fanfold.api.project import Project
+from fanfold.api.system import ClusterStatus, JobRow, QueueRow, WorkerRow
+from fanfold.cluster.jobs import DEFAULT_TAG, DRIVE_QUEUE, PRESENCE_QUEUE, drive_id, queue_of, worker_queue
+from fanfold.cluster.temporal import JobLost, TemporalLink, check_address
+from fanfold.cluster.worker import WorkerIdentity
+from fanfold.errors import AuthorError, NotFoundError, WorldError
+from fanfold.kernel.state import PENDING, RUNNING
+
+DRAIN_S = 10.0
+GONE_S = 90.0
+"""A worker polls at least once a minute. One that has not for this long is gone."""
+
+
+@asynccontextmanager
+async def _connected(project: Project) -> AsyncIterator[tuple[TemporalLink, str]]:
+    address = project.config.text("cluster.temporal")
+    if address is None:
+        raise AuthorError(
+            "cluster.off", "no cluster is configured", hint="set FANFOLD_TEMPORAL=host:port[/namespace]"
+        )
+    identity = f"cluster status, process {os.getpid()} on {socket.gethostname()}"
+    link = TemporalLink(check_address(address), identity, project.config.integer("cluster.heartbeat_s"))
+    await link.connect()
+    try:
+        yield link, address
+    finally:
+        await link.close()
+
+
+async def cluster_status(project: Project) -> ClusterStatus:
+    """Return the workers, queues and jobs of the cluster."""
+    async with _connected(project) as (link, address):
+        workers = await _workers(link)
+        tags = sorted({DEFAULT_TAG, *(tag for worker in workers for tag in worker.tags)})
+        jobs = [JobRow(id=id, queue=queue) for id, queue in await link.running()]
+        prefix = queue_of("")
+        waiting = {job.queue.removeprefix(prefix) for job in jobs if job.queue.startswith(prefix)}
+        queues = [await _queue(link, tag, workers) for tag in sorted({*tags, *waiting, "drive"})]
+    driven = {job.id for job in jobs}
+    undriven = [
+        head.run_id
+        for head in project.heads(PENDING, RUNNING)
+        if drive_id(head.run_id) not in driven and not project.has_owner(head.run_id)
+    ]
+    return ClusterStatus(
+        temporal=address,
+        workers=workers,
+        queues=queues,
+        jobs=jobs,
+        undriven=undriven,
+        problems=_problems(workers, queues),
+    )
+
+
+async def _workers(link: TemporalLink) -> list[WorkerRow]:
+    rows: list[WorkerRow] = []
+    for identity, seen_s in (await link.queue_state(PRESENCE_QUEUE)).pollers:
+        if seen_s > GONE_S:
+            continue
+        try:
+            known = msgspec.json.decode(identity, type=WorkerIdentity)
+        except msgspec.MsgspecError:
+            continue  # another program polls this queue
+        rows.append(WorkerRow(**msgspec.structs.asdict(known), seen_s=round(seen_s, 1)))
+    return sorted(rows, key=lambda row: row.name)
+
+
+async def _queue(link: TemporalLink, tag: str, workers: list[WorkerRow]) -> QueueRow:
+    state = await link.queue_state(DRIVE_QUEUE if tag == "drive" else queue_of(tag))
+    serving = sum(worker.drives if tag == "drive" else tag in worker.tags for worker in workers)
+    return QueueRow(tag=tag, waiting=state.waiting, oldest_s=round(state.oldest_s, 1), workers=serving)
+
+
+def _problems(workers: list[WorkerRow], queues: list[QueueRow]) -> list[str]:
+    found = [
+        f"{queue.waiting} jobs wait for a worker with tag {queue.tag}; none is connected"
+        for queue in queues
+        if queue.waiting and not queue.workers
+    ]
+    versions = sorted({worker.version for worker in workers})
+    if len(versions) > 1:
+        found.append(f"workers have different versions: {', '.join(versions)}")
+    return found
+
+
+async def drain_worker(project: Project, name: str) -> str:
+    """Have a worker finish what it does and stop; return its name."""
+    async with _connected(project) as (link, _):
+        workers = await _workers(link)
+        if all(worker.name != name for worker in workers):
+            known = ", ".join(worker.name for worker in workers) or "none"
+            raise NotFoundError("worker.unknown", f"no worker is called {name}", hint=f"workers: {known}")
+        try:
+            return await link.request(worker_queue(name), "drain", "", DRAIN_S)
+        except JobLost as lost:
+            message = f"worker {name} did not answer within {DRAIN_S:g} s: {lost}"
+            raise WorldError("worker.silent", message, hint="end its process on its machine") from None

@@ -1,0 +1,531 @@
+"""`fanfold worker`: takes jobs of the cluster until it is stopped.
+
+Rules
+* The main event loop does the work and alone uses the store. Temporal has a thread of its own.
+* An order is performed only if the log of a live run has its start. Any other order is refused.
+* A worker writes the log of its session, and blobs. Everything else is the driver's.
+* Before each effect the worker reads whether the log has replaced its execution, and then stops.
+* On SIGTERM a worker takes nothing new. Sessions stop after their recorded turn. Commands and functions get
+  the grace period. Then the driver starts another execution elsewhere. Runs that it drives are released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.backend import SentText
+from fanfold.agents.entries import News
+from fanfold.agents.spending import Account
+from fanfold.api.ownership import OwnedRun, abandoned, executors_for, own
+from fanfold.api.project import Project
+from fanfold.cluster.dispatch import WorkerDispatch
+from fanfold.cluster.jobs import (
+    DEFAULT_TAG,
+    DRIVE_QUEUE,
+    PRESENCE_QUEUE,
+    ExecutionReport,
+    ExecutionTicket,
+    encode,
+    queue_of,
+    worker_queue,
+)
+from fanfold.cluster.temporal import JobControl, ServedQueue, TemporalLink, check_address
+from fanfold.engine.driver import PAUSE_GRACE_S
+from fanfold.engine.requests import ContinueRequest, from_row
+from fanfold.engine.run_tree import wall_clock_ms
+from fanfold.engine.waits import DailyCaps
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.budget import Ledger
+from fanfold.kernel.events import (
+    Envelope,
+    Evidence,
+    LimitsRaised,
+    RunFinished,
+    StepEvent,
+    SubagentEvent,
+    Usage,
+    event_of,
+)
+from fanfold.kernel.state import EVENT_WORDS, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.waits import next_wait
+from fanfold.steps.executor import HOST_FAULTS, StepExecutors
+from fanfold.steps.order import Job, Order, Outcome
+from fanfold.steps.records import SENT
+from fanfold.steps.table import decode_order
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import Batch, LeaseHeld, LeaseLost, Store, StoreFault
+from fanfold.workspace.seal import is_adopted
+
+MAX_RUNS = 32
+"""Runs whose executors stay open between their steps."""
+GATHER_S = 0.1
+"""The time between two searches for runs without a driver."""
+SETTLE_S = 60.0
+"""How long the workspace of a step waits for the end of the step in the log. Then the next owner finds it."""
+LEASE_CHECK_S = 1.0
+
+
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    """What a worker takes: the tags of its steps, how many at once, and whether it drives runs."""
+
+    tags: tuple[str, ...] = (DEFAULT_TAG,)
+    slots: int = 4
+    drive: bool = True
+    name: str = ""
+    grace_s: float = 600.0
+
+
+class WorkerIdentity(Struct, frozen=True, kw_only=True):
+    """A worker as `fanfold cluster status` shows it. Its JSON is the identity of the worker in Temporal."""
+
+    name: str
+    machine: str
+    pid: int
+    version: str
+    tags: tuple[str, ...]
+    slots: int
+    drives: bool
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The fence of an execution, from the log alone
+
+
+class OrderFence:
+    """Knows from the log whether an execution may continue, and why it was asked to stop."""
+
+    def __init__(self, store: Store, ticket: ExecutionTicket) -> None:
+        self._store = store
+        self._ticket = ticket
+        self._seen = ticket.seq
+        self.texts: list[SentText] = []
+        """The texts that people sent to the step since its start."""
+        self.stopping = ""
+        """The reason in the last `stopping` event of the execution."""
+        self.is_over = False
+        """Whether the log has the end, the loss or the replacement of the execution."""
+        self.has_ended = False
+        """Whether the step itself has ended."""
+
+    def read(self) -> None:
+        """Read the events of the run that are new."""
+        for envelope in self._store.log(self._ticket.run, self._seen):
+            self._seen = envelope.seq
+            self._note(envelope)
+
+    def _note(self, envelope: Envelope) -> None:
+        ticket, data = self._ticket, event_of(envelope).data
+        if isinstance(data, RunFinished):
+            self.is_over = self.has_ended = True
+        if isinstance(data, Evidence) and envelope.type == "session_event":
+            about = data.data
+            if isinstance(about, dict) and about.get("kind") == SENT and about.get("step") == ticket.path:
+                self.texts.append(SentText(about["text"], about["by"], about.get("call", "")))
+        if not isinstance(data, StepEvent | SubagentEvent) or data.step != ticket.path or data.late:
+            return
+        word = EVENT_WORDS.get(data.status, data.status)
+        mine = (data.attempt, data.execution) == (ticket.attempt, ticket.execution)
+        if word == "stopping" and mine:
+            self.stopping = data.reason
+        elif word == "started" and not mine:
+            self.is_over = True
+        elif word in (*TERMINAL, "interrupted", "retrying"):
+            self.is_over = True
+            self.has_ended = self.has_ended or word in TERMINAL
+
+    def confirm(self) -> None:
+        """Raise `LeaseLost` if another execution has replaced this one, or the step has ended."""
+        self.read()
+        if self.is_over:
+            raise LeaseLost(
+                "worker.replaced",
+                f"execution {self._ticket.attempt}.{self._ticket.execution} of {self._ticket.path} has ended",
+                hint="the log has a later event of the step; nothing was changed",
+            )
+
+
+_fence: ContextVar[OrderFence | None] = ContextVar("fence", default=None)
+"""The fence of the order that the current task executes."""
+
+
+class WorkerJournal(Journal):
+    """Writes the logs of sessions and blobs for the owner of a run tree, without its lease."""
+
+    def __init__(self, store: Store, root: str, epoch: int) -> None:
+        super().__init__(store, root)
+        self.epoch = epoch
+
+    def confirm(self) -> None:
+        fence = _fence.get()
+        if fence is not None:
+            fence.confirm()
+
+    def write(self, batch: Batch | None = None) -> None:
+        super().write(Batch(root=self.root, epoch=None) if batch is None else batch)
+
+
+class OpenRun:
+    """The executors of one run tree in this worker."""
+
+    def __init__(self, project: Project, root: str, epoch: int) -> None:
+        self.journal = WorkerJournal(project.store, root, epoch)
+        self.executors: StepExecutors = executors_for(project, self.journal)
+        self.users = 0
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The worker
+
+
+class WorkerProcess:
+    """One worker of a project."""
+
+    def __init__(self, project: Project, options: WorkerOptions, version: str) -> None:
+        address = project.config.text("cluster.temporal")
+        if address is None:
+            raise AuthorError(
+                "cluster.off",
+                "a worker needs a Temporal server",
+                hint="set FANFOLD_TEMPORAL=host:port[/namespace]",
+            )
+        self._project = project
+        self._options = options
+        machine = socket.gethostname()
+        self.identity = WorkerIdentity(
+            name=options.name or f"{machine}-{os.getpid()}",
+            machine=machine,
+            pid=os.getpid(),
+            version=version,
+            tags=options.tags,
+            slots=options.slots,
+            drives=options.drive,
+        )
+        self._address = check_address(address)
+        self._heartbeat_s = project.config.integer("cluster.heartbeat_s")
+        self._runs: OrderedDict[str, OpenRun] = OrderedDict()
+        self._slots = asyncio.Semaphore(options.slots)
+        self._controls: set[JobControl] = set()
+        self._draining = asyncio.Event()
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def run(self, on_ready: Callable[[WorkerIdentity], None]) -> None:
+        """Take jobs until SIGTERM, SIGINT or `fanfold cluster drain`."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._draining.set)
+        identity = msgspec.json.encode(self.identity).decode()
+        self._link = TemporalLink(self._address, identity, self._heartbeat_s)
+        await self._link.connect()
+        try:
+            await self._link.serve(self._served())
+            on_ready(self.identity)
+            watching: asyncio.Task[object] | None = None
+            if self._options.drive:
+                watching = asyncio.create_task(self._watch())
+            waiting: asyncio.Task[object] = asyncio.create_task(self._draining.wait())
+            tasks = {waiting} if watching is None else {waiting, watching}
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if watching is not None:
+                watching.cancel()
+            await self._drain()
+            for task in ended:
+                task.result()  # raises if the store failed
+        finally:
+            await self._link.close()
+            for opened in self._runs.values():
+                await opened.executors.aclose()
+
+    def _served(self) -> list[ServedQueue]:
+        options = self._options
+        queues = [ServedQueue(queue_of(tag), "execute", self._execute, options.slots) for tag in options.tags]
+        if options.drive:
+            queues.append(ServedQueue(DRIVE_QUEUE, "drive", self._drive, 1_000))
+        queues.append(ServedQueue(PRESENCE_QUEUE, "none", _refuse, 1))
+        queues.append(ServedQueue(worker_queue(self.identity.name), "drain", self._asked_to_drain, 1))
+        return queues
+
+    async def _asked_to_drain(self, _payload: str, _control: JobControl) -> str:
+        self._draining.set()
+        return self.identity.name
+
+    async def _drain(self) -> None:
+        """Take nothing new, and end what runs: sessions after their turn, the rest after the grace period."""
+        stopping = asyncio.create_task(self._link.stop_polling())
+        for control in tuple(self._controls):
+            control.stop("shutdown")
+        await stopping
+        if self._settling:
+            await asyncio.wait(self._settling, timeout=LEASE_CHECK_S)
+            for task in self._settling:
+                task.cancel()
+
+    # Steps
+
+    async def _execute(self, payload: str, control: JobControl) -> str:
+        about = {
+            "worker": self.identity.name,
+            "machine": self.identity.machine,
+            "version": self.identity.version,
+        }
+        try:
+            ticket = msgspec.json.decode(payload, type=ExecutionTicket)
+            with self._controlled(control):
+                async with self._slots:
+                    if control.reason == "shutdown":
+                        return encode(ExecutionReport(lost="the worker stops", **about))
+                    outcome, link = await self._perform(ticket, control)
+        except (WorldError, msgspec.MsgspecError) as error:  # the step did not fail: another worker can do it
+            return encode(ExecutionReport(lost=str(error)[:1_000], **about))
+        if outcome is None:
+            return encode(ExecutionReport(lost="the worker stopped it", **about))
+        return encode(ExecutionReport(outcome=outcome, link=link, **about))
+
+    @contextmanager
+    def _controlled(self, control: JobControl) -> Iterator[None]:
+        self._controls.add(control)
+        try:
+            yield
+        finally:
+            self._controls.discard(control)
+
+    async def _perform(self, ticket: ExecutionTicket, control: JobControl) -> tuple[str | None, str]:
+        """Perform an execution; return the blob of its outcome and the last link of its session's chain."""
+        order, epoch = self._read_order(ticket)
+        opened = self._open(ticket.root, epoch)
+        fence = OrderFence(self._project.store, ticket)
+        try:
+            work = asyncio.create_task(self._work(opened, order, ticket, fence))
+            control.on_stop(lambda reason: self._stop(opened, order, fence, work, reason))
+            try:
+                outcome = await work
+            except asyncio.CancelledError:
+                return None, ""
+            except HOST_FAULTS as fault:
+                raise WorldError("worker.fault", f"{fault.code}: {fault.message}") from fault
+            is_paused = outcome.error is not None and outcome.error.code == "session.paused"
+            if is_paused and control.reason == "shutdown":
+                return None, ""
+            blob = opened.journal.blobs.put(msgspec.to_builtins(outcome))
+            opened.journal.write()
+            if outcome.unsettled:
+                self._settle_later(opened, outcome.unsettled, fence)
+            return blob, opened.journal.links.pop(order.session, b"").hex()
+        finally:
+            self._leave(opened)
+
+    async def _work(
+        self, opened: OpenRun, order: Order[Job], ticket: ExecutionTicket, fence: OrderFence
+    ) -> Outcome:
+        _fence.set(fence)
+        ledger = Ledger(ticket.tokens, ticket.micro_usd)
+        is_scripted = opened.executors.of(order).config.script is not None
+
+        def pay(usage: Usage, _model: str) -> None:
+            ledger.spend(usage)
+
+        def texts() -> tuple[SentText, ...]:
+            fence.read()
+            return (*order.texts, *fence.texts)
+
+        caps = None if is_scripted else DailyCaps.of(self._project.config)
+        return await opened.executors.perform(order, _ignore, Account((ledger,), None, pay, caps), texts)
+
+    def _read_order(self, ticket: ExecutionTicket) -> tuple[Order[Job], int]:
+        """The order of a ticket and the epoch of its start; refused unless the log of a live run has it."""
+        store = self._project.store
+        found = store.owner(ticket.root)
+        possible = 0 < ticket.seq < 2**63
+        envelope = next(store.log(ticket.run, ticket.seq - 1), None) if possible else None
+        data = event_of(envelope).data if envelope is not None else None
+        if envelope is None or not isinstance(data, StepEvent | SubagentEvent) or not data.order:
+            raise _refusal(ticket, "its start is not in the log")
+        named = (envelope.root_run_id, envelope.seq, data.status, data.step, data.attempt, data.execution)
+        if named != (ticket.root, ticket.seq, "started", ticket.path, ticket.attempt, ticket.execution):
+            raise _refusal(ticket, "the log records another start")
+        if found is None or not found[1]:
+            raise _refusal(ticket, "no process drives its run")
+        order = decode_order(store.blob(data.order))
+        if (order.run, order.path, order.attempt, order.execution) != (ticket.run, *named[3:]):
+            raise _refusal(ticket, "its order is for another step")
+        return order, envelope.epoch
+
+    def _stop(
+        self,
+        opened: OpenRun,
+        order: Order[Job],
+        fence: OrderFence,
+        work: asyncio.Task[Outcome],
+        reason: str,
+    ) -> None:
+        """Stop an execution: at once, or after its turn if it is paused or this worker stops."""
+        fence.read()
+        graceful = reason == "shutdown" or (reason == "cancel" and fence.stopping == "pause")
+        if not graceful:
+            work.cancel()
+            return
+        is_session = opened.executors.pause(order.session)
+        wait_s = self._options.grace_s if reason == "shutdown" else PAUSE_GRACE_S
+        if is_session or order.step.traits.role is None:
+            asyncio.get_running_loop().call_later(wait_s, work.cancel)
+        else:
+            work.cancel()
+
+    def _open(self, root: str, epoch: int) -> OpenRun:
+        opened = self._runs.get(root)
+        if opened is None or opened.journal.epoch != epoch:
+            opened, last = OpenRun(self._project, root, epoch), opened
+            self._runs[root] = opened
+            if last is not None:
+                self._close_unused(last)
+        self._runs.move_to_end(root)
+        opened.users += 1
+        for name, other in list(self._runs.items()):
+            if len(self._runs) > MAX_RUNS and not other.users:
+                del self._runs[name]
+                self._close_unused(other)
+        return opened
+
+    def _leave(self, opened: OpenRun) -> None:
+        opened.users -= 1
+        if self._runs.get(opened.journal.root) is not opened:
+            self._close_unused(opened)
+
+    def _close_unused(self, opened: OpenRun) -> None:
+        if not opened.users:
+            self._keep(asyncio.create_task(opened.executors.aclose()))
+
+    def _settle_later(self, opened: OpenRun, session: str, fence: OrderFence) -> None:
+        """Close the workspace of a session when the log has the end of its step."""
+
+        async def settle() -> None:
+            opened.users += 1
+            try:
+                with self._project.store.follow(opened.journal.root) as changed:
+                    async with asyncio.timeout(SETTLE_S):
+                        fence.read()
+                        while not fence.is_over:
+                            await changed.wait()
+                            fence.read()
+                if fence.has_ended:
+                    opened.executors.settle(session)
+            except TimeoutError:
+                pass  # the next owner of the run finds the workspace as it is
+            finally:
+                self._leave(opened)
+
+        self._keep(asyncio.create_task(settle()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    # Runs
+
+    async def _watch(self) -> None:
+        """Have each run driven that has no driver: new, continued, abandoned, or due after a wait."""
+        with self._project.store.follow() as changed:
+            while True:
+                try:
+                    for root in self._without_driver():
+                        await self._link.start_driving(root)
+                except StoreFault:
+                    await asyncio.sleep(LEASE_CHECK_S)  # an outage of the store: look again
+                await asyncio.sleep(GATHER_S)
+                await changed.wait(timeout_s=LEASE_CHECK_S)
+
+    def _without_driver(self) -> list[str]:
+        project = self._project
+        found = abandoned(project)
+        for head in project.heads(WAITING, PAUSED):
+            root = head.run_id
+            if project.has_owner(root) or is_adopted(project.folder, root):
+                continue
+            if any(row.kind == "continue" for row in project.store.requests(root)):
+                found.append(root)
+            elif head.status == WAITING:
+                state = project.view(root).state
+                due = next_wait(state) if state.deferred else None
+                if due is not None and due <= wall_clock_ms():
+                    found.append(root)
+        return found
+
+    async def _drive(self, root: str, control: JobControl) -> str:
+        """Drive a run until it ends, pauses, or can only continue after user input."""
+        with self._controlled(control):
+            work = asyncio.create_task(self._drive_run(root))
+
+            def stop(_reason: str) -> None:
+                work.cancel()
+
+            control.on_stop(stop)
+            try:
+                return await work
+            except asyncio.CancelledError:
+                return "released"
+
+    async def _drive_run(self, root: str) -> str:
+        owned = await self._acquire(root)
+        if owned is None:
+            return "ended"
+        tree = owned.tree
+        pausing = tree.state.pausing if tree.root.status == RUNNING else ""
+        raised, keep_waits = self._how_to_continue(owned)
+        owned.performers.remote = WorkerDispatch(tree, self._link, self.identity.name)
+        host = owned.host()
+        if pausing:  # the last driver ended before the run was paused
+            host.pause(pausing, tree.memory.held_by)
+        try:
+            await host.resume(raised, keep_waits=keep_waits)
+        except BaseException:
+            owned.let_go()
+            raise
+        owned.done()
+        return tree.root.status
+
+    async def _acquire(self, root: str) -> OwnedRun | None:
+        """Own a run as soon as its last owner is gone; None if the run has ended."""
+        while True:
+            head = self._project.store.head(root)
+            if head is None or head.status in RUN_TERMINAL:
+                return None
+            try:
+                return own(self._project, root)
+            except LeaseHeld:
+                with self._project.store.follow(root) as changed:
+                    await changed.wait(timeout_s=LEASE_CHECK_S)
+
+    def _how_to_continue(self, owned: OwnedRun) -> tuple[LimitsRaised | None, bool]:
+        """The limits that users raised meanwhile, and whether open waits keep their times."""
+        raised: LimitsRaised | None = None
+        keep_waits = True
+        for row in self._project.store.requests(owned.tree.root.id):
+            if row.kind != "continue":
+                continue
+            request = from_row(row)
+            assert isinstance(request, ContinueRequest)
+            raised = request.raised or raised
+            keep_waits = keep_waits and request.keep_waits
+        return raised, keep_waits
+
+
+def _ignore(_news: News) -> None:
+    """Progress of a step is not sent to the driver."""
+
+
+async def _refuse(_payload: str, _control: JobControl) -> str:
+    raise WorldError("order.refused", "this queue has no jobs")
+
+
+def _refusal(ticket: ExecutionTicket, why: str) -> WorldError:
+    message = f"the order for {ticket.path} of run {ticket.run} is refused: {why}"
+    return WorldError("order.refused", message)

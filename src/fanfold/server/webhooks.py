@@ -1,0 +1,81 @@
+"""Messages of other systems at `/hooks/NAME`. Their signature is their permission: they have no token.
+
+Rules
+* The Host is checked as for every request. A message is at most `MAX_MESSAGE_BYTES` long and has `BODY_S`.
+* Strangers may send as many messages as they like. If `MAX_READ` arrive at once, the one that began first is
+  dropped: a slow message keeps no other out. `MAX_AT_ONCE` of those that arrived are verified at once.
+* A schedule that does not exist and a wrong signature get the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fanfold.api.project import Project
+from fanfold.api.schedules import WebhookReply, deliver, unsigned
+from fanfold.errors import AuthorError, FanfoldError, WorldError
+from fanfold.server.requests import BODY_S, failure, segments_of
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+MAX_READ = 64
+MAX_AT_ONCE = 4
+HOOKS = "hooks"
+
+
+class Webhooks:
+    """The ASGI application below `/hooks`. `open_project` gives the project that runs are started in."""
+
+    def __init__(self, open_project: Callable[[], Project]) -> None:
+        self._open = open_project
+        self._arriving: list[asyncio.Timeout] = []
+        self._verifying = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            delivery = await self._take(request)
+            status = 202 if delivery.outcome == "started" else 200
+            reply = Response(msgspec.json.encode(delivery), status, media_type="application/json")
+        except FanfoldError as error:
+            reply = failure(error)
+        await reply(scope, receive, send)
+
+    async def _take(self, request: Request) -> WebhookReply:
+        segments = segments_of(request.scope) or ()
+        if request.method != "POST" or len(segments) != 2:
+            raise unsigned()
+        body = await self._body(request)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+
+        def start() -> WebhookReply:
+            return deliver(self._open(), segments[1], headers, body)
+
+        async with self._verifying:
+            return await asyncio.to_thread(start)
+
+    async def _body(self, request: Request) -> bytes:
+        body = bytearray()
+        limit = asyncio.timeout(BODY_S)
+        try:
+            async with limit:
+                self._arriving.append(limit)
+                if len(self._arriving) > MAX_READ:
+                    self._arriving.pop(0).reschedule(0)
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > MAX_MESSAGE_BYTES:
+                        raise AuthorError("request.too_large", f"at most {MAX_MESSAGE_BYTES:,} bytes")
+        except TimeoutError:
+            raise WorldError("request.slow", f"the body did not arrive within {BODY_S:g} s") from None
+        except ClientDisconnect:
+            raise WorldError("request.slow", "the connection ended before the body did") from None
+        finally:
+            if limit in self._arriving:
+                self._arriving.remove(limit)
+        return bytes(body)

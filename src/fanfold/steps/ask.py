@@ -1,0 +1,162 @@
+"""Ask steps: only a person answers, with text or data."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.plan import JSON, Step, Traits
+from fanfold.kernel.state import Node
+from fanfold.language import keys
+from fanfold.language.expressions import evaluate
+from fanfold.language.json_text import as_text, fitting, misfits, read_json
+from fanfold.language.keys import StepSyntax
+from fanfold.language.leaf_steps import Body, WrittenStep
+from fanfold.language.tables import quoted
+from fanfold.language.template import UnresolvedPath
+from fanfold.language.tree import Scalar, plain
+from fanfold.steps.ids import root_of, typed_path
+from fanfold.steps.order import Outcome, Question
+from fanfold.steps.step_type import LeafType, Preparation, StepLabel, StepReply, text_of
+
+MAX_CHOICES = 1_000
+
+
+BY_TIMEOUT = "default"
+"""The trait only means that there is a default; its value is in the body."""
+
+
+class AskBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = keys.ASK
+    ask: str
+    show: str | None = None
+    choices: tuple[str, ...] = ()
+    choose_from: str = ""
+    """An expression instead of choices."""
+    default: JSON = None
+    has_default: bool = False
+
+    def traits(self) -> Traits:
+        default = BY_TIMEOUT if self.has_default else None
+        return Traits(slot=False, workspace="none", waits="person", default=default)
+
+
+class AskSteps(LeafType[AskBody, Question]):
+    """The step type of questions."""
+
+    body = AskBody
+    waiting = "asks"
+
+    def from_recipe(self, step: WrittenStep) -> AskBody:
+        entries, node = step.entries, step.entries.nodes.get("choices")
+        choices = tuple(item.text for item in entries.scalars("choices"))
+        if node is not None and not isinstance(node, Scalar):
+            check_choices(step, choices)
+        if entries.has("choices") and entries.has("output_schema"):
+            message = "a question has choices or an output_schema, not both"
+            step.notes.error("recipe.conflicting_keys", message, entries.keys["choices"])
+        _check_default(step, choices)
+        computed = node if isinstance(node, Scalar) else None
+        return AskBody(
+            ask=step.template("ask") or "",
+            show=step.template("show"),
+            choices=choices,
+            choose_from=""
+            if computed is None
+            else step.unit.references.expression(computed, step.place, "list"),
+            default=plain(entries.nodes["default"]) if "default" in entries.nodes else None,
+            has_default=entries.has("default"),
+        )
+
+    def label(self, _step: Step, _settings: AskBody) -> StepLabel:
+        return StepLabel("ask", "a person answers")
+
+    def prepare(self, step: Preparation, settings: AskBody) -> Question:
+        show = text_of(settings.show, step.names) if settings.show is not None else ""
+        choices = tuple(as_text(one) for one in _offered(settings, step))
+        schema = step.node.step.output_schema
+        question = text_of(settings.ask, step.names)
+        default = None if settings.default is None else as_text(settings.default)
+        return Question(question, show, choices, kind="question", schema=schema, default=default)
+
+    def answer(self, step: Preparation, settings: AskBody, reply: StepReply) -> Outcome:
+        node = step.node
+        if reply.text is None:
+            message = f"{node.path} is a question, to be answered in words"
+            hint = f"put it behind this: fanfold answer {root_of(node)} {typed_path(node)}"
+            raise AuthorError("question.needs_text", message, hint=hint)
+        if settings.choices or settings.choose_from:
+            return Outcome(_chosen(node, _offered(settings, step), reply.text))
+        if node.step.output_schema is not None:
+            return Outcome(_as_data(node, node.step.output_schema, reply.text))
+        if not reply.text.strip():
+            raise AuthorError("question.bad_answer", f"the answer to {node.path} is empty")
+        return Outcome(reply.text)
+
+    def at_timeout(self, settings: AskBody) -> JSON:
+        return settings.default
+
+
+def _offered(settings: AskBody, step: Preparation) -> list[JSON]:
+    if not settings.choose_from:
+        return list(settings.choices)
+    found = evaluate(settings.choose_from, step.names)
+    if not isinstance(found, list) or not found:
+        raise UnresolvedPath("choices needs a list with something in it")
+    if len(found) > MAX_CHOICES:
+        raise UnresolvedPath(f"choices gave {len(found):,} answers, {MAX_CHOICES:,} are allowed")
+    if settings.default is not None and settings.default not in found:
+        raise UnresolvedPath(f"the default {as_text(settings.default)!r} is not one of the choices")
+    return found
+
+
+def _chosen(node: Node, offered: list[JSON], text: str) -> JSON:
+    for one in offered:
+        if as_text(one).strip() == text.strip():
+            return one
+    listed = ", ".join(as_text(one) for one in offered[:20])
+    message = f"{node.path} cannot be answered with {text.strip()!r}"
+    raise AuthorError("question.bad_answer", message, hint=f"choose one of: {listed}")
+
+
+def _as_data(node: Node, schema: JSON, text: str) -> JSON:
+    """The answer as a value: JSON if it matches the schema, else the text itself."""
+    values: list[JSON] = [text.removesuffix("\n")]
+    try:
+        values.insert(0, read_json(text, "the answer"))
+    except ValueError:
+        pass
+    problems = [misfits(schema, value) for value in values]
+    for value, problem in zip(values, problems, strict=True):
+        if not problem:
+            return value
+    message = f"{node.path} cannot be answered so: {problems[0]}"
+    raise AuthorError("question.bad_answer", message, hint=f"answer with {fitting(schema)}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Checks of the step in a recipe
+
+
+def check_choices(step: WrittenStep, choices: tuple[str, ...]) -> None:
+    """Check that there are choices, and that they differ."""
+    if not choices or len(set(choices)) < len(choices) or "" in choices:
+        message = "choices must be different from each other, and at least one"
+        step.notes.error("recipe.bad_value", message, step.entries.nodes["choices"])
+
+
+def _check_default(step: WrittenStep, choices: tuple[str, ...]) -> None:
+    node, notes = step.entries.nodes.get("default"), step.notes
+    if node is None:
+        return
+    value, schema = plain(node), step.draft.facts.output_schema
+    if schema is not None:
+        if problem := misfits(schema, value):
+            notes.error("recipe.bad_value", f"the default does not fit the output_schema: {problem}", node)
+    elif choices and value not in choices:
+        shown = node.text if isinstance(node, Scalar) else "this"
+        hint = notes.did_you_mean(shown, choices) or "use one of " + ", ".join(choices)
+        notes.error("recipe.bad_value", f"{quoted(shown)} is no choice", node, hint)
+    elif not step.entries.has("choices") and not isinstance(value, str):
+        hint = "an answer is text where there is no output_schema"
+        notes.error("recipe.bad_type", '"default" must be text', node, hint)

@@ -1,0 +1,165 @@
+"""What every store must do when several processes use it at the same moment.
+
+A store with one writer gets much of this for free. A store on a server does not: transactions overlap, their
+numbers become visible out of order, and a check is old when the write happens. Each test provokes one of
+these overlaps many times.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+
+from fanfold.kernel.events import StepEvent
+from fanfold.process_identity import this_process
+from fanfold.store.protocol import RECHECK_S, Batch, Claim, LeaseHeld, LeaseLost, Store
+from fanfold.testing.store_batches import Tree, stored
+
+Open: TypeAlias = Callable[[], Store]
+T = TypeVar("T")
+WRITERS, ROUNDS = 4, 12
+DEAD = replace(this_process(), started="an earlier start")
+
+
+def at_once(*tasks: Callable[[], T]) -> list[T]:
+    """Start these at the same moment in threads of their own; return their results."""
+    start = threading.Barrier(len(tasks))
+
+    def run(task: Callable[[], T]) -> T:
+        start.wait()
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        return [one.result() for one in [threads.submit(run, task) for task in tasks]]
+
+
+class RaceTests:
+    def test_stores_that_write_at_once_lose_nothing(self, store: Store, open_store: Open) -> None:
+        stores = [open_store() for _ in range(WRITERS)]
+
+        def write(number: int) -> None:
+            tree = Tree(f"r{number}", stores[number].acquire(f"r{number}").epoch)
+            for _ in range(ROUNDS):
+                stores[number].write([tree.step("the same")])
+
+        at_once(*(partial(write, number) for number in range(WRITERS)))
+        for number in range(WRITERS):
+            assert [event.tree_seq for event in store.tree(f"r{number}")] == list(range(1, 2 * ROUNDS + 1))
+        assert len(store.output_rows()) == WRITERS * ROUNDS
+        assert store.check() == []
+
+    def test_outputs_never_become_visible_out_of_order(self, store: Store, open_store: Open) -> None:
+        """Who reads on from the last number misses none."""
+        stores = [open_store() for _ in range(WRITERS)]
+        writing = threading.Event()
+        writing.set()
+
+        def write(number: int) -> list[tuple[int, Any]]:
+            tree = Tree(f"r{number}")
+            for _ in range(ROUNDS):
+                stores[number].write([tree.step()])
+            return []
+
+        def read() -> list[tuple[int, Any]]:
+            seen: list[tuple[int, Any]] = []
+            while True:
+                is_last = not writing.is_set()
+                fresh = store.output_rows(after=seen[-1][0] if seen else 0)
+                seen += fresh
+                if is_last and not fresh:
+                    return seen
+
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(read)
+            at_once(*(partial(write, number) for number in range(WRITERS)))
+            writing.clear()
+            seen = reading.result()
+        assert seen == store.output_rows()
+        assert len(seen) == WRITERS * ROUNDS
+
+    def test_a_claim_that_several_request_at_the_same_moment_is_granted_once(self, open_store: Open) -> None:
+        stores = [open_store() for _ in range(WRITERS)]
+        leases = [stores[number].acquire(f"r{number}") for number in range(WRITERS)]
+        for file in range(ROUNDS):
+
+            def request(number: int, file: int = file) -> Claim | None:
+                root = f"r{number}"
+                return stores[number].claim(leases[number], Claim(root, root, f"s{file}", (f"{file}.md",)))
+
+            found = at_once(*(partial(request, number) for number in range(WRITERS)))
+            assert [one is None for one in found].count(True) == 1, "all files, for one tree"
+
+    def test_a_lease_that_several_request_at_the_same_moment_has_one_owner(
+        self, store: Store, open_store: Open
+    ) -> None:
+        stores = [open_store() for _ in range(WRITERS)]
+
+        def acquire(one: Store, root: str) -> int:
+            try:
+                return one.acquire(root).epoch
+            except LeaseHeld:
+                return 0
+
+        for number in range(ROUNDS):
+            root = f"r{number}"
+            store.acquire(root, DEAD)
+            found = at_once(*(partial(acquire, one, root) for one in stores))
+            assert sorted(found) == [*[0] * (WRITERS - 1), 2]
+
+    def test_nothing_of_an_earlier_owner_follows_what_the_next_one_read(
+        self, store: Store, open_store: Open
+    ) -> None:
+        other = open_store()
+        for number in range(ROUNDS):
+            root = f"r{number}"
+            zombie = Tree(root, store.acquire(root, DEAD).epoch)
+
+            def write(zombie: Tree = zombie) -> int:
+                for _ in range(20):
+                    try:
+                        store.write([zombie.step()])
+                    except LeaseLost:
+                        break
+                return 0
+
+            def take(root: str = root) -> int:
+                other.acquire(root)
+                return other.reach(root)
+
+            _, read = at_once(write, take)
+            assert other.reach(root) == read, "the log grew under an owner that had read it"
+
+    def test_a_value_that_a_run_starts_to_use_survives_the_deletion_of_another(
+        self, store: Store, open_store: Open
+    ) -> None:
+        other = open_store()
+        for number in range(ROUNDS):
+            value = stored(f"value {number}")
+            old, new = Tree(f"old{number}"), Tree(f"new{number}")
+            first = old.event(StepEvent("a", "completed", output=value[0]))
+            store.write([Batch(root=old.root, epoch=0, envelopes=[first], blobs=[value])])
+            event = new.event(StepEvent("a", "completed", output=value[0]))
+            batch = Batch(root=new.root, epoch=0, envelopes=[event], blobs=[value])
+            at_once(partial(store.delete_tree, old.root), partial(other.write, [batch]))
+            assert store.blob(value[0]) == value[1], "an event refers to it"
+            store.delete_tree(new.root)
+            assert not store.has_blob(value[0])
+
+    def test_a_wake_up_follows_its_commit(self, store: Store, open_store: Open) -> None:
+        """Whoever is woken reads what it was woken for."""
+        other, tree = open_store(), Tree("r1")
+        with other.follow("r1") as signal:
+            for number in range(1, ROUNDS + 1):
+                batch = tree.step()
+                with ThreadPoolExecutor(1) as thread:
+                    writing = thread.submit(store.write, [batch])
+                    while other.reach("r1") < 2 * number:
+                        assert signal.wait_blocking(RECHECK_S / 2), "it was woken too early, or never"
+                    writing.result()
+                while signal.wait_blocking(0.05):
+                    pass  # a wake-up may come for nothing

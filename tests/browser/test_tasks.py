@@ -1,0 +1,158 @@
+"""What people open the console for, counted in clicks and taps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from tests.browser.conftest import Console, lay_out_console, spent
+from tests.server.conftest import Server, ended, run_command, serving
+
+pytestmark = pytest.mark.full
+
+REVIEW = """\
+name: nightly-review
+description: Fix what the reviews find
+inputs: [{name: area, default: shop}]
+steps:
+  - {id: plan, agent: explorer, prompt: "List the modules of {{inputs.area}}"}
+  - id: fix
+    agent: worker
+    for_each: '["cart", "prices"]'
+    write_set: ["src/{{item}}.py"]
+    prompt: "Fix {{item}}"
+    output_schema: {type: object, required: [summary]}
+"""
+LAST_MESSAGE = "I changed **prices.py**, but two tests still fail."
+SCRIPT = {
+    "default": spent("cart, prices"),
+    "steps": {
+        "fix[0]": {**spent({"summary": "fixed"}), "writes": {"src/cart.py": "total = 1\n"}},
+        "fix[1]": {**spent(LAST_MESSAGE), "writes": {"src/prices.py": "PRICES = {'tea': 350}\n"}},
+    },
+}
+
+
+class Clicks:
+    """Clicks and taps, counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def click(self, target: Locator) -> None:
+        self.count += 1
+        target.click()
+
+    def tap(self, target: Locator) -> None:
+        self.count += 1
+        target.tap()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A project in which a run failed last night, and another waits for an approval."""
+    folder, home = tmp_path_factory.mktemp("shop"), tmp_path_factory.mktemp("home")
+    lay_out_console(folder)
+    (folder / ".fanfold" / "workflows" / "nightly-review.yaml").write_text(REVIEW)
+    (folder / "src" / "prices.py").write_text("PRICES = {'tea': 3.50}\n")
+    (folder / "script.json").write_text(json.dumps(SCRIPT))
+    asks = 'name: release\nsteps: [{id: ok, approve: "Publish version 2?"}]\n'
+    (folder / ".fanfold" / "workflows" / "release.yaml").write_text(asks)
+    with serving(folder, home) as serve:
+        assert (
+            ended(folder, home, "run", "nightly-review", "--script", "script.json", "--yes").returncode == 1
+        )
+        run_command(folder, home, "run", "release", "--script", "script.json", "--yes")
+        yield serve()
+
+
+def test_a_failure_is_understood_and_retried_from_home_in_six_clicks(browser: Browser, shop: Server) -> None:
+    console, clicks = Console(browser, shop), Clicks()
+    page = console.go("/")
+    clicks.click(page.get_by_role("link", name="nightly-review / fix[1]").first)
+    expect(page.get_by_role("region", name="Failure")).to_contain_text("is not of type")
+    panel = page.get_by_role("complementary", name="Step fix[1]")
+    expect(panel.locator(".turn.response").last).to_contain_text("two tests still fail")
+    clicks.click(panel.get_by_role("tab", name="Files"))
+    expect(panel.locator(".line.plus")).to_contain_text("350")
+    expect(panel).to_contain_text("kept")
+    failed = page.url
+    clicks.click(page.get_by_role("button", name=re.compile("^Retry")))
+    clicks.click(page.get_by_role("dialog").get_by_role("button", name=re.compile("^Retry")))
+    page.wait_for_url(lambda url: url.split("?")[0] != failed.split("?")[0])
+    expect(page.locator(".run-head")).to_contain_text("fork of")
+    assert clicks.count <= 6
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_a_run_is_approved_on_a_phone_in_two_taps(browser: Browser, shop: Server) -> None:
+    console, taps = Console(browser, shop, has_touch=True, is_mobile=True), Clicks()
+    console.page.set_viewport_size({"width": 390, "height": 844})
+    page = console.go("/")
+    taps.tap(page.get_by_role("link", name="Answer release ok"))
+    approve = page.get_by_role("button", name="Approve", exact=True)
+    expect(approve).to_be_in_viewport()
+    box = approve.bounding_box()
+    assert box is not None
+    assert box["height"] >= 44, "room for a thumb"
+    taps.tap(approve)
+    expect(page.locator(".run-head .status").first).to_have_text("completed")
+    assert taps.count == 2
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_no_page_is_cut_off_on_a_phone_and_it_has_four_tabs(browser: Browser, shop: Server) -> None:
+    console = Console(browser, shop, has_touch=True, is_mobile=True)
+    console.page.set_viewport_size({"width": 390, "height": 844})
+    run = shop.get("/api/runs", recipe="nightly-review")["items"][-1]["run_id"]
+    views = (
+        "",
+        "?view=timeline",
+        "?view=table",
+        "?view=events",
+        "?view=output",
+        "?view=cost",
+        "?view=recipe",
+    )
+    paths = [
+        *(
+            "/",
+            "/recipes",
+            "/recipes/nightly-review?view=run",
+            "/recipes/nightly-review?view=source",
+            "/runs",
+        ),
+        *(f"/runs/{run}{view}" for view in views),
+        *(f"/runs/{run}/steps/fix%5B1%5D", "/approvals", "/search?q=tests", "/agents", "/system"),
+    ]
+    for path in paths:
+        page = console.go(path)
+        expect(page.locator("main h1").first).to_be_attached()
+        expect(page.locator(".skeleton")).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        for bar in page.locator(".tabs, .side nav ul").all():
+            assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth + 1"), path
+    assert console.page.locator(".side nav li").count() == 4
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_the_inputs_of_a_run_start_the_next_one(browser: Browser, shop: Server, tmp_path: Path) -> None:
+    console = Console(browser, shop)
+    run = shop.get("/api/runs", recipe="nightly-review")["items"][-1]["run_id"]
+    page = console.go(f"/runs/{run}")
+    page.get_by_role("button", name="Run again …").click()
+    expect(page.get_by_label("area")).to_have_value("shop")
+    page = console.go("/runs?q=shop&since=24h")
+    expect(page.locator("tbody tr", has_text="nightly-review").first).to_contain_text("area=shop")
+    expect(page.locator("tbody")).not_to_contain_text("release")
+    expect(page.locator("tbody .chip", has_text="scripted").first).to_be_visible()
+    console.context.close()
+    assert console.watch.wrong == []

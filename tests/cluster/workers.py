@@ -1,0 +1,139 @@
+"""A Temporal development server, workers of one project, and runs that users start there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.work import PATIENCE_S
+
+TEMPORAL = Path(sys.executable).parent / "temporal"
+FAST = ("history.transferProcessorMaxPollRPS", "history.timerProcessorMaxPollRPS")
+"""The server reads its queues 20 times a second otherwise, and each step costs 45 ms more."""
+
+
+@contextmanager
+def temporal_server(folder: Path) -> Iterator[str]:
+    """A development server on a free port; yields its address."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    fast = [word for name in FAST for word in ("--dynamic-config-value", f"{name}=100000")]
+    command = [str(TEMPORAL), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(port)]
+    with open(folder / "temporal.log", "wb") as log:
+        server = subprocess.Popen([*command, "--log-level", "error", *fast], stdout=log, stderr=log)
+    try:
+        until(lambda: is_listening(port))
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_S)
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Wait for something that another process does; returns it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := found()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return value
+
+
+class Cluster:
+    """Workers of one project, each a process."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.project = folder / "project"
+        self.project.mkdir()
+        (folder / "home").mkdir()
+        self._folder = folder
+        self.environment = {
+            **os.environ,
+            "HOME": str(folder / "home"),
+            "FANFOLD_TEMPORAL": address,
+            "FANFOLD_HEARTBEAT_S": "2",
+        }
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *options: str) -> None:
+        """Start a worker, and wait until it takes jobs."""
+        log = self._folder / f"{name}.log"
+        command = [sys.executable, "-m", "fanfold.cli.main", "worker", "--name", name, *options]
+        with open(log, "wb") as opened:
+            self.workers[name] = subprocess.Popen(
+                command, cwd=self.project, env=self.environment, stdout=opened, stderr=opened
+            )
+        until(lambda: b"takes steps" in log.read_bytes())
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.workers[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        self.signal(name, signal.SIGKILL)
+        self.workers.pop(name).wait(PATIENCE_S)
+
+    def stop(self) -> None:
+        """End all workers."""
+        for worker in self.workers.values():
+            worker.kill()
+        for worker in self.workers.values():
+            worker.wait(PATIENCE_S)
+
+    def fanfold(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of a user in the project."""
+        return subprocess.run(
+            [sys.executable, "-m", "fanfold.cli.main", *words],
+            cwd=self.project,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+
+    def ok(self, *words: str) -> str:
+        done = self.fanfold(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run(self, recipe: str, *options: str) -> str:
+        """Start a run in the background; returns its id."""
+        (self.project / "recipe.yaml").write_text(recipe)
+        return self.ok("run", "recipe.yaml", "--yes", "--detach", *options).strip()
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.ok("logs", run, "--json").splitlines()]
+
+    def about(self, run: str, word: str) -> list[dict[str, Any]]:
+        """The data of the events of steps with this status."""
+        return [one["data"] for one in self.events(run) if one["data"].get("status") == word]
+
+    def placed(self, run: str) -> dict[str, str]:
+        """The worker that completed each step."""
+        facts = [one["data"] for one in self.events(run) if one["data"].get("what") == "placed"]
+        return {fact["step"]: fact["worker"] for fact in facts}
+
+    def finished(self, run: str) -> dict[str, Any]:
+        """The document of a run, when it has ended."""
+
+        def look() -> dict[str, Any] | None:
+            document: dict[str, Any] = json.loads(self.ok("inspect", run, "--json"))
+            return document if document["status"] in ("completed", "failed", "partial", "cancelled") else None
+
+        found: dict[str, Any] = until(look)
+        assert "ok" in self.ok("verify", run)
+        return found
