@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(project,
     process = background("run", "many.yaml", *options)
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4_096)
     until(lambda run: run["steps"].get("last", {}).get("status") == "running")
+    time.sleep(2)  # this reader is late
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, b"done\n"), err
     lines = err.decode().splitlines()

@@ -225,6 +225,8 @@ def _today() -> str:
 # Output while a run is driven: written as far as there is a reader, without waiting
 
 LIMIT = 65_536
+CHUNK = 4_096
+"""Longer texts are divided at line ends."""
 PATIENCE_S = 2.0
 """How long a reader may stand still before it counts as gone."""
 PIECE = 512
@@ -270,6 +272,11 @@ class Outbox:
 
     def put(self, content: bytes) -> None:
         """Write this when there is room; raises the error of the file once it has no reader."""
+        # A busy run reports hundreds of lines at once. Divided at line ends, the oldest of them can be left out.
+        while len(content) > CHUNK and (end := content.rfind(b"\n", 0, CHUNK) + 1):
+            self._pieces.append(content[:end])
+            self._size += end
+            content = content[end:]
         self._pieces.append(content)
         self._size += len(content)
         while self._size > LIMIT and len(self._pieces) > 1 + self._begun:
