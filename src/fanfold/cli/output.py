@@ -272,7 +272,7 @@ class Outbox:
 
     def put(self, content: bytes) -> None:
         """Write this when there is room; raises the error of the file once it has no reader."""
-        # A busy run reports hundreds of lines at once. Divided at line ends, the oldest of them can be left out.
+        # A busy run reports hundreds of lines at once: divided, the oldest of them can be left out.
         while len(content) > CHUNK and (end := content.rfind(b"\n", 0, CHUNK) + 1):
             self._pieces.append(content[:end])
             self._size += end
