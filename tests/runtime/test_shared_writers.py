@@ -15,7 +15,7 @@ import pytest
 
 from fanfold.api.result import Result
 from fanfold.api.run_options import Options
-from fanfold.steps.shared_changes import Watching
+from fanfold.steps.step_workspace import Watching
 from tests.levels import finds_what_strayed
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
@@ -302,4 +302,4 @@ def test_watching_is_over_when_the_step_is(project: Path) -> None:
             return opened.project.isolation._watching
 
     watching = asyncio.run(work())
-    assert (watching._sets, watching._sharing, watching._watched) == ({}, set(), {})
+    assert (watching._sets, watching._sharing, watching.watched) == ({}, set(), {})

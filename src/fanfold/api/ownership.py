@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fanfold.agents.permissions import Ask
     from fanfold.steps.functions import FunctionProcesses
     from fanfold.steps.records import Merge, SandboxUse
-    from fanfold.steps.step_workspace import DirectChanges
+    from fanfold.steps.lead_tools import DirectChanges
 
 
 class RunParts(Struct, frozen=True, kw_only=True):
@@ -242,7 +242,7 @@ def supervise(
     allowed = project.config.names(command.SETTING)
 
     def direct_changes(request: SessionRequest) -> DirectChanges:
-        from fanfold.steps.step_workspace import DirectChanges
+        from fanfold.steps.lead_tools import DirectChanges
 
         return DirectChanges(request, project.isolation, project.store, note)
 

@@ -1,30 +1,140 @@
 """The tools of the lead of a chat, which works in the project tree while its user watches.
 
-Each call that changes files works in its own snapshot, which is merged at once (see `DirectChanges`). Under
-`ask` the user approves each such call. For a file change the user sees the exact diff to be merged. For a
-command the user sees the command line before it runs.
+The lead shares the project tree with its user and with the subagents that it waits for, so it has no snapshot
+for a whole turn. Each call that changes files works in its own snapshot, which is merged at once. Under `ask`
+the user approves each such call. For a file change the user sees the exact diff to be merged. For a command
+the user sees the command line before it runs.
+
+Rules
+* Each call is merged atomically. A conflict or a violation is reported, and the project tree is unchanged.
+* Files are locked only during the merge. A change to files that a writer of another run works on is refused
+  and does not wait: the lead can do something else meanwhile.
+* A merge is recorded for the log before it is reported. If the process dies in between, the merge result is
+  found beside the snapshot when the turn continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 from msgspec import structs
 
 from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.tool_names import ToolSpec
 from fanfold.agents.tools.toolbox import Runner, SessionTools
+from fanfold.kernel.paths import escape
 from fanfold.kernel.plan import JSON
+from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.programs import Programs
-from fanfold.steps.step_workspace import DirectChanges
+from fanfold.steps.records import Merge, SandboxUse
+from fanfold.steps.step_workspace import (
+    Isolation,
+    StepWorkspace,
+    explain_violations,
+    in_thread,
+    merge_fact,
+    name_paths,
+)
+from fanfold.store.protocol import Claim, Store
+from fanfold.workspace.merge import MergeResult
+from fanfold.workspace.workspaces import MERGED
 
 if TYPE_CHECKING:
     from fanfold.sessions.processes import ExitStatus
 
+Note: TypeAlias = Callable[[str, Merge | SandboxUse], None]
+"""Records an event for the log of a run."""
 MakeTools: TypeAlias = Callable[[SessionRequest, Permissions, Runner | None], SessionTools]
 _COMMAND = "run_command"
+
+
+class DirectChanges:
+    """The changes of one session to the project tree."""
+
+    def __init__(self, request: SessionRequest, isolation: Isolation, store: Store, note: Note) -> None:
+        self._request = request
+        self._isolation = isolation
+        self._store = store
+        self._note = note
+        self._sandboxes: set[SandboxUse] = set()
+        self._prefix = f"{request.session_id}-c"
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[StepWorkspace]:
+        """A snapshot of the current project tree for one call. It is removed afterwards."""
+        spaces, name = self._isolation.spaces, f"{self._prefix}{secrets.token_hex(4)}"
+        child = await in_thread(lambda: spaces.open_child(name, origin=self._request.run_id), spaces.close)
+        place = StepWorkspace(str(child.path), child)
+        try:
+            yield place
+        finally:
+            for fact in place.evidence:
+                if isinstance(fact, SandboxUse) and fact not in self._sandboxes:
+                    self._sandboxes.add(fact)
+                    self._record(fact)
+            await in_thread(lambda: spaces.close(child))
+
+    async def draw(self, place: StepWorkspace) -> str:
+        """The changes in a snapshot, as a patch."""
+        assert place.child is not None, "a call works in a snapshot"
+        return await asyncio.to_thread(self._isolation.spaces.diff, place.child)
+
+    async def merge(self, place: StepWorkspace) -> list[str]:
+        """Merge the changes of a snapshot and return their paths. Raises `ToolFailed` if not possible."""
+        child, run = place.child, self._request.run_id
+        assert child is not None, "a call works in a snapshot"
+        paths = await asyncio.to_thread(lambda: [change.path for change in child.changes()])
+        other = self._store.blocker(Claim(run, run, self._request.step, tuple(map(escape, paths))))
+        if other is not None:
+            message = f"{name_paths(paths)}: {other.step} of run {other.run_id} works on it"
+            raise ToolFailed("tool", "busy", message, "try again when it is over, or do something else")
+        done: list[MergeResult] = []
+        try:
+            await finish_despite_cancel(
+                asyncio.to_thread(lambda: done.append(self._isolation.spaces.merge(child)))
+            )
+        finally:  # also after a cancellation: the changes are merged
+            if done:
+                self._record_merge(done[0])
+        if done[0].violations:
+            rows, hint = explain_violations(done[0].violations)
+            message = f"this may not be changed: {name_paths(rows)}"
+            raise ToolFailed("violation", "workspace.violation", message, hint)
+        if done[0].conflicts:
+            named = name_paths([row.path for row in done[0].conflicts])
+            message = f"it was changed by others meanwhile: {named}; nothing was changed by this call"
+            raise ToolFailed("tool", "workspace.conflict", message, "read it again, then change it")
+        return paths
+
+    async def recover(self) -> None:
+        """Record the merges of calls of this session whose process died before it recorded them."""
+
+        def work() -> None:
+            remains = self._isolation.spaces.remains
+            for session in remains.sessions():
+                if session.startswith(self._prefix):
+                    stored = remains.read(session, MERGED)
+                    if stored is not None:
+                        self._record_merge(msgspec.json.decode(stored, type=MergeResult))
+                    remains.discard(session, over=True)
+
+        if self._isolation.is_used:
+            await in_thread(work)
+
+    def _record_merge(self, merged: MergeResult) -> None:
+        if merged.receipt:
+            self._record(merge_fact(merged, "auto"))
+
+    def _record(self, fact: Merge | SandboxUse) -> None:
+        request = self._request
+        whose = {"step": request.step, "attempt": request.attempt, "execution": request.execution}
+        self._note(request.run_id, structs.replace(fact, **whose))
 
 
 class LeadTools:
@@ -65,34 +175,25 @@ class LeadTools:
         return self._own.mutates(name)
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        if name in self._edits:
-            return await self._edit(name, args)
-        self._changed = []
-        result = await self._own.call(name, args)
-        return {**result, "changed": self._changed} if self._changed and isinstance(result, dict) else result
-
-    async def _edit(self, name: str, args: Mapping[str, Any]) -> JSON:
-        place = await self._changes.open()
-        try:
-            there = structs.replace(self._request, workspace=place.path)
+        if name not in self._edits:
+            self._changed = []
+            result = await self._own.call(name, args)
+            changed = self._changed
+            return {**result, "changed": changed} if changed and isinstance(result, dict) else result
+        request = self._request
+        async with self._changes.snapshot() as place:
+            there = structs.replace(request, workspace=place.path)
             result = await self._make(there, Permissions("auto"), None).call(name, args)
-            await self._ask(name, args, await self._changes.draw(place))
-            await self._changes.bring_home(place)
-        finally:
-            await self._changes.close(place)
+            shown = f"{name} {args.get('path', 'a patch')}\n{await self._changes.draw(place)}"
+            try:
+                await self._permissions.check(Action("write", shown, request.session_id, request.step))
+            except PermissionDenied as denied:
+                raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
+            await self._changes.merge(place)
         return result
 
-    async def _ask(self, name: str, args: Mapping[str, Any], difference: str) -> None:
-        request = self._request
-        what = f"{name} {args.get('path', 'a patch')}\n{difference}"
-        try:
-            await self._permissions.check(Action("write", what, request.session_id, request.step))
-        except PermissionDenied as denied:
-            raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
-
     async def _run(self, request: SessionRequest, argv: Sequence[str], timeout_s: float) -> ExitStatus:
-        place = await self._changes.open()
-        try:
+        async with self._changes.snapshot() as place:
             ended = await self._programs.run(
                 argv,
                 place,
@@ -100,7 +201,5 @@ class LeadTools:
                 network=request.role.network,
                 timeout_s=timeout_s,
             )
-            self._changed = await self._changes.bring_home(place)
-        finally:
-            await self._changes.close(place)
+            self._changed = await self._changes.merge(place)
         return ended

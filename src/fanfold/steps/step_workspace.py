@@ -24,15 +24,14 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
-from fanfold.kernel.paths import escape
+from fanfold.kernel.paths import matches
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.order import Job, Order
 from fanfold.steps.records import (
@@ -47,8 +46,6 @@ from fanfold.steps.records import (
     left_out,
     violation,
 )
-from fanfold.steps.shared_changes import Watching
-from fanfold.store.protocol import Claim, Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.changes import FoundChanges, WriteViolation
     from fanfold.workspace.children import Child
+    from fanfold.workspace.guard import Guard, WorkspaceWatch
     from fanfold.workspace.merge import MergeResult
     from fanfold.workspace.receipts import Dispute
     from fanfold.workspace.sandbox import Launch
@@ -152,7 +150,13 @@ class Isolation:
         alive.
         """
         isolated, session = _is_isolated(order), order.session
-        place = await self._open_snapshot(order, epoch) if isolated else self._here()
+        place = self._here()
+        if isolated:
+            requested_ns = monotonic_ns()
+            place = await in_thread(lambda: self._snapshot(order, epoch, requested_ns), self._detach)
+            if place.child is not None:
+                fact = Snapshot if place.is_new else SnapshotReopened
+                place.evidence.append(fact(method=place.child.method, session_id=session))
         self._places[session] = place
         if not order.write_set:
             return place
@@ -161,7 +165,9 @@ class Isolation:
         except BaseException:
             await self.leave(session, place)
             raise
-        place.points = self._watching.points(session)
+        watched = self._watching.watched.get(session)
+        if watched is not None and watched.watch is not None:
+            place.points = watched.watch.points
         place.write_set = order.write_set
         if unwatched:
             place.evidence.append(WatchFailure(why=unwatched))
@@ -176,8 +182,8 @@ class Isolation:
         before = order.turns[-1]
         if not before.proposal:
             return
-        found = await _in_thread(lambda: {one.session for one in self.spaces.proposals()})
-        if before.proposal in found:
+        waiting = await in_thread(lambda: {proposal.session for proposal in self.spaces.proposals()})
+        if before.proposal in waiting:
             message = f"what {before.path} proposed is not applied yet"
             hint = f"fanfold apply {order.run} {shlex.quote(before.path)} merges it; then say it again"
             raise WorldError("subagent.proposal_waits", message, hint=hint)
@@ -189,23 +195,18 @@ class Isolation:
     def _here(self) -> StepWorkspace:
         return StepWorkspace(self._path, None)
 
-    async def _open_snapshot(self, order: Order[Job], epoch: int) -> StepWorkspace:
-        asked_ns = monotonic_ns()
-        place = await _in_thread(lambda: self._snapshot(order, epoch, asked_ns), self._detach)
-        if place.child is not None:
-            what = Snapshot if place.is_new else SnapshotReopened
-            place.evidence.append(what(method=place.child.method, session_id=order.session))
-        return place
-
-    def _snapshot(self, order: Order[Job], epoch: int, asked_ns: int) -> StepWorkspace:
+    def _snapshot(self, order: Order[Job], epoch: int, requested_ns: int) -> StepWorkspace:
         home, session = order.home, order.session
         file = OUTCOME_FILE if home == session else f"{session}.json"
         place = self._find(order, file, epoch) if order.execution > 1 or home != session else None
         if place is None:
-            reads = order.step.posture == "read_only" and not _is_scratch(order)
-            writes, origin = order.write_set or None, order.root
             child = self.spaces.open_child(
-                home, read_only=reads, write_set=writes, origin=origin, epoch=epoch, asked_ns=asked_ns
+                home,
+                read_only=order.step.posture == "read_only" and not _is_scratch(order),
+                write_set=order.write_set or None,
+                origin=order.root,
+                epoch=epoch,
+                asked_ns=requested_ns,
             )
             place = StepWorkspace(str(child.path), child)
         place.stored_in = file
@@ -238,7 +239,7 @@ class Isolation:
 
         child = place.child
         if child is not None:
-            await _in_thread(lambda: write_whole(child.folder / place.stored_in, stored, durable=True))
+            await in_thread(lambda: write_whole(child.folder / place.stored_in, stored, durable=True))
 
     # Merging
 
@@ -255,7 +256,7 @@ class Isolation:
         child = place.child
         if child is None or order.step.merge == "discard":
             return ""
-        rows = await _in_thread(lambda: self.spaces.strays(child, order.write_set))
+        rows = await in_thread(lambda: self.spaces.strays(child, order.write_set))
         return correction(rows, order.write_set) if rows else ""
 
     async def merge(self, order: Order[Job], place: StepWorkspace) -> MergeResult:
@@ -294,16 +295,12 @@ class Isolation:
         if place.found is not None and place.found.left_out:
             place.evidence.append(left_out(place.found.left_out))
         if merged.changes:
-            changes = tuple(ChangedPath(change.path, change.kind) for change in merged.changes)
-            fact = Merge(
-                mode=order.step.merge, proposal=merged.proposal, changes=changes, receipt=merged.receipt
-            )
-            place.evidence.append(fact)
+            place.evidence.append(merge_fact(merged, order.step.merge))
         return None
 
     def is_watched(self, session: str) -> bool:
         """Whether the changes of a step in the project tree must be checked."""
-        return self._watching.is_watched(session)
+        return session in self._watching.watched
 
     async def check_shared(
         self, order: Order[Job], place: StepWorkspace, others: Sequence[tuple[str, ...]]
@@ -316,9 +313,7 @@ class Isolation:
         if seen is None or not seen.strays:
             return None
         place.evidence.append(violation(seen.strays, alone=seen.alone))
-        if not seen.alone:
-            return None
-        return violated(order, seen.strays, seen.rest)
+        return violated(order, seen.strays, seen.rest) if seen.alone else None
 
     # Merge conflicts
 
@@ -326,40 +321,36 @@ class Isolation:
         """Whether an earlier execution started to resolve a conflict in the workspace of this session."""
         from fanfold.workspace.receipts import NOTE
 
-        return await _in_thread(lambda: self.spaces.remains.read(session, NOTE)) is not None
+        return await in_thread(lambda: self.spaces.remains.read(session, NOTE)) is not None
 
     async def open_dispute(
         self, session: str, source: StepWorkspace, execution: int
     ) -> tuple[StepWorkspace, Dispute]:
         """A workspace for resolving the conflicts of `source`. After a crash the same one is opened again."""
+        from fanfold.workspace.receipts import NOTE, Dispute
+
+        snapshot = source.child
+        assert snapshot is not None, "only a snapshot has conflicts"
 
         def work() -> tuple[StepWorkspace, Dispute]:
-            child, dispute = self._dispute(session, source, execution)
+            note = self.spaces.remains.read(session, NOTE) if execution > 1 else None
+            child = self.spaces.find_child(session, snapshot.record.epoch) if note is not None else None
+            if child is not None and note is not None:
+                dispute = msgspec.json.decode(note, type=Dispute)
+            else:
+                child, dispute = self.spaces.open_disputed(session, snapshot)
             return StepWorkspace(str(child.path), child), dispute
 
-        place, dispute = await _in_thread(work, lambda made: self._detach(made[0]))
+        place, dispute = await in_thread(work, lambda made: self._detach(made[0]))
         place.evidence = source.evidence
         self._places[session] = place
         return place, dispute
-
-    def _dispute(self, session: str, source: StepWorkspace, execution: int) -> tuple[Child, Dispute]:
-        import msgspec
-
-        from fanfold.workspace.receipts import NOTE, Dispute
-
-        note = self.spaces.remains.read(session, NOTE) if execution > 1 else None
-        assert source.child is not None, "only a snapshot has conflicts"
-        epoch = source.child.record.epoch
-        child = self.spaces.find_child(session, epoch) if note is not None else None
-        if child is not None and note is not None:
-            return child, msgspec.json.decode(note, type=Dispute)
-        return self.spaces.open_disputed(session, source.child)
 
     async def unsettled(self, place: StepWorkspace, dispute: Dispute) -> list[str]:
         """The files of a dispute that still contain both versions."""
         child = place.child
         assert child is not None, "a dispute has a workspace of its own"
-        return await _in_thread(lambda: self.spaces.unsettled(child, dispute))
+        return await in_thread(lambda: self.spaces.unsettled(child, dispute))
 
     # Closing
 
@@ -372,17 +363,18 @@ class Isolation:
         self._forget(session, place)
         # Only the code: a message may quote the output of a program, and this file is not redacted.
         why = failure.code if failure is not None else ""
+
+        def work() -> None:
+            for workspace in (place, *place.rounds):
+                if workspace.child is not None:
+                    self.spaces.close(workspace.child, keep=bool(why), why=why)
+            if place.merged is not None:
+                self.spaces.remains.discard(session)
+
         try:
-            await _in_thread(lambda: self._close(session, place, why))
+            await in_thread(work)
         except (FanfoldError, OSError) as error:
             _log.warning("the workspace of %s could not be closed: %s", session, error)
-
-    def _close(self, session: str, place: StepWorkspace, why: str) -> None:
-        for one in (place, *place.rounds):
-            if one.child is not None:
-                self.spaces.close(one.child, keep=bool(why), why=why)
-        if place.merged is not None:
-            self.spaces.remains.discard(session)
 
     async def leave(self, session: str, place: StepWorkspace) -> None:
         """Keep the snapshot of an interrupted execution, for the next execution or for `gc`.
@@ -392,12 +384,12 @@ class Isolation:
         await self._watching.cut_short(session)
         self._forget(session, place)
         if place.child is not None or place.rounds:
-            await _in_thread(lambda: self.let_go(place))
+            await in_thread(lambda: self.let_go(place))
 
     def let_go(self, place: StepWorkspace) -> None:
         """Detach the layers of a workspace. Waits for the workspace lock."""
-        for one in (place, *place.rounds):
-            self._detach(one)
+        for workspace in (place, *place.rounds):
+            self._detach(workspace)
 
     def _detach(self, place: StepWorkspace) -> None:
         if place.child is None:
@@ -415,34 +407,36 @@ class Isolation:
     def _forget(self, session: str, place: StepWorkspace) -> None:
         self._watching.forget(session)
         self._places.pop(session, None)
-        for one in place.rounds:
-            if one.child is not None:
-                self._places.pop(one.child.session_id, None)
+        for workspace in place.rounds:
+            if workspace.child is not None:
+                self._places.pop(workspace.child.session_id, None)
 
     async def sweep(self, is_over: Callable[[list[str]], list[str]]) -> None:
         """Discard workspaces of a process that died between the end of a step and closing its workspace.
 
         `is_over` returns the sessions whose step completed, among the sessions with a workspace.
         """
+
+        def work() -> None:
+            remains = self.spaces.remains
+            for session in is_over(remains.sessions()):
+                remains.discard(session)
+
         if self.is_used:
-            await _in_thread(lambda: self._sweep(is_over))
+            await in_thread(work)
 
     async def discard(self, homes: Sequence[str]) -> None:
         """Discard the workspaces of sessions that will not be continued. `gc` removes the rest later."""
+
+        def work() -> None:
+            for home in homes:
+                self.spaces.remains.discard(home, over=True)
+
         try:
             if self.is_used:
-                await _in_thread(lambda: self._discard(homes))
+                await in_thread(work)
         except (FanfoldError, OSError) as error:
-            _log.warning("the workspaces of %s could not be thrown away: %s", ", ".join(homes), error)
-
-    def _discard(self, homes: Sequence[str]) -> None:
-        for home in homes:
-            self.spaces.remains.discard(home, over=True)
-
-    def _sweep(self, is_over: Callable[[list[str]], list[str]]) -> None:
-        remains = self.spaces.remains
-        for session in is_over(remains.sessions()):
-            remains.discard(session)
+            _log.warning("the workspaces of %s could not be discarded: %s", ", ".join(homes), error)
 
 
 def _is_isolated(order: Order[Job]) -> bool:
@@ -453,7 +447,7 @@ def _is_scratch(order: Order[Job]) -> bool:
     return order.step.traits.workspace == "scratch"
 
 
-async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None = None) -> _T:
+async def in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None = None) -> _T:
     """Run blocking work in a thread until it finishes.
 
     If the caller is cancelled meanwhile, it never gets the result. `undo` then reverts the work.
@@ -466,6 +460,194 @@ async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None =
             await finish_despite_cancel(asyncio.to_thread(undo, done[0]))
         raise
     return done[0]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Checks of steps that share the project tree: were their changes allowed?
+#
+# Rules
+# * A writer in the project tree is watched, which costs a scan of the tree before and after it. Readers,
+#   snapshots and functions that claim every file cost nothing.
+# * A change inside the write-set of any step that ran at the same time, in any process, is not a violation.
+#   Files do not record their writer, and changes of isolated steps are merged meanwhile. Merges of other
+#   processes are no violation either: merges record their paths.
+# * Any other change is a violation if no other writer shared the project tree at that time. Otherwise the
+#   writer is unknown, and the log gets a warning.
+# * A writer in the project tree is guarded, whatever it claims. Files that control programs (`guard`) are
+#   compared before and after, and new ones are moved out. Functions are code of the user and readers cannot
+#   write, so neither is guarded.
+# * If the comparison is impossible, the step fails. Only a function may work in a tree that cannot be
+#   scanned.
+# * An interrupted step is checked too. Its violations are in the log of this process, and fail the next
+#   attempt of the step in this process: it starts from a project tree that contains them.
+
+_THERE = "it works in the project itself, so these changes are there"
+_EVERYTHING = frozenset({"**", "**/*"})
+_NEVER = ("protected", "set_id")
+"""Reasons for which a change is a violation, whatever other steps claim."""
+
+
+class ObservedChanges:
+    """The violations of a watched step.
+
+    `alone` means that no other writer can have made them. `rest` describes where the changes are now.
+    """
+
+    def __init__(self, strays: list[WriteViolation], alone: bool, rest: str = _THERE) -> None:
+        self.strays = strays
+        self.alone = alone
+        self.rest = rest
+
+    def joined(self, later: ObservedChanges) -> ObservedChanges:
+        """These violations and those of a later attempt of the same step."""
+        known = {row.path for row in self.strays}
+        more = [row for row in later.strays if row.path not in known]
+        return ObservedChanges([*self.strays, *more], self.alone, later.rest if more else self.rest)
+
+
+class WatchedStep:
+    """A running writer in the project tree, with the writers beside it."""
+
+    def __init__(self, order: Order[Job], beside: list[tuple[str, ...]], alone: bool) -> None:
+        self.address = (order.run, order.path)
+        """The same for all attempts."""
+        self.write_set = order.write_set
+        self.beside = beside
+        self.alone = alone
+        self.watch: WorkspaceWatch | None = None
+        self.guard: Guard | None = None
+        self.is_settled = False
+
+    def settle(self) -> ObservedChanges:
+        """The violations of the step: the findings of its guard, and changes that no other step explains."""
+        from fanfold.workspace.changes import WriteViolation
+
+        self.is_settled = True
+        guard, watch = self.guard, self.watch
+        moved: tuple[str, ...] = ()
+        changed: tuple[str, ...] = ()
+        folder = ""
+        if guard is not None:
+            findings = guard.settle(_is_confined)
+            moved, changed, folder = findings.moved, findings.changed, findings.folder
+        strays: list[WriteViolation] = []
+        merges_known = True
+        if watch is not None:
+            rows, appeared = watch.settle(self.write_set)
+            if guard is not None and appeared:
+                findings = guard.settle(_is_confined, appeared, watch.homes)
+                moved, changed = (*moved, *findings.moved), (*changed, *findings.changed)
+                folder = findings.folder or folder
+            arrived = watch.arrived()
+            merges_known = arrived.complete
+            for row in rows:
+                explained = row.path in arrived.paths or any(matches(sets, row.path) for sets in self.beside)
+                if row.why in _NEVER or not explained:
+                    strays.append(row)
+        guarded = (*moved, *changed)
+        below = tuple(f"{path}/" for path in guarded)
+        strays = [row for row in strays if not f"{row.path}/".startswith(below)]
+        # Merges never add files that a guard finds, so an incomplete list of merges does not excuse those.
+        alone = self.alone and (merges_known or bool(guarded))
+        rest = f"{', '.join(moved)} did not stay in the project and is in {folder} now" if moved else _THERE
+        return ObservedChanges(
+            [*(WriteViolation(path, "protected") for path in guarded), *strays], alone, rest
+        )
+
+
+def _is_confined(project: Path) -> bool:
+    """Whether programs run in a sandbox here. The strongest available level is always used."""
+    from fanfold.workspace.sandbox import detect
+
+    levels = detect(project)
+    return levels.bubblewrap.available or levels.landlock.available
+
+
+class Watching:
+    """The running writers of one process, and the watches over those that need one."""
+
+    def __init__(self, spaces: Callable[[], Workspaces]) -> None:
+        self._spaces = spaces
+        self._sets: dict[str, tuple[str, ...]] = {}
+        self._sharing: set[str] = set()
+        self.watched: dict[str, WatchedStep] = {}
+        """By session."""
+        self._interrupted: dict[tuple[str, str], ObservedChanges | WorldError] = {}
+        """By the address of the step: violations of interrupted attempts, or why they cannot be compared."""
+
+    async def begin(self, order: Order[Job], *, shared: bool) -> str:
+        """Register a step that is about to start. Returns the error code if it cannot be watched, else ""."""
+        session = order.session
+        for other in self.watched.values():
+            other.beside.append(order.write_set)
+            other.alone = other.alone and not shared
+        watched = WatchedStep(order, list(self._sets.values()), not self._sharing)
+        self._sets[session] = order.write_set
+        if not shared:
+            return ""
+        self._sharing.add(session)
+        self.watched[session] = watched
+        if order.step.traits.workspace != "project":
+            watched.guard = await in_thread(self._guard)
+        if watched.guard is None and _EVERYTHING.intersection(order.write_set):
+            return ""
+        try:
+            watched.watch = await in_thread(lambda: self._spaces().watch())
+        except WorldError as error:
+            if watched.guard is not None:
+                raise
+            return error.code
+        return ""
+
+    def _guard(self) -> Guard | None:
+        from fanfold.workspace.guard import Guard
+
+        try:
+            return Guard(self._spaces().project)
+        except WorldError:
+            return None  # without a workspace no program can be started
+
+    async def end(self, session: str, others: Sequence[tuple[str, ...]] = ()) -> ObservedChanges | None:
+        """The violations of a step, or None if it was not watched.
+
+        `others` are the write-sets of writers of other runs, in any process, that shared the project tree.
+        """
+        watched = self.watched.get(session)
+        if watched is None:
+            return None
+        watched.beside += others
+        watched.alone = watched.alone and not others
+        seen = await in_thread(watched.settle)
+        before = self._interrupted.pop(watched.address, None)
+        if isinstance(before, WorldError):
+            raise before
+        return seen if before is None else before.joined(seen)
+
+    async def cut_short(self, session: str) -> None:
+        """Check a step that was interrupted before `end`. Files that must not stay are still moved out."""
+        watched = self.watched.get(session)
+        if watched is None or watched.is_settled:
+            return
+        try:
+            seen = await in_thread(watched.settle)
+        except (FanfoldError, OSError) as error:
+            message = f"what an earlier attempt changed in the project could not be compared: {error}"
+            self._interrupted[watched.address] = WorldError("workspace.unreadable", message)
+            _log.warning("what %s changed in the project could not be compared: %s", session, error)
+            return
+        if seen.strays:
+            before = self._interrupted.get(watched.address)
+            if seen.alone and before is None:
+                self._interrupted[watched.address] = seen
+            elif isinstance(before, ObservedChanges):
+                self._interrupted[watched.address] = before.joined(seen)
+            _log.warning("%s changed %s; %s", session, ", ".join(row.path for row in seen.strays), seen.rest)
+
+    def forget(self, session: str) -> None:
+        """Remove a finished step from the running writers."""
+        self._sets.pop(session, None)
+        self._sharing.discard(session)
+        self.watched.pop(session, None)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -496,21 +678,37 @@ WHY = {
 MAX_NAMED = 20
 
 
+def merge_fact(merged: MergeResult, mode: str) -> Merge:
+    """The log's record of merged or proposed changes."""
+    changes = tuple(ChangedPath(change.path, change.kind) for change in merged.changes)
+    return Merge(mode=mode, proposal=merged.proposal, changes=changes, receipt=merged.receipt)
+
+
+def name_paths(paths: Sequence[str]) -> str:
+    """The first five paths, and how many more there are."""
+    return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+
+
+def explain_violations(rows: Sequence[WriteViolation]) -> tuple[list[str], str]:
+    """Each path with the reason why it must not be changed, and the hint."""
+    reasons = {row.why for row in rows}
+    hint = "; ".join(helps for why, (_, helps) in WHY.items() if why in reasons)
+    return [f"{row.path} ({WHY[row.why][0]})" for row in rows], hint
+
+
 def violated(
     order: Order[Job], rows: Sequence[WriteViolation], rest: str = "nothing of it was merged"
 ) -> Failure:
     """The failure of a step with changes that are not allowed: each path with the reason, and a hint."""
-    reasons = {row.why for row in rows}
-    usual = reasons == {"outside_write_set"}  # then the hint is sufficient
-    paths = [row.path if usual else f"{row.path} ({WHY[row.why][0]})" for row in rows]
-    hint = "; ".join(helps for why, (_, helps) in WHY.items() if why in reasons)
+    paths, hint = explain_violations(rows)
+    if {row.why for row in rows} == {"outside_write_set"}:  # then the hint is sufficient
+        paths = [row.path for row in rows]
     return refusal(order, "violation", paths, rest, hint)
 
 
 def correction(rows: Sequence[WriteViolation], write_set: Sequence[str]) -> str:
     """The message that an agent gets once, before changes that are not allowed fail its step."""
-    paths = [f"{row.path} ({WHY[row.why][0]})" for row in rows[:MAX_NAMED]]
-    named = "\n".join(f"- {path}" for path in paths)
+    named = "\n".join(f"- {path}" for path in explain_violations(rows[:MAX_NAMED])[0])
     more = f"\nand {len(rows) - MAX_NAMED} more" if len(rows) > MAX_NAMED else ""
     allowed = ", ".join(f"`{pattern}`" for pattern in write_set[:MAX_NAMED]) or "none"
     return (
@@ -526,8 +724,7 @@ def refusal(
 ) -> Failure:
     """The failure of a step whose changes are not allowed or have a merge conflict."""
     what = "changed what it may not" if kind == "violation" else "has a merge conflict with another change"
-    named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    message = f"{order.path} {what}: {named}; {rest}"
+    message = f"{order.path} {what}: {name_paths(paths)}; {rest}"
     if kind == "conflict" and not hint:
         again = f"fanfold fork {order.root} --from {order.typed_path}"
         hint = f"look at both sides, then run the step again from what is there now: {again}"
@@ -536,151 +733,10 @@ def refusal(
 
 def ignored_hint(found: FoundChanges | None, paths: list[str]) -> str:
     """The hint for a step that created a file which already exists in the project but is ignored by git."""
-    asked = found.asked if found is not None else frozenset()
-    named = [path for path in paths if path in asked]
-    if not named:
-        return ""
-    return (
-        f"the project has {named[0]} already, but git ignores it, so no snapshot holds it:"
-        " move it away, or no longer ignore it"
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Changes of the lead of a chat to the project tree, one tool call at a time
-#
-# The lead shares the project tree with its user and with the subagents that it waits for, so it has no
-# snapshot for a whole turn. Each call that changes files gets a snapshot, which is merged at once.
-#
-# Rules
-# * Each call is merged atomically. A conflict or a violation is reported, and the project tree is unchanged.
-# * Files are locked only during the merge. A change to files that a writer of another run works on is refused
-#   and does not wait: the lead can do something else meanwhile.
-# * A merge is recorded for the log before it is reported. If the process dies in between, the merge result is
-#   found beside the snapshot when the turn continues.
-
-Note: TypeAlias = Callable[[str, Merge | SandboxUse], None]
-"""Records an event for the log of a run."""
-DIRECT_CHANGES_MAX_NAMED = 5
-
-
-class DirectChanges:
-    """The changes of one session to the project tree."""
-
-    def __init__(self, request: SessionRequest, isolation: Isolation, store: Store, note: Note) -> None:
-        self._request = request
-        self._isolation = isolation
-        self._store = store
-        self._note = note
-        self._sandboxes: set[SandboxUse] = set()
-
-    async def open(self) -> StepWorkspace:
-        """A snapshot of the current project tree, for one call."""
-        import secrets
-
-        name = f"{self._prefix}{secrets.token_hex(4)}"
-        made: list[Child] = []
-
-        def work() -> None:
-            made.append(self._isolation.spaces.open_child(name, origin=self._request.run_id))
-
-        try:
-            await finish_despite_cancel(asyncio.to_thread(work))
-        except asyncio.CancelledError:
-            if made:
-                await self.close(StepWorkspace("", made[0]))
-            raise
-        return StepWorkspace(str(made[0].path), made[0])
-
-    async def draw(self, place: StepWorkspace) -> str:
-        """The changes in a snapshot, as a patch."""
-        assert place.child is not None, "a call works in a snapshot"
-        return await asyncio.to_thread(self._isolation.spaces.diff, place.child)
-
-    async def bring_home(self, place: StepWorkspace) -> list[str]:
-        """Merge the changes of a snapshot and return their paths. Raises `ToolFailed` if not possible."""
-        child = place.child
-        assert child is not None, "a call works in a snapshot"
-        paths = await asyncio.to_thread(lambda: [change.path for change in child.changes()])
-        self._require_free(paths)
-        done: list[MergeResult] = []
-        try:
-            await finish_despite_cancel(
-                asyncio.to_thread(lambda: done.append(self._isolation.spaces.merge(child)))
+    for path in paths:
+        if found is not None and path in found.asked:
+            return (
+                f"the project has {path} already, but git ignores it, so no snapshot holds it:"
+                " move it away, or no longer ignore it"
             )
-        finally:  # also after a cancellation: the changes are merged
-            if done:
-                self._note_merge(done[0])
-        _check(done[0])
-        return paths
-
-    async def close(self, place: StepWorkspace) -> None:
-        """Remove the snapshot of a call, and record for the log how its programs were sandboxed."""
-        for fact in place.evidence:
-            self._note_sandbox(fact)
-        child = place.child
-        assert child is not None, "a call works in a snapshot"
-        await finish_despite_cancel(asyncio.to_thread(self._isolation.spaces.close, child))
-
-    async def recover(self) -> None:
-        """Record the merges of calls of this session whose process died before it recorded them."""
-        if self._isolation.is_used:
-            await finish_despite_cancel(asyncio.to_thread(self._recover))
-
-    def _recover(self) -> None:
-        from fanfold.workspace.merge import MergeResult
-        from fanfold.workspace.workspaces import MERGED
-
-        remains = self._isolation.spaces.remains
-        for session in remains.sessions():
-            if session.startswith(self._prefix):
-                kept = remains.read(session, MERGED)
-                if kept is not None:
-                    self._note_merge(msgspec.json.decode(kept, type=MergeResult))
-                remains.discard(session, over=True)
-
-    @property
-    def _prefix(self) -> str:
-        return f"{self._request.session_id}-c"
-
-    def _require_free(self, paths: list[str]) -> None:
-        """Raise `ToolFailed` if a writer of another run that shares the project tree works on these paths."""
-        run = self._request.run_id
-        other = self._store.blocker(Claim(run, run, self._request.step, tuple(map(escape, paths))))
-        if other is not None:
-            message = f"{_named(paths)}: {other.step} of run {other.run_id} works on it"
-            raise ToolFailed("tool", "busy", message, "try again when it is over, or do something else")
-
-    def _note_sandbox(self, fact: object) -> None:
-        if isinstance(fact, SandboxUse) and fact not in self._sandboxes:
-            self._sandboxes.add(fact)
-            self._note(self._request.run_id, self._whose(fact))
-
-    def _note_merge(self, merged: MergeResult) -> None:
-        if merged.receipt:
-            changes = tuple(ChangedPath(change.path, change.kind) for change in merged.changes)
-            fact = Merge(mode="auto", proposal="", changes=changes, receipt=merged.receipt)
-            self._note(self._request.run_id, self._whose(fact))
-
-    def _whose(self, fact: Merge | SandboxUse) -> Merge | SandboxUse:
-        request = self._request
-        return structs.replace(fact, step=request.step, attempt=request.attempt, execution=request.execution)
-
-
-def _check(merged: MergeResult) -> None:
-    if merged.violations:
-        reasons = {row.why for row in merged.violations}
-        hint = "; ".join(helps for why, (_, helps) in WHY.items() if why in reasons)
-        named = _named([f"{row.path} ({WHY[row.why][0]})" for row in merged.violations])
-        raise ToolFailed("violation", "workspace.violation", f"this may not be changed: {named}", hint)
-    if merged.conflicts:
-        named = _named([row.path for row in merged.conflicts])
-        message = f"it was changed by others meanwhile: {named}; nothing was changed by this call"
-        raise ToolFailed("tool", "workspace.conflict", message, "read it again, then change it")
-
-
-def _named(paths: list[str]) -> str:
-    more = (
-        f" and {len(paths) - DIRECT_CHANGES_MAX_NAMED} more" if len(paths) > DIRECT_CHANGES_MAX_NAMED else ""
-    )
-    return f"{', '.join(paths[:DIRECT_CHANGES_MAX_NAMED])}{more}"
+    return ""

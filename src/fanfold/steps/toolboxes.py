@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import AgentHome, NetworkReach, SandboxRequest
     from fanfold.agents.permissions import Ask, Grants, Permissions, StoredGrants
     from fanfold.agents.tools.toolbox import Runner, SessionTools, Tools
-    from fanfold.steps.step_workspace import DirectChanges
+    from fanfold.steps.lead_tools import DirectChanges
     from fanfold.store.search import Search
 
 RootTools: TypeAlias = "Callable[[SessionRequest, Tools], Tools]"
