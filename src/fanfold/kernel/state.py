@@ -159,8 +159,8 @@ RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
 }
 
 RUN_PROJECTIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
-    (RUNNING, "only people can go on"): (WAITING,),
-    (WAITING, "somebody went on"): (RUNNING,),
+    (RUNNING, "only people or timers are open"): (WAITING,),
+    (WAITING, "an answer or a timer arrived"): (RUNNING,),
 }
 """`waiting` is a view of a running run. No event sets it, and it accepts every event of a running run."""
 
