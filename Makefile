@@ -15,7 +15,7 @@ TARGETS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage cluster-test kill-test requests hostile http local-test agents-test browser bench load lock audit dist release clean mcp-test cluster-demo
+.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage cluster-test kill-test requests hostile http local-test agents-test browser bench load lock audit dist site release clean mcp-test cluster-demo
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -137,6 +137,9 @@ lock: ## resolve requirements/*.txt anew, with hashes, after a change of depende
 
 dist: $(READY) ## build the packages and their SBOM into dist, twice and compared; try the wheel in a clean environment
 	$(BIN)/python -m tools.release
+
+site: $(READY) ## build the documentation site into build/site/html; every link is checked
+	$(BIN)/python -m tools.site
 
 release: audit check dist ## audit, check, build and tag this version; fails if the advisories cannot be reached
 	$(BIN)/python -m tools.release --tag

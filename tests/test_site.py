@@ -1,0 +1,57 @@
+"""The documentation site has every page, and its build notices what would not work for a reader."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tools import site
+from tools.tidy import ROOT
+
+CONFIG = tomllib.loads((ROOT / "tools" / "site.toml").read_text())["project"]
+
+
+def placed(entries: Any) -> Iterator[str]:
+    """The pages that the navigation names."""
+    for entry in [entries] if isinstance(entries, str) else entries:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inside in entry.values():
+                yield from placed(inside)
+
+
+def test_every_page_has_exactly_one_place_in_the_navigation():
+    pages = sorted(file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md"))
+    assert sorted(placed(CONFIG["nav"])) == pages
+
+
+def test_a_link_out_of_docs_leads_to_the_repository():
+    page = "[a](../examples/nested) [b](../../SECURITY.md#x) [c](#here) [d](../concepts.md)"
+    assert site.with_repository_links(page, "docs/how-to/ci.md") == (
+        "[a](../examples/nested) [b](https://github.com/fanfold/fanfold/blob/main/SECURITY.md#x)"
+        " [c](#here) [d](../concepts.md)"
+    )
+    folder = site.with_repository_links("[a](../examples/nested)", "docs/cookbook.md")
+    assert folder == "[a](https://github.com/fanfold/fanfold/tree/main/examples/nested)"
+
+
+def test_a_link_that_leads_nowhere_is_reported(tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "index.html").write_text('<h1 id="title">B</h1>')
+    links = ["b/", "b/#title", "b/#other", "c/", "https://example.org/", "#top"]
+    page = "".join(f'<a href="{link}">x</a>' for link in links)
+    (tmp_path / "index.html").write_text(f'<h1 id="top">A</h1>{page}<img src="missing.png">')
+    assert site.broken_links(tmp_path) == [
+        "index.html: b/#other names no heading",
+        "index.html: c/ does not exist",
+        "index.html: missing.png does not exist",
+    ]
+
+
+def test_a_page_that_fetches_from_another_host_is_reported(tmp_path: Path):
+    (tmp_path / "index.html").write_text(
+        '<link rel="canonical" href="https://example.org/">'
+        '<link rel="stylesheet" href="https://fonts.example.org/a.css"><script src="b.js"></script>'
+    )
+    assert site.requests_to_other_hosts(tmp_path) == ["index.html: fetches https://fonts.example.org/a.css"]
