@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.steps.functions import FunctionProcesses
-    from fanfold.steps.records import Merge, SandboxUse
     from fanfold.steps.lead_tools import DirectChanges
+    from fanfold.steps.records import Merge, SandboxUse
 
 
 class RunParts(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -14,8 +15,7 @@ from fanfold.agents.backend import SUMMARY_CHARS, SessionFailed, SessionRequest
 from fanfold.agents.entries import AgentBegin, Entry, ToolCall, UserInput
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError, FanfoldError, WorldError
-from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
-from fanfold.kernel.plan import JSON, Step, Value
+from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.state import Loop, Node, Scope
 from fanfold.language import tree
 from fanfold.language.checks import Unit, why_read_only
@@ -38,7 +38,7 @@ from fanfold.language.terminal import shorten_line, shorten_middle
 from fanfold.language.tree import Scalar
 from fanfold.sessions.log import read_entries
 from fanfold.steps.ids import is_held, is_interruption, session_id
-from fanfold.steps.order import EarlierTurn, Job, NeededAgreement, Order, Outcome
+from fanfold.steps.order import Job, NeededAgreement, Order, Outcome
 from fanfold.steps.run_config import RunConfig, with_stages
 from fanfold.steps.step_type import (
     Execution,
@@ -48,6 +48,7 @@ from fanfold.steps.step_type import (
     Services,
     StepLabel,
     StepReply,
+    add_usage,
     text_of,
     value_of,
 )
@@ -130,13 +131,24 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             find_role(scalar.text, scalar, unit.around, unit.notes) for scalar in entries.scalars("agents")
         ]
         _check_listed(step, picked, listed)
-        role = _role(entries, unit) if picked is None else _widest(listed)
+        if picked is not None:  # the role with the most permissions determines the step's claims and cost
+            writers = [role for role in listed if not role.facts.read_only]
+            role = (writers or listed or [NamedRole("default", None, UNKNOWN, known=False)])[0]
+        elif isinstance(node, Scalar):
+            role = find_role(node.text, node, unit.around, unit.notes)
+        else:
+            named = unit.defaults.agent or "default"
+            role = find_role(named, None, unit.around, unit.notes, entries.head())
         step.draft.facts.role = role
         for key in ("model", "reasoning_effort"):
             warn_of_braces(entries.nodes.get(key), f'"{key}"', _ONE_STEP_EACH, unit.notes)
-        for one in listed or [role]:
-            _check_tools(entries, one.facts, unit)
-            _check_isolation(step, one)
+        for possible in listed or [role]:
+            _check_tools(entries, possible.facts, unit)
+            _check_isolation(step, possible)
+        for item in entries.scalars("skills"):  # whether they exist is checked when a run starts
+            if not re.fullmatch(SKILL_NAME, item.text):
+                hint = "the name of a folder: letters, digits, _ and -"
+                unit.notes.error("recipe.bad_value", f"{quoted(item.text)} is no name of a skill", item, hint)
         return AgentBody(
             agent=role.name,
             agent_version=role.version,
@@ -149,7 +161,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             reasoning_effort=entries.text("reasoning_effort"),
             max_turns=entries.integer("max_turns"),
             may_ask=_may_ask(step, listed or [role]),
-            skills=_skills(step),
+            skills=tuple(item.text for item in entries.scalars("skills")),
             tools=tuple(item.text for item in entries.scalars("tools")) if "tools" in entries.nodes else None,
         )
 
@@ -178,7 +190,8 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         return (msgspec.to_builtins(stages), models, instructions, frozen.backend_of(own))
 
     def prepare(self, step: Preparation, settings: AgentBody) -> AgentJob:
-        prompt = _prompt(step, settings)
+        parts = [text_of(settings.prompt, step.names)] if settings.prompt is not None else []
+        prompt = "\n\n".join((*parts, *(section.text for section in sections_of(step, settings))))
         if settings.pick:
             name = text_of(settings.pick, step.names).strip()
             if name not in settings.agents:
@@ -186,11 +199,23 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             role, marked, version = name.partition("@")
             settings = replace(settings, agent=role, agent_version=version if marked else None)
         if settings.purpose == "fold":
-            pieces, agents = _folded(step.values, step.node), step.values.agents_left()
-            phase = step.node.parent.path if step.node.parent is not None else ""
-            return AgentJob(settings, prompt, step.inputs, pieces=pieces, phase=phase, agents_left=agents)
-        judged, placed = _judged(step.values, step.node, settings), _placed(step, settings, prompt)
-        return AgentJob(settings, prompt, step.inputs, judged, placed=placed)
+            loop = step.node.parent
+            body = loop.children[-2] if isinstance(loop, Loop) else None  # the last iteration of its phase
+            return AgentJob(
+                settings,
+                prompt,
+                step.inputs,
+                pieces=tuple(step.values.pieces(body)) if isinstance(body, Scope) else (),
+                phase=loop.path if loop is not None else "",
+                agents_left=step.values.agents_left(),
+            )
+        placed: list[str] = []
+        if len(prompt) >= LARGE_BYTES:  # first the texts inserted by the template, then those of inputs
+            holes = [part for part in parse_template(settings.prompt or "") if not isinstance(part, str)]
+            values = (*(resolve(hole.path, step.names) for hole in holes), *step.inputs.values())
+            placed = [value for value in values if isinstance(value, str) and len(value) >= LARGE_BYTES]
+        judged = _judged(step.values, step.node, settings)
+        return AgentJob(settings, prompt, step.inputs, judged, placed=tuple(placed))
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         order, job, place = execution.order, execution.job, execution.place
@@ -221,7 +246,13 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             question = f"{role.name} asks: {result.asks.question}"
             return Outcome(asks=NeededAgreement(question, result.asks.show, result.asks.call))
         output = _looked_up(services, execution, result.output) if job.judged else result.output
-        return Outcome(output, None, result.summary, result.usage, _denied(order, result.denied))
+        warning = None
+        if result.denied:
+            reason = shorten_line(next(iter(result.denied.values())), SUMMARY_CHARS)
+            message = f"{order.path} was denied {', '.join(result.denied)}: {reason}"
+            hint = "widen its role, its write_set or the run's permission if it needs them"
+            warning = order.failure("permission", "agent.denied", message, hint, retryable=False)
+        return Outcome(output, None, result.summary, result.usage, warning)
 
     def answer(self, step: Preparation, _said: AgentBody, reply: StepReply) -> Outcome:
         if reply.text is None or not reply.text.strip():
@@ -249,16 +280,6 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
 
     def who(self, job: AgentJob) -> str:
         return job.settings.role if job.settings.pick and not job.unlisted else ""
-
-
-def _denied(order: Order[AgentJob], denied: Mapping[str, str]) -> Failure | None:
-    """The warning for an agent that was denied tools, or None."""
-    if not denied:
-        return None
-    reason = shorten_line(next(iter(denied.values())), SUMMARY_CHARS)
-    message = f"{order.path} was denied {', '.join(denied)}: {reason}"
-    hint = "widen its role, its write_set or the run's permission if it needs them"
-    return order.failure("permission", "agent.denied", message, hint, retryable=False)
 
 
 def _check_place(store: Store, order: Order[AgentJob], place: StepWorkspace) -> None:
@@ -306,15 +327,12 @@ def conversation(store: Store, frozen: RunConfig, order: Order[AgentJob]) -> lis
         taken = frozen.taken_up.get(order.in_tree(path))
         if taken is not None:
             return [*(recorded.entry for recorded in taken.entries), *later]
-        if turn is not None:
-            later, path = [*_entries_of(store, turn), *later], turn.path
+        if turn is not None and turn.session:
+            later = [*read_entries(store, turn.session), *later]
+        elif turn is not None:
+            later = [UserInput(text=render(parse_template(turn.prompt), {})), *later]
+        path = turn.path if turn is not None else path
     return later
-
-
-def _entries_of(store: Store, turn: EarlierTurn) -> Sequence[Entry]:
-    if turn.session:
-        return read_entries(store, turn.session)
-    return [UserInput(text=render(parse_template(turn.prompt), {}))]
 
 
 def words_of(node: Node) -> str:
@@ -360,11 +378,6 @@ def asked_of(role: Role, job: AgentJob) -> str:
     return "\n\n".join(part for part in (own, job.prompt) if part)
 
 
-def _prompt(step: Preparation, action: AgentBody) -> str:
-    parts = [text_of(action.prompt, step.names)] if action.prompt is not None else []
-    return "\n\n".join((*parts, *(section.text for section in sections_of(step, action))))
-
-
 class _ForeseenValues:
     """Placeholders for the outputs of steps, before the run."""
 
@@ -379,29 +392,18 @@ class _ForeseenValues:
 
 def foreseen_prompt(node: Node, action: AgentBody, role: Role, names: dict[str, JSON]) -> str:
     """The prompt of a step that has not run. Values that are known only during the run stay as `{{…}}`."""
-    inputs = {name: _foreseen_value(name, value, names) for name, value in node.step.inputs.items()}
+    inputs: dict[str, JSON] = {}
+    for name, value in node.step.inputs.items():
+        try:
+            inputs[name] = value_of(value, names)
+        except UnresolvedPath:
+            inputs[name] = f"{{{{{name}}}}}"
     step = Preparation(values=cast(Values, _ForeseenValues()), node=node, names=names, inputs=inputs)
     own, known = (
         (action.prompt, names) if action.prompt is not None else (role.prompt_template, {"inputs": inputs})
     )
     parts = [] if own is None else [render_known(parse_template(own), known)]
     return "\n\n".join((*parts, *(section.text for section in sections_of(step, action))))
-
-
-def _foreseen_value(name: str, value: Value, names: dict[str, JSON]) -> JSON:
-    try:
-        return value_of(value, names)
-    except UnresolvedPath:
-        return f"{{{{{name}}}}}"
-
-
-def _placed(step: Preparation, action: AgentBody, prompt: str) -> tuple[str, ...]:
-    """The large texts in a prompt: first those inserted by the template, then those of inputs."""
-    if len(prompt) < LARGE_BYTES:
-        return ()
-    holes = [part for part in parse_template(action.prompt or "") if not isinstance(part, str)]
-    values = (*(resolve(hole.path, step.names) for hole in holes), *step.inputs.values())
-    return tuple(value for value in values if isinstance(value, str) and len(value) >= LARGE_BYTES)
 
 
 class Section(Struct, frozen=True):
@@ -436,11 +438,21 @@ def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
 
 
 async def _fold(services: Services, execution: Execution[AgentJob], request: SessionRequest) -> Outcome:
-    """Summarize a phase, in a tree of sessions if it does not fit into one."""
+    """Summarize a phase, in a tree of sessions if it does not fit into one.
+
+    Its outputs are published as files for users and later phases. If they cannot be written now, they are
+    written later with the other files of the run, which are derived from the log.
+    """
     from fanfold.steps.phases import Folding
+    from fanfold.steps.published import publish_phase
 
     job, place = execution.job, execution.place
-    _publish(services, execution, "")
+
+    def publish(summary: str) -> None:
+        with suppress(OSError):
+            publish_phase(services.memory, execution.order.run, job.phase, job.pieces, summary)
+
+    publish("")
     folding = Folding(services, request, place, execution.progress)
     folded = await folding.run(job.pieces, job.agents_left)
     if folded.held is not None:
@@ -455,37 +467,10 @@ async def _fold(services: Services, execution: Execution[AgentJob], request: Ses
             journal=services.journal,
         )
     except SessionFailed as error:
-        return Outcome(error=error.failure, usage=_together(folded.usage, error.usage))
-    usage = _together(folded.usage, result.usage)
-    _publish(services, execution, str(result.output))
+        return Outcome(error=error.failure, usage=add_usage(folded.usage, error.usage))
+    publish(str(result.output))
+    usage = add_usage(folded.usage, result.usage)
     return Outcome(result.output, None, result.summary, usage, folded.warning)
-
-
-def _publish(services: Services, execution: Execution[AgentJob], summary: str) -> None:
-    """Write the outputs of a phase to files, for users and later phases.
-
-    The files can be derived from the log. If they cannot be written now, they are written later with the
-    other files of the run.
-    """
-    from fanfold.steps.published import publish_phase
-
-    order, job = execution.order, execution.job
-    try:
-        publish_phase(services.memory, order.run, job.phase, job.pieces, summary)
-    except OSError:
-        return
-
-
-def _together(*spent: Usage | None) -> Usage | None:
-    known = [one for one in spent if one is not None]
-    return sum(known, NOTHING_SPENT) if known else None
-
-
-def _folded(values: Values, node: Node) -> tuple[Piece, ...]:
-    """The outputs that a fold summarizes: those of the last iteration of its phase."""
-    loop = node.parent
-    body = loop.children[-2] if isinstance(loop, Loop) else None
-    return tuple(values.pieces(body)) if isinstance(body, Scope) else ()
 
 
 def _judged(values: Values, node: Node, settings: AgentBody) -> str:
@@ -536,13 +521,6 @@ def sibling(node: Node, name: str) -> Node | None:
 # Checks of the step in a recipe
 
 
-def _role(entries: Entries, unit: Unit) -> NamedRole:
-    node = entries.nodes.get("agent")
-    if isinstance(node, Scalar):
-        return find_role(node.text, node, unit.around, unit.notes)
-    return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes, entries.head())
-
-
 def _check_isolation(step: WrittenStep, role: NamedRole) -> None:
     """Refuse the shared workspace for an isolated role that can write."""
     entries, notes = step.entries, step.notes
@@ -571,12 +549,6 @@ def _check_listed(step: WrittenStep, picked: Scalar | None, listed: list[NamedRo
         notes.error("recipe.conflicting_keys", message, entries.keys["agents"])
     elif "agents" in entries.nodes and not listed:
         notes.error("recipe.bad_value", '"agents" must not be empty', entries.nodes["agents"])
-
-
-def _widest(listed: list[NamedRole]) -> NamedRole:
-    """Return the role with the most permissions, which determines the step's claims and cost."""
-    writers = [one for one in listed if not one.facts.read_only]
-    return (writers or listed or [NamedRole("default", None, UNKNOWN, known=False)])[0]
 
 
 def _continued(step: WrittenStep) -> str | None:
@@ -683,15 +655,6 @@ def _check_prompt_template(draft: Draft, role: str, text: str, notes: Notes) -> 
             message = f"{whose} asks for {quoted(path.text)}, which step {quoted(draft.id)} does not give"
             hint = notes.did_you_mean(str(path.parts[0]), known) or "write it in the step's inputs"
             notes.error("recipe.bad_template", message, draft.entries.head(), hint)
-
-
-def _skills(step: WrittenStep) -> tuple[str, ...]:
-    """Read `skills`: names of folders. Whether they exist is checked when a run starts."""
-    for item in step.entries.scalars("skills"):
-        if not re.fullmatch(SKILL_NAME, item.text):
-            hint = "the name of a folder: letters, digits, _ and -"
-            step.notes.error("recipe.bad_value", f"{quoted(item.text)} is no name of a skill", item, hint)
-    return tuple(item.text for item in step.entries.scalars("skills"))
 
 
 def _may_ask(step: WrittenStep, roles: Sequence[NamedRole]) -> bool:

@@ -23,14 +23,15 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
     waiting = "waits for approval"
 
     def from_recipe(self, step: WrittenStep) -> ApprovalBody:
-        choices = tuple(item.text for item in step.entries.scalars("choices"))
-        _check_choices(step.entries, choices, step.notes)
-        return ApprovalBody(
-            approve=_question(step),
-            show=step.template("show"),
-            choices=choices,
-            default=step.entries.text("default"),
-        )
+        entries = step.entries
+        choices = tuple(item.text for item in entries.scalars("choices"))
+        _check_choices(entries, choices, step.notes)
+        if entries.has("gate"):
+            question = step.template("prompt") or entries.text("description")
+            question = question or f"Continue with {step.draft.id}?"
+        else:
+            question = step.template("approve") or ""
+        return ApprovalBody(question, step.template("show"), choices, entries.text("default"))
 
     def label(self, _step: Step, _settings: ApprovalBody) -> StepLabel:
         return StepLabel("approval", "a person approves")
@@ -64,17 +65,6 @@ def _how(node: Node, choices: tuple[str, ...]) -> str:
 
 def _output(reply: StepReply) -> JSON:
     return {"decision": reply.decision, "by": reply.by, "comment": reply.comment, "edited": reply.edited}
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Checks of the step in a recipe
-
-
-def _question(step: WrittenStep) -> str:
-    entries = step.entries
-    if not entries.has("gate"):
-        return step.template("approve") or ""
-    return step.template("prompt") or entries.text("description") or f"Continue with {step.draft.id}?"
 
 
 def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> None:

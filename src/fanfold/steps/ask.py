@@ -50,20 +50,22 @@ class AskSteps(LeafType[AskBody, Question]):
     def from_recipe(self, step: WrittenStep) -> AskBody:
         entries, node = step.entries, step.entries.nodes.get("choices")
         choices = tuple(item.text for item in entries.scalars("choices"))
-        if node is not None and not isinstance(node, Scalar):
-            check_choices(step, choices)
+        differ = choices and len(set(choices)) == len(choices) and "" not in choices
+        if node is not None and not isinstance(node, Scalar) and not differ:
+            message = "choices must be different from each other, and at least one"
+            step.notes.error("recipe.bad_value", message, node)
         if entries.has("choices") and entries.has("output_schema"):
             message = "a question has choices or an output_schema, not both"
             step.notes.error("recipe.conflicting_keys", message, entries.keys["choices"])
         _check_default(step, choices)
-        computed = node if isinstance(node, Scalar) else None
+        choose_from = ""
+        if isinstance(node, Scalar):
+            choose_from = step.unit.references.expression(node, step.place, "list")
         return AskBody(
             ask=step.template("ask") or "",
             show=step.template("show"),
             choices=choices,
-            choose_from=""
-            if computed is None
-            else step.unit.references.expression(computed, step.place, "list"),
+            choose_from=choose_from,
             default=plain(entries.nodes["default"]) if "default" in entries.nodes else None,
             has_default=entries.has("default"),
         )
@@ -73,7 +75,7 @@ class AskSteps(LeafType[AskBody, Question]):
 
     def prepare(self, step: Preparation, settings: AskBody) -> Question:
         show = text_of(settings.show, step.names) if settings.show is not None else ""
-        choices = tuple(as_text(one) for one in _offered(settings, step))
+        choices = tuple(as_text(choice) for choice in _offered(settings, step))
         schema = step.node.step.output_schema
         question = text_of(settings.ask, step.names)
         default = None if settings.default is None else as_text(settings.default)
@@ -86,7 +88,13 @@ class AskSteps(LeafType[AskBody, Question]):
             hint = f"put it behind this: fanfold answer {root_of(node)} {typed_path(node)}"
             raise AuthorError("question.needs_text", message, hint=hint)
         if settings.choices or settings.choose_from:
-            return Outcome(_chosen(node, _offered(settings, step), reply.text))
+            text, offered = reply.text.strip(), _offered(settings, step)
+            for choice in offered:
+                if as_text(choice).strip() == text:
+                    return Outcome(choice)
+            listed = ", ".join(as_text(choice) for choice in offered[:20])
+            message = f"{node.path} cannot be answered with {text!r}"
+            raise AuthorError("question.bad_answer", message, hint=f"choose one of: {listed}")
         if node.step.output_schema is not None:
             return Outcome(_as_data(node, node.step.output_schema, reply.text))
         if not reply.text.strip():
@@ -100,23 +108,14 @@ class AskSteps(LeafType[AskBody, Question]):
 def _offered(settings: AskBody, step: Preparation) -> list[JSON]:
     if not settings.choose_from:
         return list(settings.choices)
-    found = evaluate(settings.choose_from, step.names)
-    if not isinstance(found, list) or not found:
+    choices = evaluate(settings.choose_from, step.names)
+    if not isinstance(choices, list) or not choices:
         raise UnresolvedPath("choices needs a list with something in it")
-    if len(found) > MAX_CHOICES:
-        raise UnresolvedPath(f"choices gave {len(found):,} answers, {MAX_CHOICES:,} are allowed")
-    if settings.default is not None and settings.default not in found:
+    if len(choices) > MAX_CHOICES:
+        raise UnresolvedPath(f"choices gave {len(choices):,} answers, {MAX_CHOICES:,} are allowed")
+    if settings.default is not None and settings.default not in choices:
         raise UnresolvedPath(f"the default {as_text(settings.default)!r} is not one of the choices")
-    return found
-
-
-def _chosen(node: Node, offered: list[JSON], text: str) -> JSON:
-    for one in offered:
-        if as_text(one).strip() == text.strip():
-            return one
-    listed = ", ".join(as_text(one) for one in offered[:20])
-    message = f"{node.path} cannot be answered with {text.strip()!r}"
-    raise AuthorError("question.bad_answer", message, hint=f"choose one of: {listed}")
+    return choices
 
 
 def _as_data(node: Node, schema: JSON, text: str) -> JSON:
@@ -132,17 +131,6 @@ def _as_data(node: Node, schema: JSON, text: str) -> JSON:
             return value
     message = f"{node.path} cannot be answered so: {problems[0]}"
     raise AuthorError("question.bad_answer", message, hint=f"answer with {fitting(schema)}")
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Checks of the step in a recipe
-
-
-def check_choices(step: WrittenStep, choices: tuple[str, ...]) -> None:
-    """Check that there are choices, and that they differ."""
-    if not choices or len(set(choices)) < len(choices) or "" in choices:
-        message = "choices must be different from each other, and at least one"
-        step.notes.error("recipe.bad_value", message, step.entries.nodes["choices"])
 
 
 def _check_default(step: WrittenStep, choices: tuple[str, ...]) -> None:

@@ -69,7 +69,9 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
         yield Effect(step.id, "command", "runs", "\n".join(rows), network=job.network)
 
     def prepare(self, step: Filling, settings: CommandBody) -> CommandJob:
-        argv = _arguments(settings, tuple(step.text(part) for part in settings.run))
+        argv = tuple(step.text(part) for part in settings.run)
+        if settings.shell:
+            argv = ("sh", "-c", settings.shell)
         env = {name: step.text(value) for name, value in settings.env.items()}
         variables = {name: as_text(value) for name, value in step.inputs.items()}
         return CommandJob(argv, env | variables, settings.network, settings.env_vars)
@@ -111,10 +113,6 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
         return f"Run the command: {' '.join(job.argv)}"
 
 
-def _arguments(settings: CommandBody, run: tuple[str, ...]) -> tuple[str, ...]:
-    return ("sh", "-c", settings.shell) if settings.shell else run
-
-
 def result_of(order: Order[CommandJob], ended: ExitStatus) -> Outcome:
     """The outcome of a program that ran to its end."""
     step, program = order.step, order.job.argv[0]
@@ -124,7 +122,9 @@ def result_of(order: Order[CommandJob], ended: ExitStatus) -> Outcome:
     output = ended.stdout.removesuffix("\n")
     if ended.exit_code != 0:
         # Programs differ in which stream has the errors, and the end of the output matters most.
-        shown = shorten_middle(_without_rules(f"{ended.stdout}\n{ended.stderr}"), MAX_SHOWN_CHARS, tail=2 / 3)
+        printed = f"{ended.stdout}\n{ended.stderr}".strip().splitlines()
+        lines = [line for line in printed if line.strip(" =-_*#+~")]  # without lines that are only rulers
+        shown = shorten_middle("\n".join(lines), MAX_SHOWN_CHARS, tail=2 / 3)
         text = f"{program} ended with status {ended.exit_code}" + (f": {shown}" if shown else "")
         return Outcome(error=order.failure("agent", "command.failed", text))
     value: JSON = output
@@ -135,11 +135,6 @@ def result_of(order: Order[CommandJob], ended: ExitStatus) -> Outcome:
             text = f"{program} did not print one JSON value: {error}"
             return Outcome(error=order.failure("invalid_output", "output.not_json", text))
     return Outcome(value)
-
-
-def _without_rules(text: str) -> str:
-    """The output of a program without lines that are only rulers."""
-    return "\n".join(line for line in text.strip().splitlines() if line.strip(" =-_*#+~"))
 
 
 # -----------------------------------------------------------------------------------------------------------

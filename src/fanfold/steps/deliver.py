@@ -37,7 +37,6 @@ from fanfold.steps.step_type import (
 from fanfold.store.protocol import LeaseLost, StoreFault
 
 if TYPE_CHECKING:
-    from fanfold.steps.run_config import RunConfig
     from fanfold.workspace.delivery import Deliveries
     from fanfold.workspace.receipts import Receipt
 
@@ -101,11 +100,15 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
         if isinstance(branch, Scalar) and "{{" not in branch.text and (why := check_branch_name(branch.text)):
             notes.error("recipe.bad_value", why, branch)
         inner = read_entries(wanted, PULL_REQUEST, notes) if wanted is not None else None
+        wish = None
+        if inner is not None:
+            title, body, base = (_text(step, inner, key) for key in ("title", "body", "base"))
+            wish = PullRequestWish(title, body, base, inner.flag("draft"))
         return DeliverBody(
             branch=_text(step, entries, "branch"),
             message=_text(step, entries, "message"),
             push=entries.flag("push"),
-            pull_request=None if inner is None else _pull_request(step, inner),
+            pull_request=wish,
         )
 
     def label(self, _step: Step, settings: DeliverBody) -> StepLabel:
@@ -182,7 +185,13 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
             "deliver.changed", "what was agreed to is not there any more", hint="run the step anew"
         )
     if made is None:
-        receipts = _known(services, (*job.receipts, *_taken_over(services.frozen, order.run_path)))
+        forked = [  # merges of steps of this run and the runs below it, in the forked run
+            receipt
+            for path, receipts in services.frozen.reused_merges.items()
+            if not order.run_path or path.startswith(f"{order.run_path}/")
+            for receipt in receipts
+        ]
+        receipts = _known(services, (*job.receipts, *forked))
         wish = Wish(
             job.branch,
             job.message,
@@ -211,13 +220,6 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
     return Outcome(output, summary=f"{branch} at {commit[:12]}{f', {url}' if url else ''}")
 
 
-def _taken_over(frozen: RunConfig, run_path: str) -> Iterator[str]:
-    """The receipts of merges in the forked run, of steps of this run and the runs below it."""
-    for path, receipts in frozen.reused_merges.items():
-        if not run_path or path.startswith(f"{run_path}/"):
-            yield from receipts
-
-
 def _known(services: Services, ids: tuple[str, ...]) -> list[Receipt]:
     """The receipts of merges, oldest first, without reverted merges."""
     spaces = services.isolation.spaces
@@ -235,15 +237,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Checks of the step in a recipe
-
-
-def _pull_request(step: WrittenStep, entries: Entries) -> PullRequestWish:
-    title, body, base = (_text(step, entries, key) for key in ("title", "body", "base"))
-    return PullRequestWish(title, body, base, entries.flag("draft"))
 
 
 def _text(step: WrittenStep, entries: Entries, key: str) -> str:

@@ -7,7 +7,7 @@ is called in a separate process (`FunctionProcesses`), with the source as it was
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -19,13 +19,10 @@ from fanfold.language.leaf_steps import Body, WrittenStep
 from fanfold.language.tables import quoted
 from fanfold.language.tree import Scalar
 from fanfold.steps.function_calls import is_module_name, registered
-from fanfold.steps.order import Job, Order, Outcome
+from fanfold.steps.order import Job, Outcome
 from fanfold.steps.run_config import RunConfig
 from fanfold.steps.step_type import Execution, Filling, LeafType, Services, StepLabel, shown
 from fanfold.steps.values import TOO_LARGE_HINT
-
-if TYPE_CHECKING:
-    from fanfold.steps.function_calls import CallFailure
 
 
 class FunctionBody(Body, frozen=True, omit_defaults=True, gc=False):
@@ -70,34 +67,29 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
         return msgspec.to_builtins(frozen.sources)  # all of them: the imports of a handler are unknown
 
     async def perform(self, services: Services, execution: Execution[FunctionJob]) -> Outcome:
-        job, begin = execution.job, services.journal.confirm
+        order, job, begin = execution.order, execution.job, services.journal.confirm
         handler = registered().get(job.handler)
         if handler is not None:
             from fanfold.steps.functions import call_here
 
             return Outcome(await call_here(handler, job.inputs, begin))
         if not is_module_name(job.handler) and job.handler not in services.frozen.sources.handlers:
-            return _elsewhere(execution.order)
+            # only the program which started the run has registered it
+            message = f'the function "{job.handler}" is one of the program that began this run, and not here'
+            hint = f'continue in that program: ff.resume("{order.root}") of its project'
+            failure = order.failure("permission", "function.elsewhere", message, hint, retryable=False)
+            return Outcome(error=failure, holds=True)
         reply = await services.functions.call(job.handler, job.inputs, begin)
-        return Outcome(reply.output) if reply.error is None else _failed(execution.order, reply.error)
+        error = reply.error
+        if error is None:
+            return Outcome(reply.output)
+        message, hint = error.message, error.hint
+        if error.kind == "permission" and error.code != "function.not_allowed":
+            hint = f"fanfold fork {order.root} --from {order.typed_path} runs it with the source as it is now"
+        elif error.kind == "invalid_output":
+            message = f"{order.path}: {message}"
+            hint = TOO_LARGE_HINT if error.code == "output.too_large" else ""
+        return Outcome(error=order.failure(error.kind, error.code, message, hint, error.kind != "permission"))
 
     def task(self, job: FunctionJob) -> str:
         return f"Call the function: {job.handler}"
-
-
-def _elsewhere(order: Order[FunctionJob]) -> Outcome:
-    """The outcome for a function that only the program which started the run has registered."""
-    message = f'the function "{order.job.handler}" is one of the program that began this run, and not here'
-    hint = f'continue in that program: ff.resume("{order.root}") of its project'
-    error = order.failure("permission", "function.elsewhere", message, hint, retryable=False)
-    return Outcome(error=error, holds=True)
-
-
-def _failed(order: Order[FunctionJob], error: CallFailure) -> Outcome:
-    message, hint = error.message, error.hint
-    if error.kind == "permission" and error.code != "function.not_allowed":
-        hint = f"fanfold fork {order.root} --from {order.typed_path} runs it with the source as it is now"
-    elif error.kind == "invalid_output":
-        message = f"{order.path}: {message}"
-        hint = TOO_LARGE_HINT if error.code == "output.too_large" else ""
-    return Outcome(error=order.failure(error.kind, error.code, message, hint, error.kind != "permission"))

@@ -287,7 +287,15 @@ def is_module_name(name: str) -> bool:
 
 
 def _register(handler: F, chosen: str | None) -> F:
-    name = _name_of(handler, chosen)
+    value: object = handler  # a caller may pass anything
+    shown = shorten(repr(value), 80)
+    if not callable(value):
+        message = f"{shown} cannot be called: only a function can be registered"
+        raise AuthorError("function.not_callable", message)
+    name = str(chosen or getattr(handler, "__name__", ""))
+    if not name:
+        hint = 'give it one: fanfold.function("name")(…)'
+        raise AuthorError("function.bad_name", f"{shown} has no name of its own", hint=hint)
     if not NAME.match(name):
         raise AuthorError(
             "function.bad_name",
@@ -304,19 +312,6 @@ def _register(handler: F, chosen: str | None) -> F:
         )
     _registered[name] = handler
     return handler
-
-
-def _name_of(handler: object, chosen: str | None) -> str:
-    """The chosen name or the handler's own name. Raises if it has none or is not callable."""
-    shown = shorten(repr(handler), 80)
-    if not callable(handler):
-        message = f"{shown} cannot be called: only a function can be registered"
-        raise AuthorError("function.not_callable", message)
-    name = chosen or getattr(handler, "__name__", "")
-    if not name:
-        hint = 'give it one: fanfold.function("name")(…)'
-        raise AuthorError("function.bad_name", f"{shown} has no name of its own", hint=hint)
-    return str(name)
 
 
 def _origin(handler: Handler) -> str:
@@ -345,12 +340,17 @@ class Handlers:
         """The callable of a handler. Raises `AuthorError` if it is missing or cannot be imported."""
         if name not in self._loaded:
             try:
-                found = self._import_file(name, file) if file is not None else self._import_named(name)
+                if file is None:
+                    found = self._import_named(name)
+                else:
+                    self._import_file(file)
+                    found = registered().get(name)
             except (ChangedSource, WorldError):
                 raise
             except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
                 where = file or name.partition(":")[0]
-                message = f'{where}, which has the function "{name}", cannot be imported: {_said(error)}'
+                reason = str(error) or type(error).__name__
+                message = f'{where}, which has the function "{name}", cannot be imported: {reason}'
                 raise AuthorError("function.import", message, hint=IMPORTED) from error
             if not callable(found):
                 raise AuthorError("function.not_found", f'there is no function "{name}" in this project')
@@ -364,25 +364,19 @@ class Handlers:
         listed = is_listed(name, self._allowed)
         if not listed and not HandlerSearch(Path(self._project)).is_own(name):
             raise not_allowed(name)
-        found = _import_attribute(name)
+        module, _, attribute = name.partition(":")
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
         origin = sys.modules.get(getattr(found, "__module__", None) or "")
         # A name in a project module may refer to an object that was only imported there.
         if not listed and not self._imports.is_own(getattr(origin, "__file__", None)):
             raise not_allowed(name)
         return found
 
-    def _import_file(self, name: str, file: str) -> Any:
+    def _import_file(self, file: str) -> None:
+        """Import a file under its module name, or under an alias if that name is missing or another file."""
         path = os.path.join(self._project, file)
-        if not self._import_as_module(path):
-            alias = "fanfold_project_" + "".join(sign if sign.isalnum() else "_" for sign in file)
-            spec = self._imports.spec_of(alias, file)
-            assert spec.loader is not None
-            sys.modules[alias] = module = module_from_spec(spec)
-            spec.loader.exec_module(module)
-        return registered().get(name)
-
-    def _import_as_module(self, path: str) -> bool:
-        """Import a file under its regular module name. False if that name is missing or is another file."""
         for root in reversed(self._roots):
             inside = os.path.relpath(path, root).removesuffix(".py").removesuffix(f"{os.sep}__init__")
             parts = inside.split(os.sep)
@@ -390,8 +384,15 @@ class Handlers:
                 module = sys.modules.get(".".join(parts))
                 if module is None and _is_found(path, parts):
                     module = import_module(".".join(parts))
-                return module is not None and _is_file(module, path)
-        return False
+                origin = getattr(module, "__file__", None)
+                if origin is not None and os.path.realpath(origin) == os.path.realpath(path):
+                    return
+                break
+        alias = "fanfold_project_" + "".join(sign if sign.isalnum() else "_" for sign in file)
+        spec = self._imports.spec_of(alias, file)
+        assert spec.loader is not None
+        sys.modules[alias] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 def _is_found(path: str, parts: list[str]) -> bool:
@@ -410,23 +411,6 @@ def _is_found(path: str, parts: list[str]) -> bool:
     return any(
         folder.startswith(os.path.realpath(place) + os.sep) for place in spec.submodule_search_locations or ()
     )
-
-
-def _is_file(module: ModuleType, path: str) -> bool:
-    origin = getattr(module, "__file__", None)
-    return origin is not None and os.path.realpath(origin) == os.path.realpath(path)
-
-
-def _import_attribute(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    found: Any = import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def answer_calls(incoming: int, outgoing: int) -> None:
@@ -452,7 +436,9 @@ def _answer(handlers: Handlers, call: FunctionCall, loop: _Loop) -> FunctionRepl
         os.environ["TRACEPARENT"] = call.trace
     try:
         handler = handlers.find(call.handler, call.file)
-        value = _call(handler, call.inputs, loop)
+        value = handler(**call.inputs)
+        if isawaitable(value):
+            value = loop.run(value)
     except (ChangedSource, WorldError) as error:
         return FunctionReply(error=CallFailure("permission", error.code, error.message, error.hint))
     except FanfoldError as error:
@@ -465,11 +451,6 @@ def _answer(handlers: Handlers, call: FunctionCall, loop: _Loop) -> FunctionRepl
         return FunctionReply(error=CallFailure("invalid_output", "output.too_large", str(error)))
     except BaseException as error:  # noqa: BLE001 - reading a value may run code of its own
         return FunctionReply(error=CallFailure("invalid_output", "output.not_json", exception_message(error)))
-
-
-def _call(handler: Callable[..., Any], inputs: dict[str, Any], loop: _Loop) -> object:
-    value = handler(**inputs)
-    return loop.run(value) if isawaitable(value) else value
 
 
 class _Loop:
@@ -543,21 +524,10 @@ class HandlerSearch:
 
     def knows(self, handler: str) -> bool:
         """Whether a step may name this handler."""
-        module, colon, attribute = handler.partition(":")
-        if colon:
-            return self._has_attribute(module.split("."), attribute.split("."))
-        return handler in self._registered()
-
-    def is_own(self, handler: str) -> bool:
-        """Whether `package.module:callable` is in a file of the project, not in an installed package."""
-        module = handler.partition(":")[0].split(".")
-        for root in self._roots:
-            file = _module_file(self._project, root, module)
-            if file is not None:
-                return is_own_file(self._project, file)
-        return False
-
-    def _has_attribute(self, module: list[str], attribute: list[str]) -> bool:
+        name, colon, callable_name = handler.partition(":")
+        if not colon:
+            return handler in self._registered()
+        module, attribute = name.split("."), callable_name.split(".")
         if not all(part.isidentifier() for part in [*module, *attribute]):
             return False
         for root in self._roots:
@@ -569,6 +539,15 @@ class HandlerSearch:
             tree = _parse(read(self._project, file))
             return tree is None or _defines(tree.body, attribute)
         return module[0] in sys.builtin_module_names
+
+    def is_own(self, handler: str) -> bool:
+        """Whether `package.module:callable` is in a file of the project, not in an installed package."""
+        module = handler.partition(":")[0].split(".")
+        for root in self._roots:
+            file = _module_file(self._project, root, module)
+            if file is not None:
+                return is_own_file(self._project, file)
+        return False
 
 
 def is_own_file(project: Path, file: Path) -> bool:
@@ -651,28 +630,19 @@ def decorated_names(data: bytes | None) -> Iterator[str]:
     tree = _parse(data, must_mention=b"fanfold")
     if tree is None:
         return
-    modules, functions = _imported_names(tree)
+    modules: set[str] = set()  # the local names of the package `fanfold`, and of its `function` decorator
+    functions: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(a.asname or a.name for a in node.names if a.name == "fanfold")
+        elif isinstance(node, ast.ImportFrom) and node.module in ("fanfold", "fanfold.steps.function_calls"):
+            functions.update(a.asname or a.name for a in node.names if a.name == "function")
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             for decorator in node.decorator_list:
                 name = _registered_name(decorator, node.name, modules, functions)
                 if name is not None:
                     yield name
-
-
-def _imported_names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The local names of the package `fanfold` and of its `function` decorator."""
-    modules: set[str] = set()
-    functions: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules.update(a.asname or a.name for a in node.names if a.name == "fanfold")
-        elif isinstance(node, ast.ImportFrom) and node.module in (
-            "fanfold",
-            "fanfold.steps.function_calls",
-        ):
-            functions.update(a.asname or a.name for a in node.names if a.name == "function")
-    return modules, functions
 
 
 def _registered_name(decorator: ast.expr, own: str, modules: set[str], functions: set[str]) -> str | None:

@@ -151,7 +151,11 @@ class Threads:
             try:
                 value = context.run(call)
             except BaseException as raised:  # noqa: BLE001  # `sys.exit()` in a function ends it alone
-                error = _as_exception(raised)
+                # A future refuses `StopIteration`, and a `BaseException` would end the event loop.
+                if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+                    error = raised
+                else:
+                    error = RuntimeError(f"the function raised {exception_text(raised)}")
             with self._lock:
                 self._busy -= 1
             try:
@@ -159,16 +163,6 @@ class Threads:
             except RuntimeError:
                 pass  # the loop was closed meanwhile; no caller waits for the result
             del loop, future, context, call, value, error  # an idle thread keeps nothing alive
-
-
-def _as_exception(raised: BaseException) -> Exception:
-    """An exception that a future accepts.
-
-    A future refuses `StopIteration`, and a `BaseException` would end the event loop.
-    """
-    if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
-        return raised
-    return RuntimeError(f"the function raised {exception_text(raised)}")
 
 
 def _settle(future: asyncio.Future[object], value: object, error: Exception | None) -> None:
@@ -219,8 +213,11 @@ class FunctionProcesses:
 
     async def call(self, handler: str, inputs: dict[str, JSON], begin: Callable[[], None]) -> FunctionReply:
         """Call a handler. `begin` is called immediately before, and may raise to prevent the call."""
-        process = self._idle.pop() if self._idle else await self._start()
-        process.is_used()
+        if self._idle:
+            process = self._idle.pop()
+            process.is_used()
+        else:
+            process = await self._start()
         try:
             begin()
             file = self._sources.handlers.get(handler)
@@ -231,8 +228,14 @@ class FunctionProcesses:
         if reply is None:
             await self._end(process)
             return FunctionReply(error=process.epitaph())
+
+        def end_idle() -> None:
+            if process in self._idle:
+                self._idle.remove(process)
+                process.ending = asyncio.create_task(self._end(process))
+
         self._idle.append(process)
-        process.rest(lambda: self._tire(process))
+        process.idle_timer = asyncio.get_running_loop().call_later(IDLE_S, end_idle)
         return reply
 
     async def aclose(self) -> None:
@@ -261,11 +264,6 @@ class FunctionProcesses:
         finally:
             self._all.discard(process)
 
-    def _tire(self, process: _FunctionProcess) -> None:
-        if process in self._idle:
-            self._idle.remove(process)
-            process.ending = asyncio.create_task(self._end(process))
-
 
 class _FunctionProcess:
     def __init__(self, process: Process) -> None:
@@ -274,7 +272,7 @@ class _FunctionProcess:
         self._process = process
         self._calls: StreamWriter = process.stdin
         self._replies: StreamReader = process.stdout
-        self._tired: asyncio.TimerHandle | None = None
+        self.idle_timer: asyncio.TimerHandle | None = None
         self._status = 0
         self.ending: asyncio.Task[None] | None = None
 
@@ -292,14 +290,10 @@ class _FunctionProcess:
         except (IncompleteReadError, ConnectionError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
-    def rest(self, tire: Callable[[], None]) -> None:
-        """Start the idle timer, which calls `tire`."""
-        self._tired = asyncio.get_running_loop().call_later(IDLE_S, tire)
-
     def is_used(self) -> None:
-        if self._tired is not None:
-            self._tired.cancel()
-            self._tired = None
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+            self.idle_timer = None
 
     async def end(self) -> None:
         await end_tree(self._process)

@@ -22,14 +22,14 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed
 from fanfold.agents.local.weights import PROVIDER
-from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.language.phases import RESULT
 from fanfold.language.terminal import fair_shares, shorten, shorten_middle
 from fanfold.project_files import read_beneath
 from fanfold.steps.ids import is_held
 from fanfold.steps.records import PARTS_AT_ONCE, Digest, part_id
-from fanfold.steps.step_type import OnProgress, Services
+from fanfold.steps.step_type import OnProgress, Services, add_usage
 from fanfold.steps.step_workspace import StepWorkspace
 from fanfold.steps.values import Piece
 
@@ -129,7 +129,7 @@ class Folding:
         self._request = request
         self._place = place
         self._progress = progress
-        self._asked = 0
+        self._started = 0
         self._usage: Usage | None = None
         self._extracted: list[str] = []
         self._held: Failure | None = None
@@ -141,26 +141,44 @@ class Folding:
         for _ in range(MAX_LEVELS):
             if len(groups) <= 1:
                 break
-            digests = await self._level(groups, agents_left)
+            digests = await self._summarize(groups, agents_left)
             if self._held is not None:
                 return FoldMaterial("", self._usage, held=self._held)
             groups, cut = pack(digests, window)
             left_out += cut
-        text = "\n\n".join(f"{one.name}:\n{one.text}" for one in (groups[0] if groups else ()))
-        return FoldMaterial(text, self._usage, self._warning(left_out, len(groups) - 1))
+        omissions = []
+        if left_out:
+            omissions.append(f"{left_out:,} characters of long outputs were left out")
+        if self._extracted:
+            omissions.append(
+                f"only extracts of {len(self._extracted)} parts: {'; '.join(self._extracted[:3])}"
+            )
+        if len(groups) > 1:
+            omissions.append(f"{len(groups) - 1} digests were left out")
+        warning = None
+        if omissions:
+            hint = (
+                "the outputs themselves are whole: the run's folder has them, and a query finds words in them"
+            )
+            message = f"the summary is not of everything: {', '.join(omissions)}"
+            step = self._request.step
+            warning = Failure("agent", "fold.left_out", message, hint, retryable=False, step=step)
+        text = "\n\n".join(f"{piece.name}:\n{piece.text}" for piece in (groups[0] if groups else ()))
+        return FoldMaterial(text, self._usage, warning)
 
-    async def _level(self, groups: Sequence[Sequence[Piece]], agents_left: int) -> list[Piece]:
-        places = asyncio.Semaphore(PARTS_AT_ONCE)
+    async def _summarize(self, groups: Sequence[Sequence[Piece]], agents_left: int) -> list[Piece]:
+        """The digests of one level of the tree."""
+        slots = asyncio.Semaphore(PARTS_AT_ONCE)
 
         async def digest(number: int, group: Sequence[Piece]) -> Piece:
-            async with places:
+            async with slots:
                 return await self._digest(number, group)
 
-        first = self._asked
+        first = self._started
         most = max(0, agents_left - first)
-        self._asked += min(len(groups), most)
-        asked = [digest(first + index, group) for index, group in enumerate(groups[:most])]
-        done = list(await asyncio.gather(*asked))
+        self._started += min(len(groups), most)
+        work = [digest(first + index, group) for index, group in enumerate(groups[:most])]
+        done = list(await asyncio.gather(*work))
         return done + [self._extract(group, "no agent was left for it") for group in groups[most:]]
 
     async def _digest(self, number: int, group: Sequence[Piece]) -> Piece:
@@ -182,10 +200,10 @@ class Folding:
                 journal=self._services.journal,
                 durable=True,  # a session that replied is not asked again
             )
-            self._spend(result.usage)
+            self._usage = add_usage(self._usage, result.usage)
             return Piece(name, str(result.output)[: DIGEST_CHARS * 2])
         except SessionFailed as error:
-            self._spend(error.usage)
+            self._usage = add_usage(self._usage, error.usage)
             if is_held(error.failure):
                 self._held = error.failure
             why = error.failure.message or error.failure.code
@@ -197,26 +215,6 @@ class Folding:
         name = _named(group)
         self._extracted.append(f"{name} ({why})")
         return Piece(name, f"(Extract; it was not summarized.)\n{extract(group, DIGEST_CHARS)}")
-
-    def _spend(self, usage: Usage | None) -> None:
-        if usage is not None:
-            self._usage = (self._usage or NOTHING_SPENT) + usage
-
-    def _warning(self, left_out: int, dropped: int) -> Failure | None:
-        omissions = []
-        if left_out:
-            omissions.append(f"{left_out:,} characters of long outputs were left out")
-        if self._extracted:
-            omissions.append(
-                f"only extracts of {len(self._extracted)} parts: {'; '.join(self._extracted[:3])}"
-            )
-        if dropped > 0:
-            omissions.append(f"{dropped} digests were left out")
-        if not omissions:
-            return None
-        hint = "the outputs themselves are whole: the run's folder has them, and a query finds words in them"
-        message = f"the summary is not of everything: {', '.join(omissions)}"
-        return Failure("agent", "fold.left_out", message, hint, retryable=False, step=self._request.step)
 
 
 def window_of(model: str | None) -> int:
@@ -278,30 +276,25 @@ class CitedEvidence:
             return False
         if file == RESULT:
             return words in self._judged
-        lines = self._read(file)
-        first = max(0, line - 1 - NEAR_LINES)
-        last = line + NEAR_LINES + quote.count("\n")
-        return words in _even("\n".join(lines[first:last]))
-
-    def _read(self, file: str) -> list[str]:
         if file not in self._lines:
             self._lines[file] = self._text(file).splitlines()
-        return self._lines[file]
+        first = max(0, line - 1 - NEAR_LINES)
+        last = line + NEAR_LINES + quote.count("\n")
+        return words in _even("\n".join(self._lines[file][first:last]))
 
     def _text(self, file: str) -> str:
+        """The text of a file in the workspace or beside it; empty if it cannot be read."""
+        top, inside = self._folder, os.path.relpath(file, self._folder) if os.path.isabs(file) else file
         try:
-            top, inside = self._located(file)
+            for other in self._beside:
+                if other.has({"path": file}):
+                    top, inside = other.locate(file)
+                    break
             if "\0" in inside or inside.split("/", 1)[0] in ("..", ".fanfold"):
                 return ""
             return read_beneath(top, top / inside, MAX_FILE_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError, ToolFailed):
             return ""
-
-    def _located(self, file: str) -> tuple[Path, str]:
-        for other in self._beside:
-            if other.has({"path": file}):
-                return other.locate(file)
-        return self._folder, os.path.relpath(file, self._folder) if os.path.isabs(file) else file
 
 
 def invented(answer: JSON) -> list[str]:
@@ -323,14 +316,13 @@ def judged_verdict(verdict: dict[str, JSON]) -> dict[str, JSON]:
     It passes only if it has evidence and all of its quotes were found.
     """
     wrong = invented(verdict)
-    problems = []
     if wrong:
-        problems.append(f"The critic quoted what is not there ({', '.join(wrong[:5])}): do not rely on it.")
+        problem = f"The critic quoted what is not there ({', '.join(wrong[:5])}): do not rely on it."
     elif verdict.get("pass") and not any(True for _ in quotes_in(verdict)):
-        problems.append("The critic passed it without any evidence, which does not count.")
-    if not problems:
+        problem = "The critic passed it without any evidence, which does not count."
+    else:
         return verdict
-    feedback = " ".join((str(verdict.get("feedback") or ""), *problems)).strip()
+    feedback = f"{verdict.get('feedback') or ''} {problem}".strip()
     return {**verdict, "pass": False, "feedback": feedback}
 
 

@@ -22,7 +22,7 @@ from fanfold.agents.backend import SentText, no_texts
 from fanfold.agents.entries import News
 from fanfold.agents.spending import UNLIMITED, Account
 from fanfold.errors import AuthorError, BugError
-from fanfold.kernel.events import Failure
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.paths import GlobError, check_glob, escape
 from fanfold.kernel.plan import JSON, MAX_ITEMS, Constant, Fields, Output, Ref, Repeat, Step, Template
 from fanfold.kernel.state import Node
@@ -259,6 +259,12 @@ class LeafType(StepType[B, J], LeafGrammar[B]):
 
     def read(self, step: Step) -> B:
         return read_body(self.body, step)
+
+
+def add_usage(*parts: Usage | None) -> Usage | None:
+    """The sum of the known usages, or None if none is known."""
+    known = [usage for usage in parts if usage is not None]
+    return sum(known, NOTHING_SPENT) if known else None
 
 
 def value_of(value: Output, names: dict[str, JSON]) -> JSON:

@@ -8,7 +8,8 @@ Code that only reads runs needs no event loop, no sandbox and no processes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -41,66 +42,9 @@ AnyType = StepType[Any, Any]
 
 
 @cache
-def _agent() -> AnyType:
-    from fanfold.steps.agent import AgentSteps
-
-    return AgentSteps()
-
-
-@cache
-def _function() -> AnyType:
-    from fanfold.steps.function import FunctionSteps
-
-    return FunctionSteps()
-
-
-@cache
-def _command() -> AnyType:
-    from fanfold.steps.command import CommandSteps
-
-    return CommandSteps()
-
-
-@cache
-def _set() -> AnyType:
-    from fanfold.steps.set_and_end import SetSteps
-
-    return SetSteps()
-
-
-@cache
-def _ask() -> AnyType:
-    from fanfold.steps.ask import AskSteps
-
-    return AskSteps()
-
-
-@cache
-def _wait() -> AnyType:
-    from fanfold.steps.wait import WaitSteps
-
-    return WaitSteps()
-
-
-@cache
-def _deliver() -> AnyType:
-    from fanfold.steps.deliver import DeliverSteps
-
-    return DeliverSteps()
-
-
-@cache
-def _end() -> AnyType:
-    from fanfold.steps.set_and_end import EndSteps
-
-    return EndSteps()
-
-
-@cache
-def _approval() -> AnyType:
-    from fanfold.steps.approval import ApprovalSteps
-
-    return ApprovalSteps()
+def _load(module: str, name: str) -> AnyType:
+    kind: AnyType = getattr(import_module(f"fanfold.steps.{module}"), name)()
+    return kind
 
 
 class Unrenderable(Exception):
@@ -229,19 +173,18 @@ class WorkflowSteps(StepType[WorkflowAction, CallJob]):
         return CallJob(step.inputs)
 
 
-_GROUP, _WORKFLOW = GroupSteps(), WorkflowSteps()
 STEP_TYPES: dict[str, Callable[[], AnyType]] = {
-    "agent": _agent,
-    "function": _function,
-    "command": _command,
-    "workflow": lambda: _WORKFLOW,
-    "set": _set,
-    "ask": _ask,
-    "wait": _wait,
-    "deliver": _deliver,
-    "end": _end,
-    "approval": _approval,
-    "group": lambda: _GROUP,
+    "agent": partial(_load, "agent", "AgentSteps"),
+    "function": partial(_load, "function", "FunctionSteps"),
+    "command": partial(_load, "command", "CommandSteps"),
+    "workflow": partial(_load, "table", "WorkflowSteps"),
+    "set": partial(_load, "set_and_end", "SetSteps"),
+    "ask": partial(_load, "ask", "AskSteps"),
+    "wait": partial(_load, "wait", "WaitSteps"),
+    "deliver": partial(_load, "deliver", "DeliverSteps"),
+    "end": partial(_load, "set_and_end", "EndSteps"),
+    "approval": partial(_load, "approval", "ApprovalSteps"),
+    "group": partial(_load, "table", "GroupSteps"),
 }
 STEPS.load(STEP_TYPES)  # the compiler of recipes gets the types from here
 

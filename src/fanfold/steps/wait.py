@@ -52,7 +52,12 @@ class WaitSteps(LeafType[WaitBody, Timer]):
         return WaitBody(delay_ms)
 
     def label(self, _step: Step, settings: WaitBody) -> StepLabel:
-        return StepLabel("wait", f"until {settings.until}" if settings.until else _shown(settings.delay_ms))
+        if settings.until:
+            return StepLabel("wait", f"until {settings.until}")
+        for unit, length_ms in (("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+            if settings.delay_ms and settings.delay_ms % length_ms == 0:
+                return StepLabel("wait", f"{settings.delay_ms // length_ms}{unit}")
+        return StepLabel("wait", f"{settings.delay_ms}ms")
 
     def prepare(self, step: Preparation, settings: WaitBody) -> Timer:
         if not settings.until:
@@ -83,10 +88,3 @@ def _moment(text: str, now: int) -> int | None:
         return None
     zoned = named if named.tzinfo is not None else named.replace(tzinfo=UTC)
     return round(zoned.timestamp() * 1_000)
-
-
-def _shown(delay_ms: int) -> str:
-    for size, unit in ((3_600_000, "h"), (60_000, "m"), (1_000, "s")):
-        if delay_ms and delay_ms % size == 0:
-            return f"{delay_ms // size}{unit}"
-    return f"{delay_ms}ms"
