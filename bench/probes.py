@@ -35,7 +35,7 @@ Figures = dict[str, float]
 RESUME_EVENTS = 10_000
 SESSION_DELAY_MS = 4_000
 ROOMY = {"FANFOLD_MAX_SESSIONS": "100000"}
-CEILINGS = "[ceilings]\nconcurrency = 1024\nagents = 100000\n"
+CEILINGS = "[workflows]\nmax_concurrent = 1024\nmax_agents = 100000\n"
 
 
 @fanfold.function("h")
@@ -54,7 +54,7 @@ def peak_kb() -> float:
 
 
 def open_project(folder: Path, durability: str = "normal") -> Project:
-    """A project with raised ceilings. Where no time is measured, nobody need wait for the disk."""
+    """A project with raised limits. Probes that measure no time use the faster durability."""
     home = folder / "home"  # a project cannot raise what its user allows
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(CEILINGS)

@@ -112,17 +112,18 @@ def test_handlers_are_found_without_running_the_project(fanfold, project):
     assert "prepare" in err
 
 
-def test_raised_ceilings_allow_larger_limits(fanfold, project):
+def test_limits_in_the_user_s_own_file_allow_larger_recipes(fanfold, project):
     (project / "large.yaml").write_text(GOOD + "limits: {max_concurrency: 64, max_agents: 5000}\n")
     assert diagnostics(fanfold("check", "large.yaml", "--json")) == [("recipe.limit", "error")] * 2
-    ceilings = "[ceilings]\nconcurrency = 64\nagents = 5000\n"
+    limits = "[workflows]\nmax_concurrent = 64\nmax_agents = 5000\n"
     (project / ".fanfold").mkdir()
-    (project / ".fanfold/config.toml").write_text(ceilings)
-    assert "config.not_here" in fanfold("check", "large.yaml").err, "a checkout does not raise them"
+    (project / ".fanfold/config.toml").write_text(limits)
+    refused = fanfold("check", "large.yaml")
+    assert "config." in refused.err, "a checkout does not raise them"
     (project / ".fanfold/config.toml").unlink()
     home = project.parent / "home/.fanfold"
     home.mkdir(parents=True)
-    (home / "config.toml").write_text(ceilings)
+    (home / "config.toml").write_text(limits)
     assert fanfold("check", "large.yaml").status == 0
 
 

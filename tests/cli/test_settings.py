@@ -77,7 +77,7 @@ def test_what_lifts_the_limit_of_a_run_lifts_that_of_its_steps(project, fanfold,
     assert refused.status == 2
     home = tmp_path / "own"
     home.mkdir()
-    (home / "config.toml").write_text("[ceilings]\nconcurrency = 32\n")
+    (home / "config.toml").write_text("[workflows]\nmax_concurrent = 32\n")
     monkeypatch.setenv("FANFOLD_HOME", str(home))
     assert fanfold("check", "fan.yaml").status == 0
 
@@ -167,13 +167,10 @@ def test_a_recipe_may_raise_what_the_user_did_not_set(project, fanfold):
     assert fanfold("inspect", "last", "--state", "--json").json()["state"]["agents"]["of"] == 200
 
 
-@pytest.mark.parametrize("text", ["[workflows]\nmax_agents = 700\n", "[ceilings]\nagents = 700\n"])
-def test_the_file_of_the_user_goes_beyond_the_range_and_is_a_cap(
-    project, fanfold, tmp_path, monkeypatch, text
-):
+def test_the_file_of_the_user_goes_beyond_the_range_and_is_a_cap(project, fanfold, tmp_path, monkeypatch):
     home = tmp_path / "own"
     home.mkdir()
-    (home / "config.toml").write_text(text)
+    (home / "config.toml").write_text("[workflows]\nmax_agents = 700\n")
     monkeypatch.setenv("FANFOLD_HOME", str(home))
     (project / "script.yaml").write_text("default: ok\n")
     (project / "fits.yaml").write_text(LARGE.replace("200", "650"))

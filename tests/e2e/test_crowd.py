@@ -33,7 +33,7 @@ steps:
       required: [who]
       additionalProperties: false
 """
-CEILINGS = f"[ceilings]\nconcurrency = {AGENTS}\nagents = {AGENTS}\n"
+CEILINGS = f"[workflows]\nmax_concurrent = {AGENTS}\nmax_agents = {AGENTS}\n"
 MAX_MB = 300
 
 

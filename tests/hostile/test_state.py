@@ -373,7 +373,7 @@ def test_who_works_in_their_home_keeps_what_is_their_own(world: World):
     """The folder of the project is the user's own then: what is theirs is no state, nor a project's word."""
     world.run()
     own = world.home / ".fanfold"
-    (own / "config.toml").write_text("[ceilings]\nagents = 90\n")
+    (own / "config.toml").write_text("[workflows]\nmax_agents = 90\n")
     (own / "backends").mkdir()
     for name in ("one.yaml", "script.yaml"):
         shutil.copy(world.project / name, world.home)

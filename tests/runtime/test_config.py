@@ -32,8 +32,6 @@ def test_defaults_are_those_of_the_documentation(project):
         "sessions.max_threads": 6,
         "sessions.max_depth": 1,
         "sessions.max_sessions": 256,
-        "ceilings.concurrency": 16,
-        "ceilings.agents": 500,
         "permission.ask_above_agents": 20,
         "permission.ask_above_cents": 100,
     }
@@ -100,14 +98,13 @@ def test_a_value_in_a_file_is_refused_with_the_file_and_key(project):
         read(project, "[workflows]\nmax_agents = 0\n")
 
 
-def test_ceilings_raise_what_may_be_asked_for(project):
-    ceilings = "[ceilings]\nconcurrency = 1024\nagents = 100000\n"
-    config = read(project, user=ceilings + "[workflows]\nmax_concurrent = 1000\nmax_agents = 99999\n")
-    assert config.integer("workflows.max_concurrent") == 1000
-    assert config.integer("ceilings.agents") == 100_000
-    for beyond in ("concurrency = 1025", "agents = 100001"):
+def test_the_user_s_own_file_can_raise_limits_beyond_the_usual_range(project):
+    config = read(project, user="[workflows]\nmax_concurrent = 1024\nmax_agents = 100000\n")
+    assert config.integer("workflows.max_concurrent") == 1024
+    assert config.integer("workflows.max_agents") == 100_000
+    for beyond in ("max_concurrent = 1025", "max_agents = 100001"):
         with pytest.raises(AuthorError):
-            read(project, user=f"[ceilings]\n{beyond}\n")
+            read(project, user=f"[workflows]\n{beyond}\n")
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(project):

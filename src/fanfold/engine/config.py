@@ -8,8 +8,7 @@ The key and the address of each model provider are settings too, made from its r
 `[providers.NAME]` in the user's file adds a row: `PROVIDER_SETTINGS` are the keys of its table.
 
 A user's value for `max_concurrent`, `max_agents` or `timeout_ms` is a cap for every recipe (`cap`). The
-user's own file may exceed the range of the first two, since a large machine may need more. `[ceilings]` is
-an older spelling of a cap.
+user's own file may exceed the range of the first two, since a large machine may need more.
 
 A project's file comes with a checkout, so it is not fully trusted. It may not set where API keys are sent,
 nor raise the limits of the user's own file or the defaults. Keys are read only from the environment.
@@ -88,8 +87,6 @@ class Setting(Struct, frozen=True):
     low: int = 0
     high: int = _LARGEST
     choices: tuple[str, ...] = ()
-    raised_by: str = ""
-    """The key of the ceiling that can raise `high`."""
     own_high: int = 0
     """The largest value in the user's own file, if it may exceed `high`."""
     not_in: tuple[str, ...] = ()
@@ -103,8 +100,6 @@ def _both(name: str) -> tuple[str, ...]:
 
 
 SETTINGS = (
-    Setting("ceilings.concurrency", (), "integer", 16, 1, MAX_CONCURRENCY_CEILING, not_in=("project",)),
-    Setting("ceilings.agents", (), "integer", 500, 1, MAX_AGENTS_CEILING, not_in=("project",)),
     Setting("workflows.enabled", _both("WORKFLOWS"), "switch", True),
     Setting(
         "workflows.max_concurrent",
@@ -113,7 +108,6 @@ SETTINGS = (
         4,
         1,
         16,
-        raised_by="ceilings.concurrency",
         own_high=MAX_CONCURRENCY_CEILING,
     ),
     Setting(
@@ -123,7 +117,6 @@ SETTINGS = (
         64,
         1,
         500,
-        raised_by="ceilings.agents",
         own_high=MAX_AGENTS_CEILING,
     ),
     Setting("workflows.timeout_ms", _both("WORKFLOW_TIMEOUT_MS"), "integer", 1_800_000, 1),
@@ -247,10 +240,10 @@ class Config(Struct, frozen=True):
                 own.add(setting.key)
                 in_file -= {setting.key}
         values: dict[str, bool | int | str | None] = {}
-        for setting in settings:  # ceilings are first in the table, so they are known when needed
+        for setting in settings:
             if setting.key in found:
                 by_file = setting.key in in_file
-                values[setting.key] = _checked(setting, *found[setting.key], values, by_file)
+                values[setting.key] = _checked(setting, *found[setting.key], by_file)
             else:
                 values[setting.key] = setting.default
         origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in settings}
@@ -276,9 +269,7 @@ class Config(Struct, frozen=True):
 
     def cap(self, key: str) -> tuple[int, str] | None:
         """The largest value that a recipe may request, with its origin; None if the user set no cap."""
-        ceiling = next(setting.raised_by for setting in SETTINGS if setting.key == key)
-        name = next((name for name in (key, ceiling) if name in self.own), None)
-        return None if name is None else (self.integer(name), self.origins[name])
+        return (self.integer(key), self.origins[key]) if key in self.own else None
 
     def text(self, key: str) -> str | None:
         """The value of a text setting, or None if it is not set."""
@@ -439,7 +430,7 @@ def _provider(name: str, known: Sequence[Provider], found: Found) -> Provider:
     table: dict[str, Any] = {}
     for setting in PROVIDER_SETTINGS:
         if (key := f"{place}.{setting.key}") in found:
-            table[setting.key] = _checked(setting, *found[key], {}, by_file=True)
+            table[setting.key] = _checked(setting, *found[key], by_file=True)
     if "api_key_env" in table and " " in table["api_key_env"]:
         raise _bad(found[f"{place}.api_key_env"][1], table["api_key_env"], "the name of one variable")
     for listed in ("models", "prices"):
@@ -456,18 +447,14 @@ def _is_more(value: object, default: object) -> bool:
     return isinstance(value, int) and isinstance(default, int) and value > default
 
 
-def _checked(
-    setting: Setting, raw: object, origin: str, known: Mapping[str, bool | int | str | None], by_file: bool
-) -> bool | int | str:
+def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool | int | str:
     if setting.kind == "switch":
         value = raw if isinstance(raw, bool) else _WORDS.get(str(raw).lower())
         if value is None:
             raise _bad(origin, raw, "on or off")
         return value
     if setting.kind == "integer":
-        ceiling = known.get(setting.raised_by)
-        high = max(setting.high, ceiling) if isinstance(ceiling, int) else setting.high
-        high = max(high, setting.own_high) if by_file else high
+        high = max(setting.high, setting.own_high) if by_file else setting.high
         return _integer(raw, origin, setting.low, high)
     if setting.kind == "names":
         return _names(raw, origin, setting.choices)
