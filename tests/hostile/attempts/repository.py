@@ -207,7 +207,7 @@ ATTEMPTS = (
     Attempt(name="configuration is a link", links={".fanfold/config.toml": "@outside@/secret"}, commands=(("doctor",), RUN), says="config.unreadable"),
     Attempt(name="configuration never ends", plant=pipe(".fanfold/config.toml"), says="config.unreadable"),
     Attempt(name="configuration lends secrets", files={".fanfold/config.toml": '[environment]\nallow = ["GITHUB_TOKEN"]\n'}, says="config.not_here"),
-    Attempt(name="configuration raises limits", files={".fanfold/config.toml": "[workflows]\nmax_agents = 9000\n"}, says="config.bad_value"),
+    Attempt(name="configuration raises limits", files={".fanfold/config.toml": "[workflows]\nmax_agents = 9000\n"}, says="config.out_of_range"),
     Attempt(name="configuration sends keys elsewhere", says="config.not_here",
             files={".fanfold/config.toml": '[models]\nopenai_base_url = "http://127.0.0.1:@port@"\n'}),
     Attempt(name="configuration moves the store", files={".fanfold/config.toml": '[store]\nurl = "postgresql://127.0.0.1:@port@/x"\n'}, says="config.not_here"),
