@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.work import PATIENCE_S
+from tools import gallery
 from tools.tidy import ROOT
 
 EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/recipe.yaml"))
@@ -72,3 +73,17 @@ def test_an_example_does_what_its_first_lines_say(
 
 def test_there_are_ten_of_them():
     assert len(EXAMPLES) >= 10
+
+
+def test_the_gallery_shows_twelve_recipes_and_the_recorded_run_of_each():
+    page = gallery.gallery()
+    assert len(gallery.SHOWN) == 12
+    for name in gallery.SHOWN:
+        assert gallery.cassette_of(name).is_file()
+        assert f"### {name}\n" in page
+
+
+def test_no_cassette_names_a_path_of_the_machine_that_recorded_it():
+    cassettes = [*(ROOT / "examples").glob("*/tests/*.yaml"), *(ROOT / "tests/cassettes").rglob("*.yaml")]
+    assert len(cassettes) > 20
+    assert [file.name for file in cassettes if "/tmp/" in file.read_text()] == []

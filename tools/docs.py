@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from tools import cli_reference, long_tests, recipe_reference, state_diagrams
 from tools.cookbook import cookbook
+from tools.gallery import gallery
 from tools.tidy import ROOT
 
 NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost. -->\n\n"
@@ -62,6 +63,28 @@ def costs() -> str:
         load = f"from {how['load_before']:.0f} to {how['load_after']:.0f}"
         summary = f"The load average went {load} meanwhile, on {cpus} processors. {summary}"
     return "\n".join([*head, *rows, "", summary])
+
+
+def peers() -> str:
+    """Each contender of the durable benchmark in a row: version, cost of a step by shape, growth."""
+    kept = json.loads((ROOT / "bench" / "results" / "latest.json").read_text("utf-8"))
+    durable = kept["durable"]["table"]
+    rows = []
+    for name, label in CONTENDERS.items():
+        facts = kept["durable"].get("facts", {}).get(name, {})
+        number = re.findall(r"[Ss]erver ([\d.]+)", facts.get("server", ""))
+        version = number[0] if number else " ".join(next(iter(facts.items()), ()))
+        figures = [durable[f"{shape}: {name}"] for shape in ("chain", "fan-out", "layered")]
+        columns = [*map(_microseconds, figures), f"{figures[0]['cpu_us']:,.0f}", f"{figures[1]['cpu_us']:,.0f}"]
+        rows.append("| " + " | ".join([label, version, *columns]) + " |")
+    heads = ["", "version", "chain", "fan-out, 16 at once", "layered graph", "CPU, chain", "CPU, fan-out"]
+    machine, began = kept["machine"], kept["durable"]["began"][:10]
+    conditions = (
+        f"Measured on {began}: {machine['cpus']} processors ({machine['processor']}), {machine['memory_gb']} GB, "
+        f"{machine['file_system']}. The best of {kept['durable']['command'].rpartition(' ')[2]} rounds counts. "
+        "The CPU columns include the servers of Restate and Temporal."
+    )
+    return "\n".join(["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *rows, "", conditions])
 
 
 CONTENDERS = {
@@ -128,6 +151,7 @@ def tools_of_models() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cookbook.md": cookbook,
+    "docs/gallery.md": gallery,
     "docs/cli.md": cli_reference.reference_markdown,
 }
 MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
@@ -136,6 +160,7 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/recipes.md", "keys"): recipe_reference.reference_markdown,
     ("docs/recipes.md", "functions"): recipe_reference.expression_functions,
     ("README.md", "costs"): costs,
+    ("docs/comparison.md", "peers"): peers,
     ("docs/appendix/agent-programs.md", "agents seen"): agents_seen,
     ("docs/mcp.md", "tools"): tools_of_models,
     ("docs/console.md", "routes"): http_routes,
