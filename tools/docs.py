@@ -75,13 +75,18 @@ def peers() -> str:
         number = re.findall(r"[Ss]erver ([\d.]+)", facts.get("server", ""))
         version = number[0] if number else " ".join(next(iter(facts.items()), ()))
         figures = [durable[f"{shape}: {name}"] for shape in ("chain", "fan-out", "layered")]
-        columns = [*map(_microseconds, figures), f"{figures[0]['cpu_us']:,.0f}", f"{figures[1]['cpu_us']:,.0f}"]
+        columns = [
+            *map(_microseconds, figures),
+            f"{figures[0]['cpu_us']:,.0f}",
+            f"{figures[1]['cpu_us']:,.0f}",
+        ]
         rows.append("| " + " | ".join([label, version, *columns]) + " |")
     heads = ["", "version", "chain", "fan-out, 16 at once", "layered graph", "CPU, chain", "CPU, fan-out"]
     machine, began = kept["machine"], kept["durable"]["began"][:10]
+    where = f"{machine['cpus']} processors ({machine['processor']}), {machine['memory_gb']} GB"
+    rounds = kept["durable"]["command"].rpartition(" ")[2]
     conditions = (
-        f"Measured on {began}: {machine['cpus']} processors ({machine['processor']}), {machine['memory_gb']} GB, "
-        f"{machine['file_system']}. The best of {kept['durable']['command'].rpartition(' ')[2]} rounds counts. "
+        f"Measured on {began}: {where}, {machine['file_system']}. The best of {rounds} rounds counts. "
         "The CPU columns include the servers of Restate and Temporal."
     )
     return "\n".join(["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *rows, "", conditions])

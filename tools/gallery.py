@@ -33,16 +33,16 @@ MAX_CHARS = 90
 _HEAD = """\
 # Gallery
 
-Twelve recipes and a recorded run of each. The agents of these runs are scripted, so every run can be repeated without a
-model: copy the folder of a recipe and run `fanfold test` in it. It replays the cassette through the recipe and reports
-what changed. [Testing recipes](writing-recipes.md#testing-recipes) explains how to record your own runs;
-the [Cookbook](cookbook.md) shows the text of every recipe.
+Twelve recipes and a recorded run of each. The agents of these runs are scripted, so every run can be
+repeated without a model: copy the folder of a recipe and run `fanfold test` in it. It replays the cassette
+through the recipe and reports what changed. [Testing recipes](writing-recipes.md#testing-recipes) explains
+how to record your own runs; the [Cookbook](cookbook.md) shows the text of every recipe.
 """
 _TAIL = """\
 ## Built in
 
-These recipes come with the package: `fanfold list` names them, `fanfold show NAME` prints one. Each has a cassette in
-[`tests/cassettes/builtin`](../tests/cassettes/builtin), which the tests replay too.
+These recipes come with the package: `fanfold list` names them, `fanfold show NAME` prints one. Each has a
+cassette in [`tests/cassettes/builtin`](../tests/cassettes/builtin), which the tests replay too.
 
 | recipe | purpose |
 |---|---|
@@ -63,7 +63,9 @@ def gallery() -> str:
     rows = []
     for file in sorted((ROOT / "src" / "fanfold" / "language" / "builtin").glob("*.yaml")):
         recipe = yaml.safe_load(file.read_text("utf-8"))
-        rows.append(f"| [`{file.stem}`](../{file.relative_to(ROOT).as_posix()}) | {recipe['description']} |\n")
+        rows.append(
+            f"| [`{file.stem}`](../{file.relative_to(ROOT).as_posix()}) | {recipe['description']} |\n"
+        )
     return "\n".join(parts) + "\n" + _TAIL + "".join(rows)
 
 
@@ -108,4 +110,4 @@ def _cell(text: str, most: int = MAX_CHARS) -> str:
     """One line that a table can hold."""
     line = " ".join(text.split())
     line = line if len(line) <= most else line[: most - 1].rstrip() + "…"
-    return line.replace("|", "\\|").replace("<", "‹").replace(">", "›")
+    return line.replace("|", "\\|").replace("<", "\\<")
