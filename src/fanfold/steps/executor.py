@@ -24,17 +24,17 @@ from fanfold.agents.backend import TRACE, SentText, SessionFailed, subject_of
 from fanfold.agents.entries import Preparing
 from fanfold.agents.spending import UNLIMITED, Account
 from fanfold.errors import BugError, FanfoldError, WorldError
-from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
-from fanfold.language.json_text import strict
+from fanfold.language.json_text import aside, strict
 from fanfold.language.leaf_steps import AgentBody
 from fanfold.language.terminal import exception_text
 from fanfold.steps.ids import is_held, settling_ids, span_id
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import ArtifactsPublished, Merge
 from fanfold.steps.run_config import RunConfig
-from fanfold.steps.step_type import Execution, OnProgress, Services
+from fanfold.steps.step_type import Execution, OnProgress, Services, add_usage
 from fanfold.steps.step_workspace import StepWorkspace
 from fanfold.steps.table import type_of
 from fanfold.steps.values import check_output, unfit
@@ -74,6 +74,7 @@ def content_key(order: Order[Job], frozen: RunConfig, project: str) -> str | Non
 
 
 def _content_of(project: str, patterns: tuple[str, ...]) -> str | None:
+    """The digest of all files and links that match, or None if there are too many."""
     digest = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(project):
@@ -83,26 +84,20 @@ def _content_of(project: str, patterns: tuple[str, ...]) -> str | None:
             relative = os.path.relpath(path, project)
             if not matches(patterns, relative):
                 continue
-            content = _content(path)
-            if content is None:
-                continue
+            if os.path.islink(path):
+                content = b"-> " + os.fsencode(os.readlink(path))
+            else:
+                handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                with os.fdopen(handle, "rb") as opened:
+                    if not stat.S_ISREG(os.fstat(handle).st_mode):
+                        continue
+                    content = file_digest(opened, blake2b).digest()
             count += 1
             if count > MAX_FILES:
                 return None
             digest.update(relative.encode("utf-8", "surrogateescape") + b"\0")
             digest.update(content)
     return digest.hexdigest()
-
-
-def _content(path: str) -> bytes | None:
-    """The hash of a file's content, or the target of a link. None for other kinds of files."""
-    if os.path.islink(path):
-        return b"-> " + os.fsencode(os.readlink(path))
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return None
-        return file_digest(opened, blake2b).digest()
 
 
 NO_CHANGES = "agent.no_changes"
@@ -249,7 +244,8 @@ class StepExecutor:
 
     async def _open(self, order: Order[Job], progress: OnProgress) -> StepWorkspace:
         """The workspace of an execution. It has no artifacts if the step does not work with files."""
-        if not _needs_place(order):
+        workspace = order.step.traits.workspace
+        if workspace in ("none", "claims") or (workspace == "project" and not order.write_set):
             return StepWorkspace(self._project, None)
         if order.turns:
             await self._isolation.check_proposals(order)
@@ -261,28 +257,47 @@ class StepExecutor:
         place = await self._isolation.open(order, journal.epoch)
         if takes_time:
             progress(Preparing())
-        place.artifacts = self._room(order, place)
+        is_new = order.execution == 1
+        room = ArtifactRoom(self._runs, order.run, order.session, order.job.artifacts, is_new=is_new)
+        if not is_new and order.step.traits.role is None and place.stored is None:
+            room.drop()  # only an agent continues with the artifacts of its earlier execution
+        place.artifacts = room
         return place
 
     async def _merge(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
         """Check the changes of an execution, merge them and publish its artifacts."""
-        order, place = execution.order, execution.place
+        order, place, room = execution.order, execution.place, execution.place.artifacts
+        assert room is not None, "the step works with files"
         if self._isolation.is_watched(order.session):
-            strayed = await self._check_shared(order, place)
-            if strayed is not None:
-                return _refused(outcome, _joined(outcome.error, strayed))
+            violation = await self._check_shared(order, place)
+            if violation is not None:
+                error = outcome.error
+                if error is not None:  # its own failure is not retried either
+                    message = f"{error.message}; {violation.message}"
+                    violation = replace(error, message=message, retryable=False)
+                return Outcome(error=violation, usage=outcome.usage)
         if outcome.error is not None:
             return outcome
-        room = place.artifacts
-        made = await self._collect(order, room) if room is not None and not room.is_empty else {}
+        made: dict[str, Artifact] = {}
+        if not room.is_empty:  # the names are reserved for the step from now on
+            own = family(order.path)
+            made = await asyncio.to_thread(room.collect, own, self._store.clean)
+            names = self._published.setdefault(order.run, PublishedNames())
+            for path in made:
+                names.check(path, own)
+            for path in made:
+                names.add(path, own)
         if self._isolation.comes_home(order, place):
             execution.progress(Preparing("brings its changes home"))
-            outcome = await self._bring_home(execution, outcome)
+            outcome = await self._merge_changes(execution, outcome)
         if outcome.error is None:
             outcome = _judge_changes(order, place, outcome)
         if outcome.error is None and made:
             self._services.journal.confirm()
-            await self._publish(place, made)
+            await asyncio.to_thread(room.publish, made)
+            put = self._services.journal.blobs.put
+            files = [replace(file, text=put(file.text) if file.text else "") for file in made.values()]
+            place.evidence.append(ArtifactsPublished(files=tuple(files)))
         return outcome
 
     async def _close(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
@@ -309,69 +324,35 @@ class StepExecutor:
 
         It is not retried: the next attempt would start from these changes.
         """
+        others: list[tuple[str, ...]] = []
+        if order.is_shared_writer:
+            others = [claim.patterns for claim in self._store.claims_beside(self._services.journal.root)]
         try:
-            return await self._isolation.check_shared(order, place, self._others(order))
+            return await self._isolation.check_shared(order, place, others)
         except WorldError as error:
             return order.failure("violation", error.code, error.message, error.hint, retryable=False)
 
-    def _room(self, order: Order[Job], place: StepWorkspace) -> ArtifactRoom:
-        """The folder for the artifacts of an execution. It starts empty, except for agents that continue."""
-        is_new = order.execution == 1
-        room = ArtifactRoom(self._runs, order.run, order.session, order.job.artifacts, is_new=is_new)
-        if not is_new and order.step.traits.role is None and place.stored is None:
-            room.drop()
-        return room
-
-    async def _collect(self, order: Order[Job], room: ArtifactRoom) -> dict[str, Artifact]:
-        """The artifacts that a step will publish. Their names are reserved for the step from now on."""
-        own = family(order.path)
-        made = await asyncio.to_thread(room.collect, own, self._store.clean)
-        names = self._published.setdefault(order.run, PublishedNames())
-        for path in made:
-            names.check(path, own)
-        for path in made:
-            names.add(path, own)
-        return made
-
-    async def _publish(self, place: StepWorkspace, made: dict[str, Artifact]) -> None:
-        assert place.artifacts is not None, "it was made there"
-        await asyncio.to_thread(place.artifacts.publish, made)
-        blobs = self._services.journal.blobs
-        files = [replace(one, text=blobs.put(one.text) if one.text else "") for one in made.values()]
-        place.evidence.append(ArtifactsPublished(files=tuple(files)))
-
-    def _others(self, order: Order[Job]) -> list[tuple[str, ...]]:
-        """The path sets that writers of other runs may change while a step shares the project tree."""
-        if not order.is_shared_writer:
-            return []
-        return [claim.patterns for claim in self._store.claims_beside(self._services.journal.root)]
-
-    async def _bring_home(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
+    async def _merge_changes(self, execution: Execution[Job], outcome: Outcome) -> Outcome:
         """Merge the changes of a step. With `on_conflict: resolve` an agent resolves merge conflicts."""
         from fanfold.steps.resolving import Settling, takes
 
         order, place = execution.order, execution.place
         if place.stored is None and order.step.merge != "discard":
             self._services.journal.confirm()
-            await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
+            stored = msgspec.json.encode([outcome.output, outcome.summary, outcome.usage, outcome.warning])
+            await self._isolation.remember(place, self._store.clean(stored))
         merged = None
         if order.execution == 1 or not await self._isolation.is_disputed(settling_ids(order.session)[0]):
             self._services.journal.confirm()
             merged = await self._isolation.merge(order, place)
-            if not takes(self._frozen, order, merged):
-                refused = self._isolation.record_merge(order, place, merged)
-                return outcome if refused is None else _refused(outcome, refused)
-        settling = Settling(self._services, execution, type_of(order.step).task(order.job))
-        refused = await settling.run(merged)
-        if settling.spent is not None:
-            outcome = replace(outcome, usage=(outcome.usage or NOTHING_SPENT) + settling.spent)
-        return outcome if refused is None else _refused(outcome, refused)
-
-
-def _needs_place(order: Order[Job]) -> bool:
-    """Whether a step works with files. A step in the project tree does only if it has a write-set."""
-    workspace = order.step.traits.workspace
-    return workspace not in ("none", "claims") and (workspace != "project" or bool(order.write_set))
+        usage = outcome.usage
+        if merged is not None and not takes(self._frozen, order, merged):
+            refused = self._isolation.record_merge(order, place, merged)
+        else:
+            settling = Settling(self._services, execution, type_of(order.step).task(order.job))
+            refused = await settling.run(merged)
+            usage = add_usage(usage, settling.spent)
+        return replace(outcome, usage=usage) if refused is None else Outcome(error=refused, usage=usage)
 
 
 async def _checked(order: Order[Job], outcome: Outcome) -> Outcome:
@@ -388,25 +369,8 @@ async def _checked(order: Order[Job], outcome: Outcome) -> Outcome:
         if order.step.output_schema is None:
             invalid = check_output(order, value)
         else:
-            from fanfold.language.json_text import aside  # imported late: few steps have a schema
-
             invalid = await aside(check_output, order, value)
     return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
-
-
-def _joined(error: Failure | None, refused: Failure) -> Failure:
-    """The violation of a step, or its own failure with the violation; that one is not retried either."""
-    if error is None:
-        return refused
-    return replace(error, message=f"{error.message}; {refused.message}", retryable=False)
-
-
-def _refused(outcome: Outcome, refused: Failure) -> Outcome:
-    return Outcome(error=refused, usage=outcome.usage)
-
-
-def _remembered(outcome: Outcome) -> bytes:
-    return msgspec.json.encode([outcome.output, outcome.summary, outcome.usage, outcome.warning])
 
 
 def _recall(stored: bytes | None) -> Outcome | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fanfold.steps.step_workspace import Isolation
     from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.sandbox import Launch, LevelName
-    from fanfold.workspace.sandbox_policy import ExtraMounts, Policy
+    from fanfold.workspace.sandbox_policy import ExtraMounts
 
 TRIES = 3
 SETUP_FAILED = "sandbox.setup"
@@ -250,7 +250,13 @@ class Programs:
             write_set=place.write_set,
         )
         if level == "landlock" and place.child is not None:
-            _check_needs(program, policy)
+            # Landlock cannot mount a folder of the project tree into a snapshot.
+            git = os.path.basename(program) == "git"
+            folder = ".git" if git else program.removeprefix("./").partition("/")[0]
+            if folder in policy.points:
+                message = f"{program} needs {folder} inside an isolated workspace, which Landlock cannot give"
+                hint = "fanfold doctor shows how to allow bubblewrap"
+                raise WorldError("sandbox.insufficient", message, hint=hint)
         try:
             check_level(level, policy)
         except WorldError:
@@ -336,15 +342,6 @@ async def _close(launch: Launch) -> None:
         await asyncio.to_thread(launch.close)
     else:
         launch.close()
-
-
-def _check_needs(program: str, policy: Policy) -> None:
-    """Raise if a program needs a folder of the project tree in its snapshot. Landlock cannot mount it."""
-    folder = ".git" if os.path.basename(program) == "git" else program.removeprefix("./").partition("/")[0]
-    if folder not in policy.points:
-        return
-    message = f"{program} needs {folder} inside an isolated workspace, which Landlock cannot give"
-    raise WorldError("sandbox.insufficient", message, hint="fanfold doctor shows how to allow bubblewrap")
 
 
 def why_not_started(program: str, stderr: str) -> str:

@@ -6,8 +6,7 @@ These facts are for users, for views and for `fanfold verify`; they have no effe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -381,24 +380,22 @@ def part_id(session: str, number: int) -> str:
 def sessions_of(store: Store, node: Node, attempt: int) -> list[str]:
     """The sessions of an attempt: its own, even without a log yet, and the other sessions with a log."""
     own = session_id(node.run.id, node.path, attempt)
-    beside = [one for one in settling_ids(own) if _has_spoken(store, one)]
-    return [own, *beside, *(_parts(store, own) if is_fold(node) else ())]
-
-
-def _parts(store: Store, own: str) -> Iterator[str]:
-    silent = 0
-    for number in count():
+    sessions = [own, *(session for session in settling_ids(own) if _has_log(store, session))]
+    if is_fold(node):
+        number = missing = 0
         # Parts start in order, a few at a time. A part without a log may come before parts with one.
-        if _has_spoken(store, part_id(own, number)):
-            silent = 0
-            yield part_id(own, number)
-        else:
-            silent += 1
-        if silent == PARTS_AT_ONCE:
-            return
+        while missing < PARTS_AT_ONCE:
+            part = part_id(own, number)
+            if _has_log(store, part):
+                missing = 0
+                sessions.append(part)
+            else:
+                missing += 1
+            number += 1
+    return sessions
 
 
-def _has_spoken(store: Store, session: str) -> bool:
+def _has_log(store: Store, session: str) -> bool:
     return next(store.log(session), None) is not None
 
 
@@ -504,13 +501,11 @@ class Memory:
 
     def _observe_evidence(self, run: str, evidence: Evidence) -> None:
         data = evidence.data
-        if evidence.type == "workspace_event":
-            self._observe_workspace(run, data)
-        elif isinstance(data, dict) and data.get("kind") == SENT:
-            sent = SentText(data["text"], data["by"], data.get("call", ""))
-            self.texts.setdefault((run, data["step"]), []).append(sent)
-
-    def _observe_workspace(self, run: str, data: Any) -> None:
+        if evidence.type != "workspace_event":
+            if isinstance(data, dict) and data.get("kind") == SENT:
+                sent = SentText(data["text"], data["by"], data.get("call", ""))
+                self.texts.setdefault((run, data["step"]), []).append(sent)
+            return
         fact = workspace_fact(data)
         address = (run, fact.step)
         if isinstance(fact, Merge | Apply) and fact.receipt:
@@ -525,10 +520,9 @@ class Memory:
                 self._changes_by_step.setdefault(address, []).extend(rows)
             case ArtifactsPublished(files=files):
                 self.artifacts.setdefault(run, {}).update({one.path: (fact.step, one) for one in files})
-            case Apply():
-                self._mark(run, fact.step, "applied")
-            case Undo():
-                self._mark(run, fact.step, "undone")
+            case Apply() | Undo():
+                for row in self.changes_of(run, fact.step):
+                    row.state = "applied" if isinstance(fact, Apply) else "undone"
             case LeftOut():
                 self.left_out[address] = fact
             case Violation():
@@ -537,11 +531,6 @@ class Memory:
                 self.conflicts[address] = fact.paths
             case Resolve() | Digest():
                 self.settlers[run] = self.settlers.get(run, 0) + 1
-
-    def _mark(self, run: str, step: str, state: str) -> None:
-        """Set the state of the changes of a step."""
-        for row in self.changes_of(run, step):
-            row.state = state
 
     def changes_of(self, run: str, step: str) -> list[FileChange]:
         """The files that one step changed, in order of merging."""

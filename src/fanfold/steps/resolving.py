@@ -21,13 +21,13 @@ from msgspec.structs import replace
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.events import Failure, Usage
 from fanfold.language.terminal import shorten
 from fanfold.steps.ids import is_held, is_out_of_budget, settling_ids
 from fanfold.steps.order import Job, Order
 from fanfold.steps.records import Resolve, conflict
 from fanfold.steps.run_config import RESOLVER, RunConfig
-from fanfold.steps.step_type import Execution, Services
+from fanfold.steps.step_type import Execution, Services, add_usage
 from fanfold.steps.step_workspace import StepWorkspace, refusal
 
 if TYPE_CHECKING:
@@ -51,11 +51,8 @@ class Settling:
     def __init__(self, services: Services, execution: Execution[Job], task: str) -> None:
         self._isolation = services.isolation
         self._services = services
-        self._order = execution.order
+        self._execution = execution
         self._task = shorten(task, MAX_TASK_CHARS)
-        self._place = execution.place
-        self._progress = execution.progress
-        self._account = execution.account
         self.spent: Usage | None = None
         """The usage of the agents so far."""
 
@@ -64,44 +61,69 @@ class Settling:
 
         `merged` is None if an earlier execution has already started to resolve them.
         """
-        source = self._place
-        for number, name in enumerate(settling_ids(self._order.session), 1):
+        order = self._execution.order
+        place = source = self._execution.place
+        for number, name in enumerate(settling_ids(order.session), 1):
             try:
-                where, dispute = await self._isolation.open_dispute(name, source, self._order.execution)
-            except WorldError as error:
-                return self._refused(merged, error)
-            self._place.rounds.append(where)
+                where, dispute = await self._isolation.open_dispute(name, source, order.execution)
+            except WorldError as error:  # the conflict is unresolved
+                failure = self._isolation.record_merge(order, place, merged) if merged is not None else None
+                failure = failure or refusal(order, "conflict", [])
+                return replace(failure, message=f"{failure.message}; {error.message}")
+            place.rounds.append(where)
             if dispute.conflicts:
-                self._place.evidence.append(conflict(dispute.conflicts))
+                place.evidence.append(conflict(dispute.conflicts))
                 failure = await self._settle(name, number, where, dispute)
                 if failure is not None:
                     return failure
                 source = where
-            merged = await self._isolation.merge(self._order, source)
+            merged = await self._isolation.merge(order, source)
             if not merged.conflicts:
                 break
         assert merged is not None, "there is at least one round"
-        return self._isolation.record_merge(self._order, self._place, merged)
-
-    def _refused(self, merged: MergeResult | None, error: WorldError) -> Failure:
-        """The failure if the workspace for an agent cannot be opened: the conflict is unresolved."""
-        failure = (
-            self._isolation.record_merge(self._order, self._place, merged) if merged is not None else None
-        )
-        failure = failure or refusal(self._order, "conflict", [])
-        return replace(failure, message=f"{failure.message}; {error.message}")
+        return self._isolation.record_merge(order, place, merged)
 
     async def _settle(self, name: str, number: int, where: StepWorkspace, dispute: Dispute) -> Failure | None:
         """Run one round. Returns the failure if the agent did not resolve the conflicts."""
-        request = self._request(name, number, where, dispute)
-        failure = await self._ask(request)
-        if failure is not None and self._holds_the_run(failure):
-            return failure
-        left = [] if failure is not None else await self._isolation.unsettled(where, dispute)
-        paths = [row.path for row in dispute.conflicts]
+        order, frozen = self._execution.order, self._services.frozen
+        request = SessionRequest(
+            session_id=name,
+            run_id=order.run,
+            step=f"{order.tree_path}/resolve",
+            attempt=number,
+            execution=order.execution,
+            role=frozen.resolver_role(order.step),
+            prompt=prompt_for(self._task, dispute, order.write_set),
+            workspace=where.path,
+            write_set=order.write_set,
+            account=self._execution.account,
+        )
+        failure: Failure | None = None
+        try:
+            result = await self._services.supervisor.run_step(
+                request,
+                backend=frozen.backend_of(request.role),
+                on_progress=self._execution.progress,
+                journal=self._services.journal,
+                durable=True,  # the changes of the agent are merged next
+            )
+            self.spent = add_usage(self.spent, result.usage)
+        except SessionFailed as error:
+            failure = error.failure
+            self.spent = add_usage(self.spent, error.usage)
+        except AuthorError as error:  # no model is configured
+            failure = Failure("agent", error.code, error.message, error.hint, step=request.step)
         why = ""
-        if failure is not None or left:
-            why = failure.message if failure is not None else f"markers are left in {', '.join(left[:5])}"
+        if failure is not None:
+            # A paused agent, or one without budget or provider, continues with the run.
+            is_agent = order.step.traits.role is not None
+            paused = failure.code == "session.paused" or is_out_of_budget(failure)
+            if paused or (is_agent and is_held(failure)):
+                return failure
+            why = failure.message
+        elif left := await self._isolation.unsettled(where, dispute):
+            why = f"markers are left in {', '.join(left[:5])}"
+        paths = [row.path for row in dispute.conflicts]
         fact = Resolve(
             session_id=name,
             round=number,
@@ -110,55 +132,8 @@ class Settling:
             settled=not why,
             why=why,
         )
-        self._place.evidence.append(fact)
-        if not why:
-            return None
-        return refusal(self._order, "conflict", paths, f"the agent did not settle it: {why}")
-
-    def _holds_the_run(self, failure: Failure) -> bool:
-        """Whether the agent continues with the run.
-
-        It was paused, is out of budget, or its provider is unavailable.
-        """
-        is_agent = self._order.step.traits.role is not None
-        return (
-            failure.code == "session.paused" or is_out_of_budget(failure) or (is_agent and is_held(failure))
-        )
-
-    async def _ask(self, request: SessionRequest) -> Failure | None:
-        """Run the session of the agent. Returns its failure, if any."""
-        failure: Failure | None = None
-        usage: Usage | None = None
-        try:
-            result = await self._services.supervisor.run_step(
-                request,
-                backend=self._services.frozen.backend_of(request.role),
-                on_progress=self._progress,
-                journal=self._services.journal,
-                durable=True,  # the changes of the agent are merged next
-            )
-            usage = result.usage
-        except SessionFailed as error:
-            failure, usage = error.failure, error.usage
-        except AuthorError as error:  # no model is configured
-            failure = Failure("agent", error.code, error.message, error.hint, step=request.step)
-        if usage is not None:
-            self.spent = (self.spent or NOTHING_SPENT) + usage
-        return failure
-
-    def _request(self, session: str, number: int, where: StepWorkspace, dispute: Dispute) -> SessionRequest:
-        return SessionRequest(
-            session_id=session,
-            run_id=self._order.run,
-            step=f"{self._order.tree_path}/resolve",
-            attempt=number,
-            execution=self._order.execution,
-            role=self._services.frozen.resolver_role(self._order.step),
-            prompt=prompt_for(self._task, dispute, self._order.write_set),
-            workspace=where.path,
-            write_set=self._order.write_set,
-            account=self._account,
-        )
+        self._execution.place.evidence.append(fact)
+        return refusal(order, "conflict", paths, f"the agent did not settle it: {why}") if why else None
 
 
 def prompt_for(task: str, dispute: Dispute, write_set: tuple[str, ...]) -> str:

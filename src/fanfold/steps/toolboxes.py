@@ -62,10 +62,18 @@ class Toolboxes:
 
     def of(self, request: SessionRequest) -> Tools:
         """The tools of a session that its role, step and permissions allow."""
+        # Imports are late here: most scripted agents use no tool, and runs without agents have none.
         if request.root and self._root_tools is not None:
             own = self._root_tools(request, self._of_lead(request))
         else:
-            own = self._own(request)
+            permissions = self._permissions if request.role.asks else self._permissions.unasked()
+            built_in = own = self._built_in(request, permissions, self._programs.run_for)
+            if request.role.mcp_servers:
+                from fanfold.agents.tools.mcp import ServedTools
+
+                lent = self.environment_for(request)
+                start = self._programs.start_for
+                own = ServedTools(built_in, request, permissions, start, environment=lent)
         if request.role.known_skills:
             from fanfold.agents.skills import SkilledTools  # imported late: few roles have skills
 
@@ -105,17 +113,6 @@ class Toolboxes:
             published=PublishedFiles(self._programs.project / ".fanfold", request.run_id),
             artifacts=None if room is None else ArtifactFiles(room, request.workspace),
         )
-
-    def _own(self, request: SessionRequest) -> Tools:
-        # Imports are late here: most scripted agents use no tool, and runs without agents have none.
-        permissions = self._permissions if request.role.asks else self._permissions.unasked()
-        own = self._built_in(request, permissions, self._programs.run_for)
-        if not request.role.mcp_servers:
-            return own
-        from fanfold.agents.tools.mcp import ServedTools
-
-        environment = self.environment_for(request)
-        return ServedTools(own, request, permissions, self._programs.start_for, environment=environment)
 
     def environment_for(self, request: SessionRequest) -> Mapping[str, str]:
         """The environment variables that the servers of a session's role may get if they name them."""
@@ -194,9 +191,12 @@ class ConfinedAgents:
     async def start(
         self, request: SessionRequest, argv: Sequence[str], confines: SandboxRequest
     ) -> RunningProgram:
+        from fanfold.workspace.git import find_program
         from fanfold.workspace.sandbox_policy import ExtraMounts
 
-        program = self._found(argv[0])
+        program = argv[0] if os.sep in argv[0] else find_program(argv[0], self._programs.project)
+        if program is None:
+            raise FileNotFoundError(argv[0])
         home, also = confines.home, [*installation(program), *skill_folders(request)]
         words = [program, *argv[1:]]
         connects = confines.network == "provider" and not home.own_network
@@ -211,18 +211,10 @@ class ConfinedAgents:
             network=confines.network == "all",
         )
 
-    def _found(self, program: str) -> str:
-        from fanfold.workspace.git import find_program
-
-        if os.sep in program:
-            return program
-        found = find_program(program, self._programs.project)
-        if found is None:
-            raise FileNotFoundError(program)
-        return found
-
     def _forwarded(self, home: AgentHome, ports: tuple[int, ...], also: list[Path]) -> list[str]:
         """The command that connects the agent to the proxy. Its required paths are added to `also`."""
+        import shutil
+
         from fanfold.agents.backend import GATE, SOCKET, proxy_port
         from fanfold.workspace.homes import write_beneath
         from fanfold.workspace.programs import connector, forwarder
@@ -234,21 +226,10 @@ class ConfinedAgents:
             source, way = Path(os.path.realpath(connector.__file__)), home.outside.parent / GATE
             also += [source, way]
         python = Path(os.path.realpath(sys.executable))
-        prefix = Path(os.path.realpath(sys.base_prefix))
-        import shutil
-
         if shutil.which(python.name, path="/usr/bin:/bin") != str(python):
-            also += [python, *(prefix / part for part in _LIBS)]
+            also += [python, *(Path(os.path.realpath(sys.base_prefix)) / part for part in _LIBS)]
         own = ",".join(map(str, ports)) or "-"
-        return [
-            str(python),
-            "-I",
-            "-S",
-            str(source),
-            str(way),
-            str(proxy_port(ports)),
-            own,
-        ]
+        return [str(python), "-I", "-S", str(source), str(way), str(proxy_port(ports)), own]
 
 
 def installation(program: str) -> list[Path]:

@@ -11,7 +11,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -84,24 +83,19 @@ def _before(node: Node) -> Iterator[str]:
     while current.parent is not None and current.parent.run is node.run:
         parent = current.parent
         if parent.kind == SCOPE:
-            yield from _edges(current)
+            prefix = current.path.removesuffix(current.step.id)
+            stack = [*current.step.depends_on]
+            seen = set(stack)
+            while stack:
+                path = prefix + stack.pop()
+                yield path
+                other = node.run.nodes.get(path)
+                more = [] if other is None else [name for name in other.step.depends_on if name not in seen]
+                seen.update(more)
+                stack += more
         elif isinstance(parent, Loop):
             yield from (child.path for child in parent.children[: max(0, current.order[-1] - 1)])
         current = parent
-
-
-def _edges(node: Node) -> Iterator[str]:
-    prefix = node.path.removesuffix(node.step.id)
-    stack = [*node.step.depends_on]
-    found = set(stack)
-    while stack:
-        name = stack.pop()
-        yield prefix + name
-        other = node.run.nodes.get(prefix + name)
-        for more in other.step.depends_on if other is not None else ():
-            if more not in found:
-                found.add(more)
-                stack.append(more)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -209,11 +203,14 @@ def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
                 heard[name] = replace(before, void="it says both that it holds and that it does not")
         for name, vote in heard.items():
             votes[name].append(vote)
-    found = [
-        ReviewedClaim(one.name, one.text, one.whole, _fate(votes[one.name]), votes[one.name])
-        for one in claims
-    ]
-    return Review(all(one.fate == "survived" for one in found if one.whole), found)
+    reviewed: list[ReviewedClaim] = []
+    for claim in claims:
+        counted = [vote.holds for vote in votes[claim.name] if not vote.void]
+        fate: Fate = "unreviewed"
+        if counted:
+            fate = "survived" if sum(counted) * 2 > len(counted) else "refuted"
+        reviewed.append(ReviewedClaim(claim.name, claim.text, claim.whole, fate, votes[claim.name]))
+    return Review(all(claim.fate == "survived" for claim in reviewed if claim.whole), reviewed)
 
 
 def _vote(reviewer: str, verdict: dict[str, JSON]) -> Vote:
@@ -226,13 +223,6 @@ def _vote(reviewer: str, verdict: dict[str, JSON]) -> Vote:
     elif not holds and not evidence:
         void = "it refutes without evidence"
     return Vote(reviewer, holds, str(verdict.get("reason") or ""), evidence, void)
-
-
-def _fate(votes: Sequence[Vote]) -> Fate:
-    counted = [vote.holds for vote in votes if not vote.void]
-    if not counted:
-        return "unreviewed"
-    return "survived" if sum(counted) * 2 > len(counted) else "refuted"
 
 
 def surviving(tasks: Mapping[str, JSON], mapped: frozenset[str], review: Review) -> dict[str, JSON]:
@@ -452,15 +442,12 @@ class Values:
             elif isinstance(parent, Loop) and "iteration" not in names:
                 is_fold = child.step is parent.step.fold
                 names["iteration"] = parent.iteration if is_fold else child.order[-1]
-                names["feedback"] = self._feedback(parent, names["iteration"])
+                last = names["iteration"] - 1
+                names["feedback"] = self.feedback_on(parent.children[last - 1]) if last > 0 else None
             child, parent = parent, parent.parent
         if node.run.plan.phased:
             names["digest"] = self.digest(node)
         return names
-
-    def _feedback(self, loop: Loop, iteration: int) -> JSON:
-        """The failures of the previous iteration, or the feedback of its gate; null in the first."""
-        return self.feedback_on(loop.children[iteration - 2]) if iteration > 1 else None
 
     def feedback_on(self, body: Node) -> JSON:
         """The failures of one iteration, or the feedback of its gate."""
@@ -485,14 +472,13 @@ class Values:
         if not before:
             return ""
         share = DIGEST_CHARS // len(before)
-        return "\n".join(
-            self._once(f"digest {share}", other, partial(self._digest_part, share)) for other in before
-        )
 
-    def _digest_part(self, share: int, phase: Node) -> str:
-        output = self.output(phase)
-        text = output.get("summary") if isinstance(output, dict) and "summary" in output else output
-        return shorten(f"{phase.step.id}: {_plainly(text)}", share - 1)
+        def digest(phase: Node) -> str:
+            output = self.output(phase)
+            text = output.get("summary") if isinstance(output, dict) and "summary" in output else output
+            return shorten(f"{phase.step.id}: {_plainly(text)}", share - 1)
+
+        return "\n".join(self._once(f"digest {share}", other, digest) for other in before)
 
     def artifacts(self, node: Node) -> ArtifactView:
         """The artifacts of earlier steps that a step sees."""
@@ -500,13 +486,14 @@ class Values:
 
     def summary(self, node: Node) -> str:
         """At most `SUMMARY_CHARS` about a step's output, for dependents that do not use all of it."""
-        text = self._memory.summaries.get((node.run.id, node.path))
-        return self._once("summary", node, self._summarise) if text is None else shorten(text, SUMMARY_CHARS)
 
-    def _summarise(self, node: Node) -> str:
-        output = self.output(node)
-        text = as_text(output) if is_agent(node) and output is not None else _plainly(output)
-        return shorten(text, SUMMARY_CHARS)
+        def summarize(node: Node) -> str:
+            output = self.output(node)
+            text = as_text(output) if is_agent(node) and output is not None else _plainly(output)
+            return shorten(text, SUMMARY_CHARS)
+
+        text = self._memory.summaries.get((node.run.id, node.path))
+        return self._once("summary", node, summarize) if text is None else shorten(text, SUMMARY_CHARS)
 
     def _once(self, kind: str, node: Node, make: Callable[[Node], str]) -> str:
         """A short text about a step, cached once the step has ended, because many map items may use it."""
@@ -637,8 +624,11 @@ def _plainly(value: JSON) -> str:
     if value is None:
         return ""
     if isinstance(value, dict) and "exit_code" in value:
-        texts = _last_output(*(str(value.get(name) or "").strip() for name in ("stdout", "stderr")))
-        return f"exit status {value['exit_code']}\n{texts}"
+        out, err = (str(value.get(name) or "").strip() for name in ("stdout", "stderr"))
+        # The end of both streams; neither displaces the other completely.
+        out = shorten_start(out, max(PROGRAM_CHARS // 2, PROGRAM_CHARS - len(err)))
+        streams = f"{out}\n{shorten_start(err, PROGRAM_CHARS - len(out))}".strip()
+        return f"exit status {value['exit_code']}\n{streams}"
     if isinstance(value, dict) and isinstance(value.get("feedback"), str):
         return str(value["feedback"])
     if isinstance(value, dict) and value.keys() == {"decision", "by", "comment", "edited"}:
@@ -647,12 +637,6 @@ def _plainly(value: JSON) -> str:
         who = "No person answered in time, which means" if value["by"] == BY_DEFAULT else "A person answered"
         return f"{who} {value['decision']}{comment}{edited}"
     return as_text(value)
-
-
-def _last_output(out: str, err: str) -> str:
-    """The end of a program's stdout and stderr. Neither stream displaces the other completely."""
-    out = shorten_start(out, max(PROGRAM_CHARS // 2, PROGRAM_CHARS - len(err)))
-    return f"{out}\n{shorten_start(err, PROGRAM_CHARS - len(out))}".strip()
 
 
 def runs_below(run: Run) -> Iterator[Run]:
@@ -681,10 +665,8 @@ TOO_LARGE_HINT = (
 
 def unfit(path: str, error: BaseException) -> Failure:
     """The failure of a step whose output `strict` rejected."""
-    code, hint = "output.not_json", ""
-    if isinstance(error, TooLarge):
-        code = "output.too_large"
-        hint = TOO_LARGE_HINT
+    large = isinstance(error, TooLarge)
+    code, hint = ("output.too_large", TOO_LARGE_HINT) if large else ("output.not_json", "")
     return Failure("invalid_output", code, f"{path}: {exception_message(error)}", hint, step=path)
 
 
@@ -710,21 +692,14 @@ def check_output(at: PlacedStep, value: JSON) -> Failure | None:
 
         message = misfits(step.output_schema, value, "the output")
     if not message and step.outputs:
-        message = _against_names(step.outputs, value, closed=step.output_schema is None)
+        if not isinstance(value, dict):
+            message = f"the output must be an object with {', '.join(step.outputs)}"
+        elif missing := [name for name in step.outputs if name not in value]:
+            message = f"the output lacks {', '.join(missing)}"
+        elif step.output_schema is None and (extra := [name for name in value if name not in step.outputs]):
+            message = f"the output has {', '.join(extra)}, which the step does not declare"
     if not message:
         return None
     return Failure(
         "invalid_output", "output.invalid", f"{at.path}: {message}", step=at.path, attempt=at.attempt
     )
-
-
-def _against_names(names: tuple[str, ...], value: JSON, closed: bool) -> str:
-    if not isinstance(value, dict):
-        return f"the output must be an object with {', '.join(names)}"
-    missing = [name for name in names if name not in value]
-    if missing:
-        return f"the output lacks {', '.join(missing)}"
-    extra = [name for name in value if name not in names]
-    if closed and extra:
-        return f"the output has {', '.join(extra)}, which the step does not declare"
-    return ""
