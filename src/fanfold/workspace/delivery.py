@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import check_branch_name
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
-from fanfold.workspace.layout import Layout, read_kept
+from fanfold.workspace.layout import Layout, open_kept, read_kept
 from fanfold.workspace.merge import FileState, Objects, PathRevision, merge_fully
 from fanfold.workspace.receipts import Receipt
 from fanfold.workspace.remotes import PullRequests, PullRequestText, Remote, ServerCalls, borrow, read_setting
@@ -106,25 +105,21 @@ class Commits:
         with tempfile.TemporaryDirectory(dir=self._store) as folder:
             index = Path(folder) / "index"
             self._git(["read-tree", base], index=index)
-            rows = (_row(path, state[path]) for path in changed)
+            rows = []
+            for path in changed:
+                mode, oid = state[path] or (0, NOTHING)
+                rows.append(b"%o %s\t%s\0" % (mode, oid.encode(), os.fsencode(path)))
             self._git(["update-index", "-z", "--index-info"], index=index, stdin=b"".join(rows))
             # A partial clone may lack content that the commit does not change.
             tree = self._git(["write-tree", "--missing-ok"], index=index).decode().strip()
-        self._check_nothing_else(base, tree, changed)
+        listed = self._git(["diff-tree", "-r", "-z", "--name-only", "--no-renames", base, tree])
+        others = {os.fsdecode(name) for name in listed.split(b"\0")[:-1]}.difference(changed)
+        if others:  # a file replaces a folder
+            raise DeliveryConflict(sorted(others))
         commit = self._git(
             ["commit-tree", tree, "-p", base, "-F", "-"], text=text, stdin=text.message.encode()
         )
         return commit.decode().strip(), changed
-
-    def _check_nothing_else(self, base: str, tree: str, changed: Sequence[str]) -> None:
-        """Raise `DeliveryConflict` if the commit changes other paths.
-
-        This happens if a file replaces a folder.
-        """
-        listed = self._git(["diff-tree", "-r", "-z", "--name-only", "--no-renames", base, tree])
-        others = {os.fsdecode(name) for name in listed.split(b"\0")[:-1]}.difference(changed)
-        if others:
-            raise DeliveryConflict(sorted(others))
 
     def difference(self, base: str, commit: str) -> str:
         """Return the changes of the commit as a patch."""
@@ -160,19 +155,22 @@ class Commits:
 
         They come from the repository's `.git/config`, else from the user's git configuration.
         """
-        found = []
-        for word in ("user.name", "user.email"):
-            if own := read_setting(self._project, self._repository, self._store, word):
-                found.append(own)
-                continue
-            command = [git.program(self._project), "config", "--global", "--get", word]
-            _, output = git.run(command, _user_environment(self._project, self._store), ok=(0, 1, 128))
-            found.append(output.decode("utf-8", "replace").strip())
-        if not all(found):
+        # Only the user's own configuration applies, not that of a work tree.
+        environment = git.passed_on(("HOME", "XDG_CONFIG_HOME"), self._project)
+        environment |= {"GIT_DIR": str(self._store), "LC_ALL": "C"}
+        values = []
+        for key in ("user.name", "user.email"):
+            value = read_setting(self._project, self._repository, self._store, key)
+            if not value:
+                command = [git.program(self._project), "config", "--global", "--get", key]
+                _, output = git.run(command, environment, ok=(0, 1, 128))
+                value = output.decode("utf-8", "replace").strip()
+            values.append(value)
+        if not all(values):
             message = "git does not know who you are, and a commit needs to say so"
             hint = 'git config --global user.name "Your Name"; git config --global user.email you@example.org'
             raise WorldError("deliver.no_identity", message, hint=hint)
-        return found[0], found[1]
+        return values[0], values[1]
 
     def _states(self, commit: str, paths: Sequence[str]) -> dict[str, FileState]:
         found: dict[str, FileState] = {}
@@ -265,16 +263,6 @@ def _side(
     return {file.path: state for file in files if (state := of(file)) is not None}
 
 
-def _row(path: str, state: FileState | None) -> bytes:
-    mode, oid = (state.mode, state.oid) if state is not None else (0, NOTHING)
-    return b"%o %s\t%s\0" % (mode, oid.encode(), os.fsencode(path))
-
-
-def _user_environment(project: Path, store: Path) -> dict[str, str]:
-    """Return an environment in which only the user's own configuration applies, not that of a work tree."""
-    return git.passed_on(("HOME", "XDG_CONFIG_HOME"), project) | {"GIT_DIR": str(store), "LC_ALL": "C"}
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Refs of a repository, read as files; one new branch is written
 #
@@ -350,7 +338,11 @@ class Refs:
             _lock(folder, last, commit, branch)
             try:
                 self._check_packed(name)  # check again: it may have been packed before this lock was acquired
-                _remove_empty(folder, last)
+                with suppress(OSError):  # empty folders that git leaves after branches are deleted
+                    for _, inner, _, above in os.fwalk(last, topdown=False, dir_fd=folder):
+                        for empty in inner:
+                            os.rmdir(empty, dir_fd=above)
+                    os.rmdir(last, dir_fd=folder)
                 os.link(f"{last}.lock", last, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
                 os.unlink(f"{last}.lock", dir_fd=folder)
@@ -397,16 +389,10 @@ class Refs:
         if ".." in name.split("/"):
             return ""
         try:
-            handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open_kept(folder / name) as opened:
+                return opened.read(limit).decode("utf-8", "replace")
         except OSError:
             return ""
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return ""
-            with os.fdopen(handle, "rb", closefd=False) as opened:
-                return opened.read(limit).decode("utf-8", "replace")
-        finally:
-            os.close(handle)
 
 
 def _lock(folder: int, last: str, commit: str, branch: str) -> None:
@@ -434,15 +420,6 @@ def _lock(folder: int, last: str, commit: str, branch: str) -> None:
     finally:
         os.close(handle)
         os.unlink(beside, dir_fd=folder)
-
-
-def _remove_empty(folder: int, last: str) -> None:
-    """Remove the empty folders that git leaves after branches are deleted."""
-    with suppress(OSError):
-        for _, inner, _, above in os.fwalk(last, topdown=False, dir_fd=folder):
-            for one in inner:
-                os.rmdir(one, dir_fd=above)
-        os.rmdir(last, dir_fd=folder)
 
 
 IN_CI = (
@@ -507,11 +484,17 @@ class Deliveries:
     def compose(self, name: str, wish: Wish, receipts: Sequence[Receipt]) -> Delivery:
         """Plan the delivery of a step, and store it."""
         _check_text(wish)
-        wish = _with_push(wish)
-        checked_out, head = self._refs.head()
-        base_name = wish.pull_request.base if wish.pull_request is not None else ""
+        request, base_name = wish.pull_request, ""
+        if request is not None:  # it needs its branch on the server
+            wish, base_name = msgspec.structs.replace(wish, push=True), request.base
+        checked_out, base = self._refs.head()
         remote = self._remote() if wish.push else None
-        base = self._base(base_name) or head
+        if base_name:
+            find = self._refs.find
+            base = find(f"refs/remotes/origin/{base_name}") or find(f"refs/heads/{base_name}")
+            if not base:
+                message = f"there is no branch {base_name!r:.120} here"
+                raise WorldError("deliver.no_base", message, hint="git fetch origin")
         taken = {base_name, self._refs.default_of("origin")} | self._refs.checked_out()
         self._check_branch(wish.branch, taken)
         who, mail = self._commits.identity()
@@ -571,16 +554,6 @@ class Deliveries:
         wish: Wish, receipts: Sequence[Receipt]
     ) -> tuple[list[Sequence[PathRevision]], Callable[[str], bool]]:
         return [receipt.files for receipt in receipts], lambda path: matches(wish.paths, path)
-
-    def _base(self, name: str) -> str:
-        if not name:
-            return ""
-        found = self._refs.find(f"refs/remotes/origin/{name}") or self._refs.find(f"refs/heads/{name}")
-        if not found:
-            raise WorldError(
-                "deliver.no_base", f"there is no branch {name!r:.120} here", hint="git fetch origin"
-            )
-        return found
 
     def _check_branch(self, branch: str, taken: set[str]) -> None:
         problem = check_branch_name(branch)
@@ -662,11 +635,6 @@ def _branch_exists(branch: str) -> WorldError:
     message = f"there is a branch {branch} already, or one that its name stands in the way of"
     hint = "rename or remove it, then resume; or cancel the run, name another in the recipe, and retry"
     return WorldError("deliver.branch_exists", message, hint=hint)
-
-
-def _with_push(wish: Wish) -> Wish:
-    """Return the request with a push, if it has a pull request, which needs its branch on the server."""
-    return msgspec.structs.replace(wish, push=True) if wish.pull_request is not None else wish
 
 
 def _check_text(wish: Wish) -> None:

@@ -170,18 +170,14 @@ class WorkspaceRemains:
                 if name.startswith("."):
                     trash.throw_away(self._layout.bases / name, self._layout.trash)
             if not self.folders():
-                self._objects.drop_all_but(self._needed())
+                revised = [file for one in self._proposals.all() for file in one.revision.files]
+                revised += [file for one in self._receipts.all() for file in one.files]
+                sides = [side for file in revised for side in (file.before, file.after) if side is not None]
+                self._objects.drop_all_but({side.oid for side in sides})
             self.clear_launches()
-            self._clear_homes(keep_for_s, judge)
-            self._clear_refused(keep_for_s)
+            self._clear_old(keep_for_s, judge)
         trash.empty(self._layout.trash)
         return found
-
-    def _needed(self) -> set[str]:
-        """Return the hashes that proposals and receipts refer to."""
-        revised = [file for one in self._proposals.all() for file in one.revision.files]
-        revised += [file for one in self._receipts.all() for file in one.files]
-        return {side.oid for file in revised for side in (file.before, file.after) if side is not None}
 
     def clear_launches(self) -> None:
         """Remove the temporary files of launches of dead processes."""
@@ -189,19 +185,19 @@ class WorkspaceRemains:
             trash.throw_away(scratch, self._layout.trash)
         sandbox_limits.sweep()
 
-    def _clear_homes(self, keep_for_s: float | None, judge: Judge) -> None:
-        """Delete homes of agents whose runs are deleted, or that are older than `keep_for_s`."""
+    def _clear_old(self, keep_for_s: float | None, judge: Judge) -> None:
+        """Delete homes of agents, and files that guards moved out of the project.
+
+        Both after `keep_for_s`; the home of an agent whose run is deleted at once.
+        """
+        before = 0.0 if keep_for_s is None else time.time() - keep_for_s
         for folder, origin, begun_at in homes.all_homes(self._layout):
             fate = judge(origin)
-            aged = keep_for_s is not None and time.time() - begun_at > keep_for_s
-            if fate == "orphaned" or (fate == "ages" and aged):
+            if fate == "orphaned" or (fate == "ages" and begun_at < before):
                 homes.throw_away(self._layout, folder)
-
-    def _clear_refused(self, keep_for_s: float | None) -> None:
-        """Delete files that guards moved out of the project longer ago than `keep_for_s`."""
         refused = self._layout.private / REFUSED
-        for name in os.listdir(refused) if keep_for_s is not None and refused.is_dir() else ():
-            if keep_for_s is not None and time.time() - os.lstat(refused / name).st_ctime > keep_for_s:
+        for name in os.listdir(refused) if refused.is_dir() else ():
+            if os.lstat(refused / name).st_ctime < before:
                 trash.throw_away(refused / name, self._layout.trash)
 
     def discard(self, session_id: str, *, over: bool = False) -> None:
@@ -232,8 +228,13 @@ class WorkspaceRemains:
         """
         newest = self._bases.newest_name()
         used = set[str]()
-        if newest is not None and (unused_for_s is None or self._base_age_s(newest) <= unused_for_s):
-            used.add(newest)
+        if newest is not None:
+            try:
+                age_s = time.time() - (self._layout.bases / newest / "manifest").stat().st_mtime
+            except OSError:
+                age_s = 0.0
+            if unused_for_s is None or age_s <= unused_for_s:
+                used.add(newest)
         used.update(proposal.base for proposal in self._proposals.all())
         for folder in self.folders():
             try:
@@ -244,12 +245,6 @@ class WorkspaceRemains:
         for name in self._bases.names():
             if name not in used:
                 trash.throw_away(self._layout.bases / name, self._layout.trash)
-
-    def _base_age_s(self, name: str | None) -> float:
-        try:
-            return time.time() - (self._layout.bases / (name or "") / "manifest").stat().st_mtime
-        except OSError:
-            return 0.0
 
     def _may_go(self, folder: Path, keep_for_s: float | None, judge: Judge) -> bool:
         try:

@@ -20,6 +20,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from zlib import crc32
@@ -29,7 +30,7 @@ from fanfold.kernel.claims import is_protected
 from fanfold.project_files import write_whole
 from fanfold.workspace import git
 from fanfold.workspace.beneath import FileEntry
-from fanfold.workspace.layout import make_folder
+from fanfold.workspace.layout import make_folder, open_kept
 from fanfold.workspace.repository import Repository, find_repository, has_long_hashes
 
 DEPENDENCIES = frozenset(
@@ -84,10 +85,6 @@ class Ignoring:
         self._store = store
         self._include = frozenset(include)
 
-    def _included(self) -> set[str]:
-        """Return the included files that exist: regular files, with no link on the way."""
-        return {path for path in self._include if _is_plain(self._project, path)}
-
     def has_git(self) -> bool:
         """Return whether the project is, or is inside, a repository that does not ignore it."""
         return self._repository() is not None
@@ -96,20 +93,19 @@ class Ignoring:
         found = find_repository(self._project)
         if found is None:
             return None
-        _check_index(found)
-        self._take_over(found)
+        with suppress(OSError):  # no file is tracked yet
+            if not stat.S_ISREG(os.lstat(found.index_file).st_mode):  # it would block git, or is a link
+                message = f"{found.index_file} is no regular file"
+                raise WorldError("workspace.not_a_file", message, hint="remove it; git reset makes it anew")
+        patterns = _read(found.exclude_file)
+        own = self._asked_in(found) / "info" / "exclude"
+        if patterns != _read(own):
+            write_whole(own, patterns)
         if found.top == self._project:
             return found
         ask = self._command(found, "", ["check-ignore", "-q", "--no-index", "."])
         code, _ = self._ask(ask, found, ok=(0, 1, 128))
         return found if code == 1 else None
-
-    def _take_over(self, repository: Repository) -> None:
-        """Copy the repository's `info/exclude` patterns into the private store."""
-        patterns = _read(repository.exclude_file)
-        own = self._asked_in(repository) / "info" / "exclude"
-        if patterns != _read(own):
-            write_whole(own, patterns)
 
     def _asked_in(self, repository: Repository | None) -> Path:
         """Return the store in which git can read a repository's index.
@@ -137,7 +133,7 @@ class Ignoring:
             if depth < MAX_NESTING:
                 repositories = [one for one in inner if os.path.lexists(self._project / one / ".git")]
                 todo += [(f"{one}/", depth + 1) for one in repositories]
-        found.others |= self._included()
+        found.others |= {path for path in self._include if _is_plain(self._project, path)}
         for path in (*found.tracked, *found.others):
             _add_folders(path, found.folders)
         return found
@@ -241,8 +237,18 @@ class Ignoring:
             f"{configured}/git/ignore",
         ]
         included = crc32("\n".join(sorted(self._include)).encode("utf-8", "surrogateescape"))
-        own_rule = {"/include": FileEntry(included, 0, 0, 0, 0)}
-        return {f"/{number}": _entry(file) for number, file in enumerate(files)} | own_rule
+        rules: dict[str, FileEntry | None] = {"/include": FileEntry(included, 0, 0, 0, 0)}
+        for number, file in enumerate(files):
+            try:
+                status = os.stat(file)
+            except OSError:
+                rules[f"/{number}"] = None
+                continue
+            # Git always changes size or times when it rewrites these files. The times of a folder change with
+            # its files, so they are ignored.
+            folder = stat.S_ISDIR(status.st_mode)
+            rules[f"/{number}"] = FileEntry(status.st_mode, 0, 0, 0, 0) if folder else FileEntry.of(status)
+        return rules
 
     def _command(self, repository: Repository | None, prefix: str, arguments: list[str]) -> list[str]:
         folder = self._project / prefix
@@ -264,23 +270,13 @@ class Ignoring:
 
 
 def _is_plain(project: Path, path: str) -> bool:
+    """Return whether a path is a regular file, with no link on the way."""
     names = path.split("/")
     try:
         modes = [os.lstat(project / "/".join(names[: count + 1])).st_mode for count in range(len(names))]
     except OSError:
         return False
     return stat.S_ISREG(modes[-1]) and all(map(stat.S_ISDIR, modes[:-1]))
-
-
-def _check_index(repository: Repository) -> None:
-    """Raise `WorldError` for an index that would block git, or that is a link."""
-    try:
-        kind = os.lstat(repository.index_file).st_mode
-    except OSError:
-        return  # no file is tracked yet
-    if not stat.S_ISREG(kind):
-        message = f"{repository.index_file} is no regular file"
-        raise WorldError("workspace.not_a_file", message, hint="remove it; git reset makes it anew")
 
 
 def _find_pipe(top: Path) -> Path | None:
@@ -346,18 +342,7 @@ def _add_folders(path: str, folders: set[str]) -> None:
 def _read(file: Path) -> bytes:
     """Read a small file without following a link; empty if there is none."""
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_kept(file) as opened:
+            return opened.read(MAX_EXCLUDE_BYTES)
     except OSError:
         return b""
-    with os.fdopen(handle, "rb") as opened:
-        return opened.read(MAX_EXCLUDE_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
-
-
-def _entry(file: str) -> FileEntry | None:
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    # Git always changes size or times when it rewrites these files. The times of a folder change with its
-    # files, so they are ignored.
-    return FileEntry(status.st_mode, 0, 0, 0, 0) if os.path.isdir(file) else FileEntry.of(status)

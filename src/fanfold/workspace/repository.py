@@ -17,12 +17,12 @@ import re
 import stat
 import struct
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from fanfold.errors import AuthorError
 from fanfold.project_files import read_beneath
+from fanfold.workspace.layout import open_kept
 
 MAX_BYTES = 4_096
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -113,7 +113,8 @@ def _read(top: Path, kind: os.stat_result) -> Repository | None:
         return None
     shared = _named(folder / "commondir", "", folder)
     if shared is None:  # a submodule: its folder is in the repository around it
-        return Repository(top, folder, folder) if _is_module(folder, top) else None
+        inner = any(folder.is_relative_to(outer / ".git" / "modules") for outer in top.parents)
+        return Repository(top, folder, folder) if inner else None
     back = _named(folder / "gitdir", "", folder)
     linked = back == git and folder.parent == shared / "worktrees"
     return Repository(top, folder, shared) if linked and _is_git_folder(shared) else None
@@ -122,21 +123,13 @@ def _read(top: Path, kind: os.stat_result) -> Repository | None:
 def _named(file: Path, word: str, base: Path) -> Path | None:
     """Return the path that a small git file contains, with all links resolved."""
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_kept(file) as opened:
+            text = os.fsdecode(opened.read(MAX_BYTES)).rstrip("\n")
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return None
-        text = os.fsdecode(opened.read(MAX_BYTES)).rstrip("\n")
     if not text.startswith(word) or "\0" in text:
         return None
     return Path(os.path.realpath(base / text.removeprefix(word).strip()))
-
-
-def _is_module(folder: Path, top: Path) -> bool:
-    """Return whether this is the git folder of a submodule, in a repository around `top`."""
-    return any(folder.is_relative_to(outer / ".git" / "modules") for outer in top.parents)
 
 
 def _is_git_folder(folder: Path) -> bool:
@@ -245,12 +238,6 @@ GIT_INDEX_MAX_BYTES = 1024**3
 SHARED = "sharedindex"
 
 
-class _ParsedIndex(NamedTuple):
-    names: list[str]
-    shared: str
-    """The hash in the name of the second file of a split index; empty if there is none."""
-
-
 def tracked_below(index: Path, folder: str) -> list[str]:
     """Return the tracked paths below a folder. If there are none, this costs one search of the file."""
     found, shared = _look(index, folder, is_split(index))
@@ -271,32 +258,28 @@ def is_split(index: Path) -> bool:
 
 
 def _look(index: Path, folder: str, whole: bool) -> tuple[list[str], str]:
+    """Return the tracked paths below a folder, and the hash in the name of a split index's second file."""
     try:
-        handle = os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = open_kept(index)
     except OSError:
         return [], ""
-    with os.fdopen(handle, "rb"):
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= GIT_INDEX_MAX_BYTES:
+    with opened:
+        if not 0 < os.fstat(opened.fileno()).st_size <= GIT_INDEX_MAX_BYTES:
             return [], ""
-        with mmap.mmap(handle, 0, access=mmap.ACCESS_READ) as data:
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             word = folder.rpartition("/")[2].encode()
             # Version 4 omits the prefix that a name shares with the previous one, so the name may not occur
             # as a whole.
             if not whole and data[4:8] != b"\0\0\0\x04" and data.find(word) < 0:
                 return [], ""
-            parsed = _parse(data)
-            return [path for path in parsed.names if path.startswith(f"{folder}/")], parsed.shared
-
-
-def _parse(data: mmap.mmap) -> _ParsedIndex:
-    for object_bytes in (20, 32):
-        try:
-            names, at = _entries(data, object_bytes)
-            return _ParsedIndex(names, _named_second_file(data, at, object_bytes))
-        except (UnreadableIndex, struct.error, IndexError, ValueError):
-            continue
-    raise UnreadableIndex
+            for object_bytes in (20, 32):
+                try:
+                    names, at = _entries(data, object_bytes)
+                    shared = _named_second_file(data, at, object_bytes)
+                except (UnreadableIndex, struct.error, IndexError, ValueError):
+                    continue
+                return [path for path in names if path.startswith(f"{folder}/")], shared
+            raise UnreadableIndex
 
 
 def _entries(data: mmap.mmap, object_bytes: int) -> tuple[list[str], int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -111,18 +112,14 @@ class _ScanWalk:
                     self.found.points[where] = True
                 else:
                     self.found.left_out.add(where + "/")
+            elif (status := entry_of(entry)) is None:
+                continue  # gone since it was listed
             elif self._rules.keeps_file(where):
-                self._file(entry, where)
-            else:
-                self._leave_out(entry, where)
+                self._file(status, where)
+            elif status.ctime_ns < self._asked_ns - GRAIN_NS:  # not created after git was asked
+                self.found.left_out.add(left_out_name(where, status.mode))
         for name in below:
             self._enter(handle, name, prefix + name, depth)
-
-    def _leave_out(self, entry: os.DirEntry[str], where: str) -> None:
-        """Record a file that git did not list as left out, unless it was created after the query."""
-        status = entry_of(entry)
-        if status is not None and status.ctime_ns < self._asked_ns - GRAIN_NS:
-            self.found.left_out.add(left_out_name(where, status.mode))
 
     def _is_marked(self, path: str, names: list[str]) -> bool:
         """Return whether an untracked marker file shows that a tool created this folder."""
@@ -161,10 +158,7 @@ class _ScanWalk:
             self.found.left_out.add(where + "//")
         return True
 
-    def _file(self, entry: os.DirEntry[str], where: str) -> None:
-        status = entry_of(entry)
-        if status is None:
-            return  # gone since it was listed
+    def _file(self, status: FileEntry, where: str) -> None:
         if not (stat.S_ISREG(status.mode) or stat.S_ISLNK(status.mode)):
             self.found.left_out.add(where + "//")  # a pipe, a socket or a device cannot be copied
             return
@@ -192,10 +186,8 @@ class _ScanWalk:
             message = f'"{where}" cannot be read: {error.strerror}'
             raise WorldError("workspace.unreadable", message, hint=hint) from error
         self.found.folders.add(where)
-        try:
-            self.folder(below, where, depth + 1)
-        finally:
-            os.close(below)
+        with Closing(below) as inner:
+            self.folder(inner, where, depth + 1)
 
 
 def scan_asking(top: int, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
@@ -216,21 +208,15 @@ def scan_asking(top: int, ignoring: Ignoring, limits: SnapshotLimits) -> Manifes
                 continue
             walk.found.left_out.discard(path + "/")
             rules.allowed.add(path)
-            _walk_into(walk, top, path)
+            try:
+                folder = open_folder(top, path)
+            except (FileNotFoundError, PathProblem):
+                continue
+            walk.found.folders.add(path)
+            with Closing(folder) as handle:
+                walk.folder(handle, path, path.count("/") + 1)
     walk.found.rules |= outside
     return walk.found
-
-
-def _walk_into(walk: _ScanWalk, top: int, path: str) -> None:
-    try:
-        handle = open_folder(top, path)
-    except (FileNotFoundError, PathProblem):
-        return
-    walk.found.folders.add(path)
-    try:
-        walk.folder(handle, path, path.count("/") + 1)
-    finally:
-        os.close(handle)
 
 
 def _is_there(top: int, path: str) -> bool:
@@ -313,7 +299,10 @@ class _Rewalk:
                     now = entry.stat(follow_symlinks=False)
                     times = (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
                     if (now.st_mode, now.st_size, *times) != before or before[3] >= settled_ns:
-                        self._differs(where, entry.name, now)
+                        usual = stat.S_ISREG(now.st_mode) or stat.S_ISLNK(now.st_mode)
+                        if entry.name == ".gitignore" or not usual:
+                            raise _Doubt
+                        self.entries[where] = FileEntry.of(now)
                     seen.append(where)
                 elif where in folders:
                     below.append(entry.name)
@@ -326,11 +315,6 @@ class _Rewalk:
     def _enter(self, handle: int, name: str, prefix: str) -> None:
         with Closing(os.open(name, _FOLDER, dir_fd=handle)) as inner:
             self.folder(inner, prefix)
-
-    def _differs(self, where: str, name: str, now: os.stat_result) -> None:
-        if name == ".gitignore" or not (stat.S_ISREG(now.st_mode) or stat.S_ISLNK(now.st_mode)):
-            raise _Doubt
-        self.entries[where] = FileEntry.of(now)
 
     def _other(self, handle: int, entry: os.DirEntry[str], where: str, prefix: str) -> None:
         """Handle an entry that is neither a file nor a folder of the known tree."""
@@ -351,24 +335,29 @@ class _Rewalk:
         elif own or name in _TELLING:
             raise _Doubt
         elif is_folder:
-            self._new_folder(handle, name, where)
+            if name in _TOOLS or name in BUILT or where.count("/") >= self.max_depth:
+                raise _Doubt
+            self.new_folders.append(where)
+            self._enter(handle, name, where + "/")
         elif (status := entry_of(entry)) is not None:
             self.new_files[where] = status
-
-    def _new_folder(self, handle: int, name: str, where: str) -> None:
-        if name in _TOOLS or name in BUILT or where.count("/") >= self.max_depth:
-            raise _Doubt
-        self.new_folders.append(where)
-        self._enter(handle, name, where + "/")
 
 
 def rescan(top: int, known: Manifest, ignoring: Ignoring, limits: SnapshotLimits) -> Rescan | None:
     """Return the current tree and its differences to a manifest; None if there is doubt."""
     walk = _Rewalk(known, limits.max_depth)
     try:
-        _check_rules(walk, ignoring, known)
+        for name, entry in ignoring.sources().items():  # files outside the tree that define ignore rules
+            if known.rules.get(name, _NEVER) != entry or (entry and entry.ctime_ns >= walk.settled_ns):
+                return None
         walk.folder(top, "")
-        _check_marks(top, known)
+        order = list(MARKS)
+        for folder, mark in known.marked.items():  # the content of a tool's folder is not scanned
+            for before in order[: order.index(mark)]:
+                with suppress(FileNotFoundError):
+                    os.stat(f"{folder}/{before}", dir_fd=top, follow_symlinks=False)
+                    return None
+            os.stat(f"{folder}/{mark}", dir_fd=top, follow_symlinks=False)
         return _judge(walk, ignoring, limits)
     except (_Doubt, OSError):  # the tree changed meanwhile; the full scan reports the cause
         return None
@@ -381,34 +370,7 @@ def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: Snaps
         return again.now if again else scan_asking(top, ignoring, limits)
 
 
-def _check_rules(walk: _Rewalk, ignoring: Ignoring, known: Manifest) -> None:
-    """Raise `_Doubt` if files outside the tree that define ignore rules changed, or are not settled."""
-    for name, entry in ignoring.sources().items():
-        if known.rules.get(name, _NEVER) != entry or (entry and entry.ctime_ns >= walk.settled_ns):
-            raise _Doubt
-
-
 _NEVER = FileEntry(-1, -1, -1, -1, -1)
-
-
-def _check_marks(top: int, known: Manifest) -> None:
-    """Raise if a tool's folder lost its marker file or got one with priority.
-
-    Their content is not scanned.
-    """
-    for folder, mark in known.marked.items():
-        order = list(MARKS)
-        if any(_is_there_rescan(top, f"{folder}/{before}") for before in order[: order.index(mark)]):
-            raise _Doubt
-        os.stat(f"{folder}/{mark}", dir_fd=top, follow_symlinks=False)
-
-
-def _is_there_rescan(top: int, path: str) -> bool:
-    try:
-        os.stat(path, dir_fd=top, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _judge(walk: _Rewalk, ignoring: Ignoring, limits: SnapshotLimits) -> Rescan:
@@ -429,7 +391,13 @@ def _judge(walk: _Rewalk, ignoring: Ignoring, limits: SnapshotLimits) -> Rescan:
     now.files = known.files | changed
     for path in gone:
         del now.files[path]
-    _check_limits(changed, now, limits)
+    for path, entry in changed.items():  # the full scan reports which limit may be exceeded, and where
+        if entry.size > limits.max_file_bytes or len(os.fsencode(path)) > limits.max_path_bytes:
+            raise _Doubt
+    if changed and len(now.files) > limits.max_files:
+        raise _Doubt
+    if changed and sum(entry[1] for entry in now.files.values()) > limits.max_bytes:
+        raise _Doubt
     same = not (changed or gone or walk.new_folders or gone_folders) and now.left_out == known.left_out
     return Rescan(known if same else now, set(changed))
 
@@ -452,14 +420,3 @@ def _ask(walk: _Rewalk, ignoring: Ignoring, now: Manifest) -> dict[str, FileEntr
         else:
             now.left_out.add(left_out_name(path, entry.mode))
     return found
-
-
-def _check_limits(changed: dict[str, FileEntry], now: Manifest, limits: SnapshotLimits) -> None:
-    """Raise `_Doubt` if a limit may be exceeded: the full scan reports which one, and where."""
-    if not changed:
-        return
-    for path, entry in changed.items():
-        if entry.size > limits.max_file_bytes or len(os.fsencode(path)) > limits.max_path_bytes:
-            raise _Doubt
-    if len(now.files) > limits.max_files or sum(entry[1] for entry in now.files.values()) > limits.max_bytes:
-        raise _Doubt
