@@ -32,6 +32,7 @@ from fanfold.api.project import Project
 from fanfold.api.run_documents import PublishedFile, artifacts_below, indented, run_error, step_document
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import AuthorError, BugError, FanfoldError, WorldError
+from fanfold.kernel.digest import RunDigest, digest
 from fanfold.kernel.events import Envelope, Event, Evidence, RunCreated, SubagentEvent, event_of
 from fanfold.kernel.invariants import Auditor, InvariantViolation
 from fanfold.kernel.plan import JSON
@@ -537,6 +538,12 @@ def replay_run(project: Project, run: str, *, checked: bool = False) -> AuditedR
     """Fold the log of a run from its first to its last event. `checked`: verify every invariant."""
     root = project.resolve(run).root_run_id
     return verify(project.store, root) if checked else replay(project.store, root)
+
+
+def digest_run(project: Project, run: str) -> RunDigest:
+    """Return what happened to each step of a run, without times, ids and executions."""
+    root = project.resolve(run).root_run_id
+    return digest(event_of(envelope) for envelope in project.store.tree(root))
 
 
 def verify_run(project: Project, run: str) -> Audit:

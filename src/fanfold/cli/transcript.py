@@ -9,7 +9,7 @@ from typing import get_args
 import click
 
 from fanfold.api.addresses import find_run, only_speaker
-from fanfold.api.archives import Audit, replay_run, verify_all, verify_run
+from fanfold.api.archives import Audit, digest_run, replay_run, verify_all, verify_run
 from fanfold.api.display import duration
 from fanfold.api.explain import what_if
 from fanfold.api.history import By, CostLine, Costs, costs, follow_transcript, transcript
@@ -84,12 +84,21 @@ def _print(call: Invocation, text: str) -> None:
 @command("replay", summary="Fold the log of a run again without running anything")
 @click.argument("run")
 @option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
-def replay_command(call: Invocation, run: str, checked: bool) -> int:
+@option("--digest", "digested", is_flag=True, help="What happened to each step, without times and ids.")
+def replay_command(call: Invocation, run: str, checked: bool, digested: bool) -> int:
     """Read the log of RUN from its first event to its last and say where that leads.
 
-    Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
+    Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint. Two runs with
+    the same recipe, inputs and results have the same --digest, on any store and with any number of workers;
+    with --json it is {"digest", "in_order", "facts": [{"path", "attempt", "status", "value", "error"}]}.
     """
+    if checked and digested:
+        raise AuthorError("usage.conflicting_options", "use --verify or --digest, not both")
     with call.open_project(to_read=True) as project:
+        if digested:
+            found = digest_run(project, run)
+            call.give(found, lambda: [f"{len(found.facts)} facts, digest {found.digest}\n"])
+            return EXIT_OK
         audited = replay_run(project, run, checked=checked)
     where = f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n"
     call.give(audited, lambda: [where, *_violations(audited.violations, call.colour)])

@@ -209,7 +209,8 @@ def call_outcome(call: WorkflowCall, child: Run) -> tuple[str, Failure | None]:
     if child.status in (COMPLETED, CANCELLED):
         return child.status, None
     inner = child.error.message if child.error is not None else ""
-    message = f"child run {child.id} is {child.status}" + (f": {inner}" if inner else "")
+    # Without its id: dependents may read this text, and the same results must give the same prompts.
+    message = f"the child run is {child.status}" + (f": {inner}" if inner else "")
     kind = "timeout" if child.status == TIMED_OUT else "agent"
     failure = Failure(kind, f"run.{child.status}", message, retryable=False, step=call.path)
     return (TIMED_OUT if child.status == TIMED_OUT else FAILED), failure
