@@ -179,6 +179,13 @@ def test_a_cancelled_run_leaves_no_process_on_a_worker(cluster: Cluster):
     assert len(cluster.about(run.id, "cancelled")) >= 4
 
 
+def test_a_question_with_a_time_limit_takes_its_default_while_no_worker_drives_the_run(cluster: Cluster):
+    cluster.start("one")
+    step = "{id: which, ask: 'Which?', timeout: 1s, default: this}"
+    run = cluster.run(f"name: timed\noutput: '{{{{steps.which.output}}}}'\nsteps:\n  - {step}\n")
+    assert cluster.finished(run)["output"] == "this"
+
+
 def test_an_approval_is_answered_while_no_worker_drives_the_run(cluster: Cluster):
     cluster.start("one")
     steps = "  - {id: sure, approve: sure?}\n  - {id: after, shell: echo yes, depends_on: sure}\n"

@@ -42,10 +42,10 @@ from fanfold.cluster.jobs import (
 from fanfold.cluster.temporal import JobControl, ServedQueue, TemporalLink, check_address
 from fanfold.engine.driver import PAUSE_GRACE_S
 from fanfold.engine.requests import ContinueRequest, from_row
-from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.engine.waits import DailyCaps
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.budget import Ledger
+from fanfold.kernel.decide import next_timer
 from fanfold.kernel.events import (
     Envelope,
     Evidence,
@@ -57,7 +57,6 @@ from fanfold.kernel.events import (
     event_of,
 )
 from fanfold.kernel.state import EVENT_WORDS, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
-from fanfold.kernel.waits import next_wait
 from fanfold.steps.executor import HOST_FAULTS, StepExecutors
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import SENT
@@ -453,9 +452,8 @@ class WorkerProcess:
             if any(row.kind == "continue" for row in project.store.requests(root)):
                 found.append(root)
             elif head.status == WAITING:
-                state = project.view(root).state
-                due = next_wait(state) if state.deferred else None
-                if due is not None and due <= wall_clock_ms():
+                due = next_timer(project.view(root).state)
+                if due is not None and due <= project.store.now_ms():
                     found.append(root)
         return found
 
