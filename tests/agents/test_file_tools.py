@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import ToolFailed
-from fanfold.agents.tools.files import MAX_READ_BYTES, FileTools, SearchTools
+from fanfold.agents.tools.files import MAX_READ_BYTES, FileTools
 from tests.work import PATIENCE_S
 
 SECRET = "not for agents"
@@ -30,8 +30,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def use(folder: Path, tool: str, *, write_set: tuple[str, ...] = (), read_only: bool = False, **args: Any):
-    if tool == "list_files":
-        return asyncio.run(SearchTools(str(folder)).list_files(args))
     tools = FileTools(str(folder), read_only=read_only, write_set=write_set)
     return asyncio.run(tools.call(tool, args))
 

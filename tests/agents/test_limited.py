@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.fetch import do_limited
-from fanfold.agents.tools.files import SearchTools
+from fanfold.agents.tools.files import FileTools
 from tests.work import PATIENCE_S, patience
 
 pytestmark = pytest.mark.full
@@ -44,7 +44,7 @@ def test_a_pattern_takes_no_more_than_its_share(
 
         beside = asyncio.create_task(tick())
         outcome = await asyncio.gather(
-            SearchTools(str(tmp_path)).search_files({"pattern": pattern}), return_exceptions=True
+            FileTools(str(tmp_path)).search_files({"pattern": pattern}), return_exceptions=True
         )
         beside.cancel()
         codes.append(getattr(outcome[0], "code", "done"))
@@ -75,7 +75,7 @@ def test_a_search_that_nobody_waits_for_any_more_leaves_no_process(tmp_path: Pat
     (tmp_path / "a.txt").write_text("a" * 100_000)
 
     async def leave() -> None:
-        task = asyncio.create_task(SearchTools(str(tmp_path)).search_files({"pattern": "(a|a)*b" * 50}))
+        task = asyncio.create_task(FileTools(str(tmp_path)).search_files({"pattern": "(a|a)*b" * 50}))
         while children() <= before and not task.done():  # noqa: ASYNC110 -- processes set no event
             await asyncio.sleep(0)
         task.cancel()

@@ -39,7 +39,7 @@ def staged(world: World) -> Pipelines:
     return Pipelines(
         world.backend,
         find={"critic": CRITIC}.get,
-        toolbox=SessionTools.of,
+        toolbox=SessionTools,
         redactor=Redactor(["hunter2-hunter2"]),
     )
 

@@ -34,7 +34,7 @@ class Below:
 def below(role: Role, **given: Any) -> SessionRequest:
     """What is asked for an agent stage in a role, by a step with so much."""
     inner, recorder = Below(), Recorder()
-    pipelines = Pipelines(inner, find={role.name: role}.get, toolbox=SessionTools.of, redactor=Redactor([]))
+    pipelines = Pipelines(inner, find={role.name: role}.get, toolbox=SessionTools, redactor=Redactor([]))
     what = request(pipeline=(Stage(agent=role.name, prompt="Look"),), **given)
     asyncio.run(pipelines.run(what, recorder.record, recorder.show))
     (made,) = inner.asked

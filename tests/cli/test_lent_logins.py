@@ -1,5 +1,6 @@
 """A login that is lent to an agent: no other agent reads it, and it is recorded nowhere."""
 
+import asyncio
 import functools
 import json
 import signal
@@ -82,12 +83,12 @@ def test_no_tool_reads_a_login_or_state(tmp_path: Path, place: str):
     tools = FileTools(str(tmp_path), read_only=False)
     for path in (place, "link", f"./{place}"):
         with pytest.raises(ToolFailed) as refused:
-            tools._read({"path": path})
+            asyncio.run(tools.read_file({"path": path}))
         assert refused.value.code == "tool.path_refused"
         with pytest.raises(ToolFailed):
             read_text(str(tmp_path), path)
     with pytest.raises(ToolFailed):
-        tools._write({"path": place, "content": "evil"})
+        asyncio.run(tools.write_file({"path": place, "content": "evil"}))
     assert file.read_text() == CANARY
 
 

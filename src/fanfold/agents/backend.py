@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
@@ -172,6 +172,33 @@ def is_cancelled() -> bool:
 
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+_importer: list[Any] = []
+_imported: set[str] = set()
+
+
+async def import_in_thread(modules: Iterable[str]) -> None:
+    """Import heavy modules in a thread, so that other sessions continue meanwhile.
+
+    It is always the same thread, because circular imports fail if two threads start at once.
+    """
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+    from importlib import import_module
+
+    missing = sorted(set(modules) - _imported)  # a module in `sys.modules` may still be loading
+    if not missing:
+        return
+    if not _importer:
+        _importer.append(ThreadPoolExecutor(1, thread_name_prefix="fanfold-imports"))
+
+    def import_all() -> None:
+        for module in missing:
+            import_module(module)
+            _imported.add(module)
+
+    await asyncio.get_running_loop().run_in_executor(_importer[0], import_all)
 
 
 def subject_of(backend: Backend, role: Role) -> str:

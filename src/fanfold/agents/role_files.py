@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from fanfold.language import tree
 from fanfold.language.diagnostics import Diagnostic, Report, Source, nearest
 from fanfold.language.tables import Entries, Key, Notes, listed, quoted, read_entries, shape, span_of
 from fanfold.language.template import TemplateError, parse_template
-from fanfold.language.toml_text import Habits
+from fanfold.language.toml_text import Habits, parse_toml
 from fanfold.language.tree import Mapping, Node, Scalar, Sequence, plain, texts
 from fanfold.language.yaml_text import TextFormat
 from fanfold.project_files import read_beneath
@@ -132,7 +132,7 @@ HABITS = Habits(
 GUARDING = ("PreToolUse", "PermissionRequest")
 MAX_GUARDS = 16
 MAX_GUARD_S = 600
-_AS_USUAL = frozenset({"", "default", "ask", "manual", "acceptedits", "auto"})
+_AS_USUAL = frozenset({"", "default", "ask", "manual", "acceptedits", "auto", "bypasspermissions"})
 _PROFILES: dict[str, SandboxMode] = {
     # The permission profiles of Codex.
     ":read-only": "read-only",
@@ -154,33 +154,76 @@ class Restrictions(NamedTuple):
 
 def claude_restrictions(entries: Entries, notes: Notes) -> Restrictions:
     """Return the restrictions in `permissionMode`, `readonly`, `isolation` and `hooks` of Claude Code."""
-    node = entries.nodes.get("permissionMode")
-    mode = entries.text("permissionMode") or ""
-    if node is None or mode.lower() in _AS_USUAL:
-        restrictions = Restrictions()
-    elif mode == "plan":
-        restrictions = Restrictions(reads=True)
-    elif mode == "dontAsk":
-        restrictions = Restrictions(asks=False)
-    elif mode == "bypassPermissions":
+    node, mode = entries.nodes.get("permissionMode"), entries.text("permissionMode") or ""
+    if node is not None and mode == "bypassPermissions":
         notes.note("role.note", "permissionMode bypassPermissions gives it no more than any other role", node)
-        restrictions = Restrictions()
-    else:
+    elif node is not None and mode not in ("plan", "dontAsk") and mode.lower() not in _AS_USUAL:
         hint = "there are default, acceptEdits, plan, dontAsk and bypassPermissions"
         notes.error(".refused", f"permissionMode {quoted(mode)} is not known and cannot be kept", node, hint)
-        restrictions = Restrictions()
     readonly = entries.nodes.get("readonly")
-    if readonly is not None and not (isinstance(readonly, Scalar) and readonly.value is False):
-        restrictions = restrictions._replace(reads=True)
+    reads = readonly is not None and not (isinstance(readonly, Scalar) and readonly.value is False)
     isolation = entries.nodes.get("isolation")
-    if isinstance(isolation, Scalar) and isolation.text == "worktree":
-        restrictions = restrictions._replace(isolated=True)
-    elif isolation is not None and not _says_no(isolation):
-        shown = quoted(isolation.text) if isinstance(isolation, Scalar) else "that"
+    text = _text(isolation)
+    none = isinstance(isolation, Scalar) and (isolation.value in (None, False) or text in ("none", "shared"))
+    if isolation is not None and text != "worktree" and not none:
+        shown = quoted(text) if isinstance(isolation, Scalar) else "that"
         hint = "`isolation: worktree` is the one there is"
         notes.error(".refused", f"isolation {shown} cannot be kept here", isolation, hint)
     hooks = entries.nodes.get("hooks")
-    return restrictions if hooks is None else _Hooks(notes).read(hooks, restrictions)
+    guards, lacked = ((), ()) if hooks is None else read_hooks(hooks, notes)
+    return Restrictions(mode == "plan" or reads, mode != "dontAsk", text == "worktree", guards, lacked)
+
+
+def read_hooks(hooks: Node, notes: Notes) -> tuple[tuple[CallGuard, ...], tuple[str, ...]]:
+    """Return the guards among the hooks of a file, and the names of the other hooks, which do not run.
+
+    The form is `event: [{matcher, hooks: [{type, command, timeout}]}]`.
+    """
+
+    def refuse(message: str, at: Node) -> None:
+        hint = "only `type: command` can judge a call here; remove the hook, or use another role"
+        notes.error(".refused", message, at, hint)
+
+    guards: list[CallGuard] = []
+    lacked: list[str] = []
+    if not isinstance(hooks, Mapping):
+        refuse("hooks must be a map of events", hooks)
+        return (), ()
+    for event, groups in hooks.entries:
+        if event.text not in GUARDING:
+            lacked += [f"{event.text} hooks"] if event.text[:1].isalpha() else []
+        elif not isinstance(groups, Sequence):
+            refuse("hooks of an event must be a list", groups)
+        else:
+            for group in groups.items:
+                guards += _read_group(group, refuse)
+    if len(guards) > MAX_GUARDS:
+        refuse(f"it has more than {MAX_GUARDS} hooks before its calls", hooks)
+    return tuple(guards), tuple(lacked)
+
+
+def _read_group(group: Node, refuse: Callable[[str, Node], None]) -> Iterator[CallGuard]:
+    inner = group.get("hooks") if isinstance(group, Mapping) else None
+    matcher = group.get("matcher") if isinstance(group, Mapping) else None
+    if not isinstance(inner, Sequence) or not (matcher is None or isinstance(matcher, Scalar)):
+        refuse("hooks need a `matcher` and a list of `hooks`", group)
+        return
+    tools = _text(matcher)
+    if re.fullmatch(r"\*?|[\w*.-]+(?:\|[\w*.-]+)*", tools) is None:
+        refuse(f"the hooks' matcher {quoted(tools)} is no pattern", group)
+    for hook in inner.items:
+        settings = {key.text: value for key, value in hook.entries} if isinstance(hook, Mapping) else {}
+        kind, command = _text(settings.get("type")), _text(settings.get("command"))
+        unknown = set(settings) - {"type", "command", "timeout", "statusMessage"}
+        timeout = settings.get("timeout")
+        seconds = timeout.value if isinstance(timeout, Scalar) and type(timeout.value) is int else 60
+        if kind != "command" or not command.strip() or unknown:
+            what = next(iter(sorted(unknown)), f"type {kind or 'none'}")
+            refuse(f"its hooks guard tools in a way that cannot be kept here ({what})", hook)
+        elif not 1 <= seconds <= MAX_GUARD_S:
+            refuse(f"the timeout of a hook must be from 1 to {MAX_GUARD_S} seconds", hook)
+        else:
+            yield CallGuard(tools if tools != "*" else "", command, seconds)
 
 
 def codex_sandbox(entries: Entries, notes: Notes) -> SandboxMode | None:
@@ -193,66 +236,6 @@ def codex_sandbox(entries: Entries, notes: Notes) -> SandboxMode | None:
         hint = "say `sandbox_mode` instead, which is kept"
         notes.error(".refused", "the profile in default_permissions cannot be kept here", profile, hint)
     return known
-
-
-def _says_no(node: Node) -> bool:
-    return isinstance(node, Scalar) and (node.value in (None, False) or node.text in ("none", "shared"))
-
-
-class _Hooks:
-    """Reads the hooks of one file: `event: [{matcher, hooks: [{type, command, timeout}]}]`."""
-
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-        self._guards: list[CallGuard] = []
-
-    def read(self, hooks: Node, found: Restrictions) -> Restrictions:
-        lacked: list[str] = []
-        for event, groups in hooks.entries if isinstance(hooks, Mapping) else ():
-            if event.text in GUARDING:
-                self._read_groups(groups)
-            elif event.text[:1].isalpha():
-                lacked.append(f"{event.text} hooks")
-        if not isinstance(hooks, Mapping):
-            self._refuse("hooks must be a map of events", hooks)
-        if len(self._guards) > MAX_GUARDS:
-            self._refuse(f"it has more than {MAX_GUARDS} hooks before its calls", hooks)
-        return found._replace(guards=tuple(self._guards), lacked=tuple(lacked))
-
-    def _read_groups(self, groups: Node) -> None:
-        if not isinstance(groups, Sequence):
-            self._refuse("hooks of an event must be a list", groups)
-            return
-        for group in groups.items:
-            inner = group.get("hooks") if isinstance(group, Mapping) else None
-            matcher = group.get("matcher") if isinstance(group, Mapping) else None
-            if not isinstance(inner, Sequence) or not (matcher is None or isinstance(matcher, Scalar)):
-                self._refuse("hooks need a `matcher` and a list of `hooks`", group)
-                continue
-            text = matcher.text if isinstance(matcher, Scalar) else ""
-            if re.fullmatch(r"\*?|[\w*.-]+(?:\|[\w*.-]+)*", text) is None:
-                self._refuse(f"the hooks' matcher {quoted(text)} is no pattern", group)
-            for hook in inner.items:
-                self._read_hook(text, hook)
-
-    def _read_hook(self, matcher: str, hook: Node) -> None:
-        settings = {key.text: value for key, value in hook.entries} if isinstance(hook, Mapping) else {}
-        kind, command = _text(settings.get("type")), _text(settings.get("command"))
-        unknown = set(settings) - {"type", "command", "timeout", "statusMessage"}
-        if kind != "command" or not command.strip() or unknown:
-            what = next(iter(sorted(unknown)), f"type {kind or 'none'}")
-            self._refuse(f"its hooks guard tools in a way that cannot be kept here ({what})", hook)
-            return
-        timeout = settings.get("timeout")
-        seconds = timeout.value if isinstance(timeout, Scalar) and type(timeout.value) is int else 60
-        if not 1 <= seconds <= MAX_GUARD_S:
-            self._refuse(f"the timeout of a hook must be from 1 to {MAX_GUARD_S} seconds", hook)
-            return
-        self._guards.append(CallGuard(matcher if matcher != "*" else "", command, seconds))
-
-    def _refuse(self, message: str, at: Node) -> None:
-        hint = "only `type: command` can judge a call here; remove the hook, or use another role"
-        self._notes.error(".refused", message, at, hint)
 
 
 def _text(node: Node | None) -> str:
@@ -372,8 +355,6 @@ class _Content(Struct, frozen=True):
 
 
 def _toml_content(data: bytes, file: str) -> _Content:
-    from fanfold.language.toml_text import parse_toml
-
     found, source, report = parse_toml(data, file, FORMAT)
     notes = Notes(report, source)
     entries = None if found is None else read_entries(found, TOML, notes)
@@ -410,7 +391,11 @@ def _md_content(data: bytes, file: str) -> _Content:
     if file_parts.tree is None or not report.ok:
         return _Content(source, report)
     # A key without a value has no effect.
-    filled = [(key, value) for key, value in file_parts.tree.entries if not _is_empty(value)]
+    filled = [
+        (key, value)
+        for key, value in file_parts.tree.entries
+        if not (isinstance(value, Scalar) and value.value is None)
+    ]
     entries = read_entries(tree.Mapping(filled, file_parts.tree.start, file_parts.tree.end), MD, notes)
     assert entries is not None, "it is a mapping"
     servers = _servers(texts(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
@@ -620,10 +605,6 @@ def _model(model: str | None, *, is_claude: bool) -> str | None:
     return CLAUDE_MODELS.get(name.lower(), model)
 
 
-def _is_empty(node: tree.Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None
-
-
 def _name_in(text: str) -> str | None:
     """Return the role name in an unusable file, if it can be found."""
     line = re.search(r"^name[ \t]*[=:](.*)$", text, re.MULTILINE)
@@ -645,10 +626,8 @@ def _name_in(text: str) -> str | None:
 # * Problems of the configuration cause notices. They do not affect the files in `.codex/agents`.
 # * A table without a file describes a role with only a description. Under a built-in name it has no effect.
 
-FILE = "config.toml"
 MAX_BYTES = 1024 * 1024
 MAX_DECLARED = 500
-DECLARED_FORMAT = TextFormat(name="role", max_bytes=MAX_BYTES, clean_text=False, clean_values=False)
 
 
 class Declaration(NamedTuple):
@@ -658,7 +637,6 @@ class Declaration(NamedTuple):
     description: str
     file: Path | None
     source: str
-    line: int
 
 
 def read_declarations(config: Path, top: Path | None, notices: list[Notice]) -> list[Declaration]:
@@ -672,36 +650,25 @@ def read_declarations(config: Path, top: Path | None, notices: list[Notice]) -> 
         return []
     if b"agents" not in data:  # most have none; parsing costs time at every start
         return []
-    from fanfold.language.toml_text import parse_toml
-
-    found, source, report = parse_toml(data, str(config), DECLARED_FORMAT)
+    found, source, report = parse_toml(data, str(config), structs.replace(FORMAT, max_bytes=MAX_BYTES))
     for diagnostic in report.diagnostics[:1]:
         message, at = f"its roles cannot be read: {diagnostic.message}", diagnostic.range.start
         notices.append(Notice("role.invalid", message, str(config), at.line, column=at.column))
     agents = found.get("agents") if isinstance(found, Mapping) and report.ok else None
-    tables = agents.entries[:MAX_DECLARED] if isinstance(agents, Mapping) else []
-    return list(_declarations(tables, source, config, notices))
-
-
-def _declarations(
-    tables: list[tuple[Scalar, Node]], source: Source, config: Path, notices: list[Notice]
-) -> Iterator[Declaration]:
-    for key, table in tables:
+    declared: list[Declaration] = []
+    for key, table in agents.entries[:MAX_DECLARED] if isinstance(agents, Mapping) else ():
         if not isinstance(table, Mapping):
             continue  # `max_threads` and similar keys are for Codex
-        line = source.position(key.start).line
-        file, description = table.get("config_file"), table.get("description")
-        if file is not None and not (isinstance(file, Scalar) and isinstance(file.value, str) and file.text):
+        file, description = table.get("config_file"), _text(table.get("description"))
+        path: Path | None = None
+        if isinstance(file, Scalar) and isinstance(file.value, str) and file.text:
+            # Relative to the folder of the configuration, or else of the project.
+            path, from_project = config.parent / file.text, config.parent.parent / file.text
+            path = from_project if not path.exists() and from_project.exists() else path
+        elif file is not None:
             message = f'{IGNORED}"config_file" of agents.{key.text[:80]} must be the path of a file'
+            line = source.position(key.start).line
             notices.append(Notice("role.invalid", message, str(config), line, role=key.text))
             continue
-        named = None if file is None else _place(config.parent, file.text)
-        yield Declaration(
-            key.text, description.text if isinstance(description, Scalar) else "", named, str(config), line
-        )
-
-
-def _place(folder: Path, file: str) -> Path:
-    """Return the path of a file, relative to the folder of the configuration or else of the project."""
-    from_project = folder.parent / file
-    return from_project if not (folder / file).exists() and from_project.exists() else folder / file
+        declared.append(Declaration(key.text, description, path, str(config)))
+    return declared

@@ -23,12 +23,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from fanfold.agents.role import DEFAULT_MODEL, Stage
-from fanfold.agents.tool_names import ALIASES, BY_NAME, ToolSpec
+from fanfold.agents.tool_names import ALIASES, ANYTHING, BY_NAME, read_pattern
 from fanfold.language import tree
 from fanfold.language.diagnostics import Span, nearest
 from fanfold.language.json_text import JSON, schema_problem
 from fanfold.language.tables import Entries, Key, Notes, quoted, read_entries, shape
-from fanfold.language.template import Hole, Path, TemplateError, parse_template, render, resolve, sole_path
+from fanfold.language.template import Hole, TemplateError, parse_template, render, resolve, sole_path
 from fanfold.language.tree import Node, Scalar, find, plain
 
 _SERVED = "mcp__"
@@ -90,15 +90,12 @@ def _denied(permission: Node | None) -> list[_Word]:
     for key, value in permission.entries if isinstance(permission, tree.Mapping) else []:
         if key.text in ("deny", "disallow"):
             found += _split(value)
-        elif "deny" in (scalar.text for scalar in _scalars(value)):
+            continue
+        decisions = [inner for _, inner in value.entries] if isinstance(value, tree.Mapping) else [value]
+        if any(isinstance(decision, Scalar) and decision.text == "deny" for decision in decisions):
             names = ("Edit", "Write") if key.text == "edit" else (key.text,)
             found += [_Word(name, (key.start, key.end)) for name in names]
     return found
-
-
-def _scalars(node: Node) -> list[Scalar]:
-    inner = [value for _, value in node.entries] if isinstance(node, tree.Mapping) else [node]
-    return [one for one in inner if isinstance(one, Scalar)]
 
 
 def claude_tools(
@@ -112,7 +109,12 @@ def claude_tools(
     reading = _Reading(notes, ours=False)
     taken = ([] if disallowed is None else _split(disallowed)) + _denied(permission)
     if isinstance(tools, tree.Mapping):  # as in OpenCode: each tool is true or false
-        taken += [_Word(key.text, (key.start, key.end)) for key, on in tools.entries if _is_off(on, notes)]
+        for key, on in tools.entries:
+            if not isinstance(on, Scalar) or not isinstance(on.value, bool):
+                notes.error(".bad_type", "a tool is switched on or off by true or false", on)
+            elif on.value:
+                continue
+            taken.append(_Word(key.text, (key.start, key.end)))
         tools = None
     granted = GrantedTools(None) if tools is None else reading.granted(_split(tools))
     if not taken:
@@ -125,20 +127,9 @@ def claude_tools(
 
 def only_reads(tools: Sequence[str] | None) -> bool:
     """Return whether no tool in the list can change anything."""
-    if tools is None:
-        return False
-    return not any(name.startswith(_SERVED) or _changes(ALIASES.get(name, name)) for name in tools)
-
-
-def _changes(name: str) -> bool:
-    return name in BY_NAME and BY_NAME[name].mutates
-
-
-def _is_off(value: Node, notes: Notes) -> bool:
-    if isinstance(value, Scalar) and isinstance(value.value, bool):
-        return not value.value
-    notes.error(".bad_type", "a tool is switched on or off by true or false", value)
-    return True
+    specs = (BY_NAME.get(ALIASES.get(name, name)) for name in tools or ())
+    served = any(name.startswith(_SERVED) for name in tools or ())
+    return tools is not None and not served and not any(spec is not None and spec.mutates for spec in specs)
 
 
 def _split(node: Node) -> list[_Word]:
@@ -154,16 +145,11 @@ def _split(node: Node) -> list[_Word]:
             at = found.start() + len(found[0]) - len(found[0].lstrip())
             number = bisect_right(begins, at) - 1
             start = at - begins[number]
-            words += _spread(_Word(word, scalars[number].span(start, start + len(word))))
+            span = scalars[number].span(start, start + len(word))
+            parts = word.split()  # some files separate names only by spaces
+            spread = "(" not in word and len(parts) > 1 and all(map(_is_tool_somewhere, parts))
+            words += [_Word(part, span) for part in (parts if spread else [word])]
     return words
-
-
-def _spread(word: _Word) -> list[_Word]:
-    """Return the tools in a word separated only by spaces; any other word is returned as it is."""
-    parts = word.text.split()
-    if "(" in word.text or len(parts) < 2 or not all(_is_tool_somewhere(part) for part in parts):
-        return [word]
-    return [_Word(part, word.span) for part in parts]
 
 
 class _Reading:
@@ -198,17 +184,20 @@ class _Reading:
         return GrantedTools(list(dict.fromkeys(kept)), tuple(commands or ()), tuple(self._lacked))
 
     def _patterns(self, written: str, word: _Word) -> list[str]:
-        from fanfold.agents.tool_names import read_pattern
-
         found = []
-        for one in list(filter(None, map(str.strip, written.split(",")))) or [""]:
-            read = read_pattern(one)
+        for text in list(filter(None, map(str.strip, written.split(",")))) or [""]:
+            read = read_pattern(text)
             if isinstance(read, str):
                 message = f'"{word.text[:MAX_WORD]}" cannot be kept: {read}'
                 hint = "name one program with its arguments, `Bash(git diff:*)`, or leave the pattern out"
                 self._notes.error(".refused", message, word.span, hint)
-            else:
-                found.append(" ".join(map(_shown, read)))
+                continue
+            # Words are quoted if necessary; a star is not quoted.
+            plain = [part.replace(ANYTHING, "x") for part in read]
+            shown = zip(read, plain, strict=True)
+            found.append(
+                " ".join(part if shlex.quote(bare) == bare else shlex.quote(part) for part, bare in shown)
+            )
         return found
 
     def without(self, allowed: list[str], words: Sequence[_Word]) -> list[str]:
@@ -275,14 +264,6 @@ def _parts(word: str) -> tuple[str, str]:
 
 def _plain(name: str) -> str:
     return re.sub(_UNSAFE, "_", name.removesuffix("__*"))
-
-
-def _shown(word: str) -> str:
-    """Return a word of a pattern, quoted if necessary; a star is not quoted."""
-    from fanfold.agents.tool_names import ANYTHING
-
-    plain = word.replace(ANYTHING, "x")
-    return word if shlex.quote(plain) == plain else shlex.quote(word)
 
 
 def is_tool(name: str) -> bool:
@@ -398,21 +379,33 @@ class _StageReader:
             message = 'a stage must have exactly one of "model", "tool" and "agent"'
             self._notes.error(".conflicting_keys" if kinds else ".missing_key", message, at or node)
             return None
-        entries = read_entries(node, _KINDS[kinds[0]], self._notes)
-        assert entries is not None, "it is a mapping"
         kind = kinds[0]
-        prompt = self._prompt(entries, kind)
-        tools = entries.scalars("tools")
+        entries = read_entries(node, _KINDS[kind], self._notes)
+        assert entries is not None, "it is a mapping"
+        model, given = None, entries.nodes.get("model")
+        if kind == "model":
+            model = DEFAULT_MODEL
+            if isinstance(given, Scalar) and isinstance(given.value, str) and given.text.strip():
+                model = given.text
+            elif not isinstance(given, Scalar) or given.value is not True:
+                message = '"model" must be true, "default" or the name of a model'
+                self._notes.error(".bad_value", message, given or entries.head())
+        wanted = entries.nodes.get("output_schema")
+        schema = None if wanted is None else plain(wanted)
+        problem = None if wanted is None else schema_problem(schema)
+        if wanted is not None and problem is not None:
+            message = f"not a JSON Schema: {problem.message}"
+            self._notes.error(".bad_schema", message, find(wanted, problem.path))
         return Stage(
+            prompt=self._prompt(entries, kind),
             name=self._name(entries),
-            model=self._model(entries) if kind == "model" else None,
+            model=model,
             tool=self._tool(entries) if kind == "tool" else None,
             agent=entries.text("agent"),
-            prompt=prompt,
             instructions=entries.text("instructions"),
-            tools=tuple(tool.text for tool in tools) if entries.has("tools") else None,
+            tools=tuple(tool.text for tool in entries.scalars("tools")) if entries.has("tools") else None,
             max_turns=entries.integer("max_turns"),
-            output_schema=self._schema(entries),
+            output_schema=schema,
             args={key.text: plain(value) for key, value in entries.pairs("args")},
         )
 
@@ -429,16 +422,6 @@ class _StageReader:
             self._notes.error(".duplicate_id", message, node)
         return node.text
 
-    def _model(self, entries: Entries) -> str:
-        node = entries.nodes.get("model")
-        if isinstance(node, Scalar) and node.value is True:
-            return DEFAULT_MODEL
-        if isinstance(node, Scalar) and isinstance(node.value, str) and node.text.strip():
-            return node.text
-        message = '"model" must be true, "default" or the name of a model'
-        self._notes.error(".bad_value", message, node or entries.head())
-        return DEFAULT_MODEL
-
     def _prompt(self, entries: Entries, kind: str) -> str:
         node = entries.nodes.get("prompt")
         if isinstance(node, Scalar):
@@ -449,70 +432,52 @@ class _StageReader:
             self._notes.error(".missing_key", message, entries.head())
         return "{{prompt}}"
 
-    def _schema(self, entries: Entries) -> JSON:
-        node = entries.nodes.get("output_schema")
-        if node is None:
-            return None
-        schema = plain(node)
-        problem = schema_problem(schema)
-        if problem is not None:
-            message = f"not a JSON Schema: {problem.message}"
-            self._notes.error(".bad_schema", message, find(node, problem.path))
-        return schema
-
     def _tool(self, entries: Entries) -> str:
         node = entries.nodes.get("tool")
         if not isinstance(node, Scalar):
             return ""
-        tool = ALIASES.get(node.text, node.text)
+        tool, notes, bounds = ALIASES.get(node.text, node.text), self._notes, self._bounds
         for _, value in entries.pairs("args"):
             for text in _texts(value):
                 self._check_text(text)
         spec = BY_NAME.get(tool)
-        if spec is not None:
-            self._check_power(spec, node)
-            known, given = spec.schema["properties"], [key for key, _ in entries.pairs("args")]
-            for key in given:
-                if key.text not in known:
-                    message = f'"{spec.name}" takes no {quoted(key.text)}; it takes {", ".join(known)}'
-                    self._notes.error(".unknown_key", message, key)
-            for name in spec.schema["required"]:
-                if all(key.text != name for key in given):
-                    at = entries.keys.get("args", node)
-                    self._notes.error(".missing_key", f'"{spec.name}" needs "{name}"', at)
-        elif not self._bounds.own_tools:
-            message = f"there is no tool {quoted(tool)}; there are {', '.join(BY_NAME)}"
-            self._notes.error(".bad_value", message, node)
-        return tool
-
-    def _check_power(self, spec: ToolSpec, node: Scalar) -> None:
-        tool, bounds = spec.name, self._bounds
+        if spec is None:
+            if not bounds.own_tools:
+                message = f"there is no tool {quoted(tool)}; there are {', '.join(BY_NAME)}"
+                notes.error(".bad_value", message, node)
+            return tool
         if bounds.tools is not None and tool not in {ALIASES.get(name, name) for name in bounds.tools}:
-            message = f'the role does not allow the tool "{tool}" (see its "tools")'
-            self._notes.error(".bad_value", message, node)
+            notes.error(".bad_value", f'the role does not allow the tool "{tool}" (see its "tools")', node)
         if spec.mutates and bounds.read_only:
-            message = f'the role is read-only, and "{tool}" changes things'
-            self._notes.error(".bad_value", message, node)
+            notes.error(".bad_value", f'the role is read-only, and "{tool}" changes things', node)
         if tool == "fetch_url" and not bounds.network:
-            self._notes.error(".bad_value", '"fetch_url" needs `network = true` in the role', node)
+            notes.error(".bad_value", '"fetch_url" needs `network = true` in the role', node)
+        known, given = spec.schema["properties"], {key.text: key for key, _ in entries.pairs("args")}
+        for name, key in given.items():
+            if name not in known:
+                message = f'"{tool}" takes no {quoted(name)}; it takes {", ".join(known)}'
+                notes.error(".unknown_key", message, key)
+        for name in spec.schema["required"]:
+            if name not in given:
+                notes.error(".missing_key", f'"{tool}" needs "{name}"', entries.keys.get("args", node))
+        return tool
 
     def _check_text(self, node: Scalar) -> None:
         """Report every placeholder whose value does not exist when the stage runs."""
         problems: list[TemplateError] = []
-        parts = parse_template(node.text, problems)
+        holes = parse_template(node.text, problems)
         for problem in problems:
             self._notes.error(".bad_template", problem.message, node.span(problem.position, problem.end))
         known = ["prompt", *(["previous"] if self._before else [])]
         known += [f"stages.{name}" for name in self._before if name]
-        for hole in parts:
-            if isinstance(hole, Hole) and _names(hole.path) not in known:
+        for hole in holes:
+            if not isinstance(hole, Hole):
+                continue
+            root, parts = hole.path.root, hole.path.parts
+            # A placeholder refers to a whole value: `previous`, or `stages.draft` for any of its fields.
+            if (f"stages.{parts[0]}" if root == "stages" and parts else root) not in known:
                 message = f'"{hole.path.text}" means nothing here; there are {", ".join(known)}'
                 self._notes.error(".bad_template", message, node.span(hole.start, hole.end))
-
-
-def _names(path: Path) -> str:
-    """Return the value that a placeholder refers to: `previous`, or `stages.draft` for any of its fields."""
-    return f"stages.{path.parts[0]}" if path.root == "stages" and path.parts else path.root
 
 
 def _texts(node: Node) -> Iterator[Scalar]:

@@ -28,23 +28,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
+from fanfold.agents.command.profile import is_program
 from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import ALIASES, BUILT_IN, IGNORED, ROLES, Notice, Role
-from fanfold.agents.role_files import RoleFile
+from fanfold.agents.role_files import NAME, RoleDeclaration, RoleFile, read_declarations, read_role
 from fanfold.agents.tool_names import is_wanted, spellings
 from fanfold.language.tree import Mapping as MappingNode
 from fanfold.language.tree import plain
 from fanfold.language.yaml_text import TextFormat, parse_yaml
-from fanfold.project_files import list_beneath, read_beneath, walk_beneath
-
-if TYPE_CHECKING:
-    from fanfold.agents.role_files import Declaration
+from fanfold.project_files import read_beneath, walk_beneath
 
 MAX_FILES_PER_ROOT = 500
 MAX_FOLDERS = 200
@@ -161,15 +159,15 @@ def load_roles(roots: Sequence[Root], project: Path | None = None, *, has_anthro
         in_order = sorted([*(one.role for one in found), *described], key=_newest_first)
         _take(chosen, notices, in_order)
     _take(chosen, notices, list(ROLES))
-    if project is not None and any(role.mcp_servers or _names_servers(role) for role in chosen):
+    if project is not None:
         servers = NamedServers(project, notices)
         chosen = [servers.complete(role) for role in chosen]
-    if any(role.pipeline for role in chosen):
-        chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, files, notices)
-    if any(role.source != BUILT_IN for role in chosen):  # start-up pays for every import
-        chosen = kept_by_their_programs(chosen, files, notices)
-        tell_of_network(chosen, files, notices)
-        chosen = chosen if has_anthropic else with_models_here(chosen, files, notices)
+    known = Registry(chosen, ALIASES, ())
+    chosen = [role for role in chosen if _is_usable(role, known, files, notices)]
+    for role in chosen:
+        _note_network(role, files, notices)
+    if not has_anthropic:
+        chosen = [_with_model_here(role, files, notices) for role in chosen]
     return Registry(chosen, ALIASES, notices, ranks)
 
 
@@ -196,39 +194,24 @@ def role_roots(project: Path, user_home: Path, fanfold_home: Path, above: Sequen
 
 def _read_root(root: Root, notices: list[Notice]) -> tuple[list[RoleFile], list[Role]]:
     """Return the roles of one root: those with their own files, and those with only a description."""
-    declared: list[Declaration] = []
-    if root.config is not None and _is_there(root.config, root.top):  # start-up pays for every import
-        from fanfold.agents.role_files import read_declarations
-
-        declared = read_declarations(root.config, root.top, notices)
+    declared = [] if root.config is None else read_declarations(root.config, root.top, notices)
     files = _list_root(root, notices)
-    if named := {os.path.realpath(one.file) for one in declared if one.file is not None}:
+    if named := {os.path.realpath(table.file) for table in declared if table.file is not None}:
         files = [path for path in files if os.path.realpath(path) not in named]
-    if not files and not declared:
-        return [], []
-    # Imported here because most projects have no role files.
-    from fanfold.agents.role_files import NAME, RoleDeclaration, read_role
-
     described = [
-        Role(name=one.name, description=one.description, source=one.source, brought=root.top is not None)
-        for one in declared
-        if one.file is None and one.description and one.name not in _BUILT_IN and NAME.match(one.name)
+        Role(
+            name=table.name, description=table.description, source=table.source, brought=root.top is not None
+        )
+        for table in declared
+        if table.file is None and table.description and table.name not in _BUILT_IN and NAME.match(table.name)
     ]
     found = [
-        read_role(one.file, "toml", notices, root.top, RoleDeclaration(one.name, one.description))
-        for one in declared
-        if one.file is not None
+        read_role(table.file, "toml", notices, root.top, RoleDeclaration(table.name, table.description))
+        for table in declared
+        if table.file is not None
     ]
     found += [read_role(path, root.kind, notices, root.top) for path in files]
-    return [one for one in found if one is not None], described
-
-
-def _is_there(file: Path, top: Path | None) -> bool:
-    """Return whether the entry exists, without following a link that leads out of the checkout."""
-    try:
-        return file.name in list_beneath(top or Path(file.anchor), file.parent)
-    except OSError:
-        return False
+    return [file for file in found if file is not None], described
 
 
 def _list_root(root: Root, notices: list[Notice]) -> list[Path]:
@@ -251,10 +234,6 @@ def _list_root(root: Root, notices: list[Notice]) -> list[Path]:
     return [root.folder / name for name in names[:MAX_FILES_PER_ROOT]]
 
 
-def _names_servers(role: Role) -> bool:
-    return any(name.startswith("mcp__") for name in role.tools or ())
-
-
 def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:
     """Add the roles of one root below those already chosen, with notices for shadowed roles."""
     before = {role.name: role for role in reversed(chosen)}
@@ -273,34 +252,58 @@ def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:
             chosen.append(role)
 
 
-def _without_bad_stages(
-    known: Registry, chosen: list[Role], files: Mapping[str, RoleFile], notices: list[Notice]
-) -> list[Role]:
-    """Return the roles without those that have an invalid stage. This check needs all roles."""
-    kept: list[Role] = []
-    for role in chosen:
-        problem = next(_stage_problems(known, role), None)
-        if problem is None:
-            kept.append(role)
-            continue
-        number, message = problem
-        text = f"{IGNORED}stage {number} of the pipeline: {message}"
-        notices.append(files[role.source].notice("role.invalid", text, "agent", number))
-    return kept
-
-
-def _stage_problems(known: Registry, role: Role) -> Iterator[tuple[int, str]]:
+def _is_usable(role: Role, known: Registry, files: Mapping[str, RoleFile], notices: list[Notice]) -> bool:
+    """Return whether the stages of a role are valid, and its back end would enforce its restrictions."""
     for number, stage in enumerate(role.pipeline, 1):
-        name = stage.agent
-        if name is None:
+        if stage.agent is None:
             continue
-        other = known.find(name)
+        other, problem = known.find(stage.agent), ""
         if other is None:
-            yield number, f'there is no role "{name}"'
+            problem = f'there is no role "{stage.agent}"'
         elif other.pipeline:
-            yield number, f'role "{name}" has a pipeline of its own; stages do not nest'
+            problem = f'role "{stage.agent}" has a pipeline of its own; stages do not nest'
         elif other.backend not in (None, "model"):
-            yield number, f'role "{name}" is no model but a program, which cannot be a stage'
+            problem = f'role "{stage.agent}" is no model but a program, which cannot be a stage'
+        if problem:
+            text = f"{IGNORED}stage {number} of the pipeline: {problem}"
+            notices.append(files[role.source].notice("role.invalid", text, "agent", number))
+            return False
+    if role.backend is not None and role.needs_our_tools and is_program(role.backend):
+        message = f'{IGNORED}it says {role.needs_our_tools}, which "{role.backend}" would not keep to'
+        notices.append(files[role.source].notice("role.refused", message, "backend"))
+        return False
+    return True
+
+
+def _note_network(role: Role, files: Mapping[str, RoleFile], notices: list[Notice]) -> None:
+    """Warn about a role without network access that needs it, before its sessions fail."""
+    if role.network:
+        return
+    setting = "network: true" if _is_claude(role) else "network = true"
+    # In roles of Claude Code, our own tool name means that the tool was not removed. It is no request.
+    fetching = ("WebFetch",) if _is_claude(role) else ("WebFetch", "fetch_url")
+    if any(name in fetching for name in role.tools or ()):
+        message = (
+            f'role "{role.name}" may fetch no page (WebFetch) without the network: set `{setting}` in it'
+        )
+        notices.append(files[role.source].notice("role.needs_network", message, "tools"))
+    for name, settings in role.mcp_servers.items():
+        if is_wanted(name, role.tools) and _is_remote(settings):
+            message = f'role "{role.name}" may not reach its MCP server "{name}": set `{setting}` in it'
+            notices.append(files[role.source].notice("role.needs_network", message, "mcp_servers"))
+
+
+def _with_model_here(role: Role, files: Mapping[str, RoleFile], notices: list[Notice]) -> Role:
+    """Return the role for a machine without Anthropic: one of Claude Code uses the model of the run."""
+    anthropic = (role.model or "").startswith(f"{ANTHROPIC.name}:")
+    if role.backend is not None or not _is_claude(role) or not anthropic:
+        return role
+    message = (
+        f'role "{role.name}" asks for {role.model}, which needs {ANTHROPIC.key_variable}: '
+        "it is done by the run's own model"
+    )
+    notices.append(files[role.source].notice("role.model", message, "model"))
+    return structs.replace(role, model=None)
 
 
 def _newest_first(role: Role) -> tuple[str, bool, tuple[int, str]]:
@@ -314,75 +317,7 @@ def _bare(version: str) -> str:
     return version[1:] if version[:1] == "v" and version[1:].isdecimal() else version
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Requirements of roles that may be missing: network access for servers, a provider for the model.
-
 _ADDRESSES = ("url", "httpUrl", "serverUrl")
-
-
-def tell_of_network(roles: Iterable[Role], files: Mapping[str, RoleFile], notices: list[Notice]) -> None:
-    """Warn about roles without network access that need it, before their sessions fail."""
-    for role in roles:
-        if role.network:
-            continue
-        setting = "network: true" if _is_claude(role) else "network = true"
-        # In roles of Claude Code, our own tool name means that the tool was not removed. It is no request.
-        asked = ("WebFetch",) if _is_claude(role) else ("WebFetch", "fetch_url")
-        if any(name in asked for name in role.tools or ()):
-            message = (
-                f'role "{role.name}" may fetch no page (WebFetch) without the network: set `{setting}` in it'
-            )
-            notices.append(files[role.source].notice("role.needs_network", message, "tools"))
-        if not role.mcp_servers:
-            continue
-        from fanfold.agents.tool_names import is_wanted  # few roles have servers
-
-        for name, settings in role.mcp_servers.items():
-            if is_wanted(name, role.tools) and _is_remote(settings):
-                message = f'role "{role.name}" may not reach its MCP server "{name}": set `{setting}` in it'
-                notices.append(files[role.source].notice("role.needs_network", message, "mcp_servers"))
-
-
-def kept_by_their_programs(
-    roles: Iterable[Role], files: Mapping[str, RoleFile], notices: list[Notice]
-) -> list[Role]:
-    """Return the roles without those whose restrictions the program of their back end would not enforce."""
-    kept = []
-    for role in roles:
-        if role.backend is None or not role.needs_our_tools or not _is_program(role.backend):
-            kept.append(role)
-            continue
-        message = f'{IGNORED}it says {role.needs_our_tools}, which "{role.backend}" would not keep to'
-        notices.append(files[role.source].notice("role.refused", message, "backend"))
-    return kept
-
-
-def _is_program(backend: str) -> bool:
-    from fanfold.agents.command.profile import is_program
-
-    return is_program(backend)
-
-
-def with_models_here(
-    roles: Iterable[Role], files: Mapping[str, RoleFile], notices: list[Notice]
-) -> list[Role]:
-    """Return the roles for a machine without Anthropic: those of Claude Code use the run's model."""
-    return [_without_model(role, files, notices) for role in roles]
-
-
-def _without_model(role: Role, files: Mapping[str, RoleFile], notices: list[Notice]) -> Role:
-    if (
-        role.backend is not None
-        or not _is_claude(role)
-        or not (role.model or "").startswith(f"{ANTHROPIC.name}:")
-    ):
-        return role
-    message = (
-        f'role "{role.name}" asks for {role.model}, which needs {ANTHROPIC.key_variable}: '
-        "it is done by the run's own model"
-    )
-    notices.append(files[role.source].notice("role.model", message, "model"))
-    return structs.replace(role, model=None)
 
 
 def _is_claude(role: Role) -> bool:
@@ -438,13 +373,11 @@ class NamedServers:
         known = {spelled for name, settings in servers.items() if settings for spelled in spellings(name)}
         for name in dict.fromkeys([*declared, *listed]):
             if name not in known and is_wanted(name, role.tools):
-                self._note_undefined(role, name)
+                message = f'role "{role.name}" names the MCP server "{name[:64]}", which is not configured'
+                hint = f"say it in {FILE} of the project, or in the role"
+                notice = Notice("role.no_server", message, role.source, role=role.name, help=hint)
+                self._notices.append(notice)
         return structs.replace(role, mcp_servers=servers, project_servers=named)
-
-    def _note_undefined(self, role: Role, server: str) -> None:
-        message = f'role "{role.name}" names the MCP server "{server[:64]}", which is not configured'
-        hint = f"say it in {FILE} of the project, or in the role"
-        self._notices.append(Notice("role.no_server", message, role.source, role=role.name, help=hint))
 
     def _read(self) -> dict[str, dict[str, Any]]:
         from fanfold.agents.tools.mcp_servers import servers_of

@@ -34,7 +34,7 @@ async def make_calls(
     progress: Progress,
 ) -> None:
     """Run the remaining calls; without `toolbox_of`, only with the tools of the request."""
-    toolbox = (toolbox_of or SessionTools.of)(request)
+    toolbox = (toolbox_of or SessionTools)(request)
     session = _Calls(toolbox, since_last_input(request.entries), record, progress)
     try:
         await toolbox.open()

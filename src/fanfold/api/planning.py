@@ -544,7 +544,7 @@ def _fast_model(project: Project, named: str | None) -> str | None:
 
 async def _ask(project: Project, model: str, text: str) -> tuple[dict[str, JSON], Usage | None]:
     setup = BackendSetup(
-        machine=project.backends.machine, toolbox=SessionTools.of, find_role=lambda _: None, model=model
+        machine=project.backends.machine, toolbox=SessionTools, find_role=lambda _: None, model=model
     )
     backends = project.backends.open(setup)
     request = SessionRequest(

@@ -150,7 +150,11 @@ class Watch:
         elif isinstance(data, PauseRequested | RunResumed):
             self.pausing = isinstance(data, PauseRequested)
         elif isinstance(data, CloseRequested):
-            self._note_close(data.step, state)
+            turns = [data.step]
+            for node in state.root.scope.children:
+                if any(name in turns for name in node.step.after):
+                    turns.append(node.path)
+            self.closing.update((state.root.id, turn) for turn in turns)
         elif isinstance(data, EndRequested):
             self.asked_to_end = True
         elif isinstance(data, ValueDecided):
@@ -160,13 +164,6 @@ class Watch:
             word = EVENT_WORDS.get(data.status, data.status)
             if word in TERMINAL and state.runs[event.run].nodes[data.step].status in TERMINAL:
                 self.ended[event.run, data.step] = (word, data.reason)
-
-    def _note_close(self, step: str, state: State) -> None:
-        turns = [step]
-        for node in state.root.scope.children:
-            if any(name in turns for name in node.step.after):
-                turns.append(node.path)
-        self.closing.update((state.root.id, turn) for turn in turns)
 
     def is_closing(self, node: Node) -> bool:
         """Whether the step, or one around it, was asked to end."""
@@ -343,25 +340,23 @@ class SimulatedValues:
         if root == "inputs":
             return self.inputs[node.run.id]
         if root == "steps":
-            return self._step_output(node, rest.partition(".")[0])
+            name = rest.partition(".")[0]
+            inner: Node = node
+            while inner.parent is not None:
+                scope = inner.parent
+                if scope.kind == SCOPE:
+                    prefix = f"{scope.path}/" if scope.path else ""
+                    if prefix + name in node.run.nodes:
+                        if name not in inner.step.depends_on:
+                            raise InvariantError(14, f"{node.path} sees {name} without an edge to it")
+                        return self._output(node.run, prefix + name, node)
+                    if scope is node.run.scope:
+                        break
+                inner = scope
+            raise InvariantError(14, f"{node.path} refers to {name}, which is not in sight")
         if root == "item":
             return self.put(item_of(node), NOWHERE)
         raise InvariantError(14, f"{node.path} refers to {path}, which no recipe can write")
-
-    def _step_output(self, node: Node, name: str) -> str | None:
-        inner: Node = node
-        while inner.parent is not None:
-            scope = inner.parent
-            if scope.kind == SCOPE:
-                prefix = f"{scope.path}/" if scope.path else ""
-                if prefix + name in node.run.nodes:
-                    if name not in inner.step.depends_on:
-                        raise InvariantError(14, f"{node.path} sees {name} without an edge to it")
-                    return self._output(node.run, prefix + name, node)
-                if scope is node.run.scope:
-                    break
-            inner = scope
-        raise InvariantError(14, f"{node.path} refers to {name}, which is not in sight")
 
     def _output(self, run: Run, path: str, reader: Node) -> str | None:
         if (run.id, path) not in self.ended:

@@ -347,7 +347,14 @@ def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     world = owner.world
     node = owner.state.runs[execution.run].nodes[execution.step]
     if node.step.type == "deliver":
-        return _agreement(owner, node)
+        world = owner.world
+        refused = world.faults.hits("rejection") or (not world.faults.calm and world.rng.random() < 0.3)
+        if node.reason != ASKED or not refused:
+            world.reached["agreed"] += 1
+            return StepEvent(node.path, "agreed", node.attempt, node.execution)
+        world.reached["not agreed"] += 1
+        error = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
+        return StepEvent(node.path, "failed", node.attempt, node.execution, error=error)
     action = read_body(ApprovalBody, node.step)
     if action.choices:
         world.reached["approval by choice"] += 1
@@ -356,18 +363,6 @@ def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     output = world.values.put({"decision": decision}, NOWHERE)
     error = judge(node, decision, "a person")
     return StepEvent(execution.step, "completed" if error is None else "failed", 1, 1, output, error=error)
-
-
-def _agreement(owner: Owner, node: Node) -> StepEvent:
-    """What a person says to work that is prepared; to what is over, nothing that would change it."""
-    world = owner.world
-    refused = world.faults.hits("rejection") or (not world.faults.calm and world.rng.random() < 0.3)
-    if node.reason != ASKED or not refused:
-        world.reached["agreed"] += 1
-        return StepEvent(node.path, "agreed", node.attempt, node.execution)
-    world.reached["not agreed"] += 1
-    error = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
-    return StepEvent(node.path, "failed", node.attempt, node.execution, error=error)
 
 
 def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | SubagentEvent:

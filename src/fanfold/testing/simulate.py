@@ -34,7 +34,7 @@ from fanfold.kernel.events import (
     TimerFired,
 )
 from fanfold.kernel.invariants import InvariantViolation
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction
 from fanfold.kernel.state import (
     PENDING,
     RUN_TERMINAL,
@@ -93,43 +93,45 @@ def count_constructs(state: State, reached: Counter[str]) -> None:
     """Count every construct of the tree once per instance."""
     for run in state.runs.values():
         for node in run.nodes.values():
-            _count_node(node, reached)
+            step = node.step
+            if isinstance(node, Map):
+                reached["for_each"] += 1
+                reached["empty for_each"] += node.count == 0
+                reached["for_each over a group"] += step.type == "group" and len(node.children) > 1
+                reached["for_each over a call"] += step.type == "workflow" and len(node.children) > 1
+            elif isinstance(node, Loop):
+                reached["repeat"] += node.iteration > 1
+                reached["repeat inside for_each"] += isinstance(node.parent, Map)
+                reached["repeat of a group"] += step.type == "group"
+                reached["fold"] += bool(node.children) and node.children[-1].step is step.fold
+            else:
+                reached[step.type] += 1
+            reached["agent without a slot"] += step.traits.role is not None and not step.traits.slot
+            reached["depends_on"] += bool(step.depends_on)
+            reached["when"] += step.when is not None
+            reached["templated sets"] += step.templated_sets
+            if step.posture == "writer" and node.attempt:
+                reached[f"{step.workspace_mode} writer"] += 1
+            if isinstance(node, Scope):
+                assert isinstance(step.action, GroupAction)
+                reached["nested group"] += (
+                    isinstance(node.parent, Scope) and node.parent is not node.run.scope
+                )
+                reached["scope slots"] += step.action.max_concurrency is not None
+                reached["scope agents"] += step.action.max_agents is not None
+            _count_end(node, reached)
         if run.parent is not None:
-            _count_child_limits(run.plan, reached)
+            limits = run.plan.limits
+            reached["child slots"] += limits.max_concurrency is not None
+            reached["child agents"] += limits.max_agents is not None
+            reached["child budget"] += limits.budget.tokens is not None or limits.budget.micro_usd is not None
+            reached["child timeout"] += limits.timeout_ms is not None
             reached["nested child run"] += run.depth > 1
             reached["deepest child run"] += run.depth == MAX_NESTING_DEPTH
         reached["run timeout"] += run.status == "timed_out"
     calls = Counter(id(run.plan) for run in state.runs.values())
     reached["two calls of one workflow"] += max(calls.values()) > 1
     reached["root budget"] += state.ledger.limited
-
-
-def _count_node(node: Node, reached: Counter[str]) -> None:
-    step = node.step
-    if isinstance(node, Map):
-        reached["for_each"] += 1
-        reached["empty for_each"] += node.count == 0
-        reached["for_each over a group"] += step.type == "group" and len(node.children) > 1
-        reached["for_each over a call"] += step.type == "workflow" and len(node.children) > 1
-    elif isinstance(node, Loop):
-        reached["repeat"] += node.iteration > 1
-        reached["repeat inside for_each"] += isinstance(node.parent, Map)
-        reached["repeat of a group"] += step.type == "group"
-        reached["fold"] += bool(node.children) and node.children[-1].step is step.fold
-    else:
-        reached[step.type] += 1
-    reached["agent without a slot"] += step.traits.role is not None and not step.traits.slot
-    reached["depends_on"] += bool(step.depends_on)
-    reached["when"] += step.when is not None
-    reached["templated sets"] += step.templated_sets
-    if step.posture == "writer" and node.attempt:
-        reached[f"{step.workspace_mode} writer"] += 1
-    if isinstance(node, Scope):
-        assert isinstance(step.action, GroupAction)
-        reached["nested group"] += isinstance(node.parent, Scope) and node.parent is not node.run.scope
-        reached["scope slots"] += step.action.max_concurrency is not None
-        reached["scope agents"] += step.action.max_agents is not None
-    _count_end(node, reached)
 
 
 def _count_end(node: Node, reached: Counter[str]) -> None:
@@ -148,14 +150,6 @@ def _count_end(node: Node, reached: Counter[str]) -> None:
         reached[SKIPS[node.reason]] += 1
     reached["retried"] += node.attempt > 1
     reached["restarted"] += node.execution > 1
-
-
-def _count_child_limits(plan: Plan, reached: Counter[str]) -> None:
-    limits = plan.limits
-    reached["child slots"] += limits.max_concurrency is not None
-    reached["child agents"] += limits.max_agents is not None
-    reached["child budget"] += limits.budget.tokens is not None or limits.budget.micro_usd is not None
-    reached["child timeout"] += limits.timeout_ms is not None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -188,7 +182,14 @@ def run_schedule(seed: int, tail: int = 12) -> SimulatedOutcome:
     status = "broken"
     try:
         with _patience():
-            status = _drive(world)
+            owner = create_run(world)
+            while True:
+                try:
+                    live(owner)
+                    break
+                except Crash:
+                    owner = _take_over(world, owner)
+            status = _finish(world, owner)
     except InvariantError as error:
         violation = error.violation
     except BugError as error:
@@ -221,17 +222,6 @@ def _patience() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def _drive(world: SimulatedWorld) -> str:
-    owner = create_run(world)
-    while True:
-        try:
-            live(owner)
-            break
-        except Crash:
-            owner = _take_over(world, owner)
-    return _finish(world, owner)
-
-
 def create_run(world: SimulatedWorld, shape: type[Owner] = Owner) -> Owner:
     """Take the lease and record the first event."""
     epoch = world.store.take_lease()
@@ -245,8 +235,8 @@ def create_run(world: SimulatedWorld, shape: type[Owner] = Owner) -> Owner:
     return shape(world, state, epoch)
 
 
-def _begin(owner: Owner) -> None:
-    """Start, or resume what another owner left."""
+def live(owner: Owner) -> None:
+    """Start or resume the run and stay with it until it ends, or nothing can happen any more."""
     state = owner.state
     if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
         continues = tuple(
@@ -261,11 +251,6 @@ def _begin(owner: Owner) -> None:
         if owner.world.rng.random() < 0.05:
             owner.record(ROOT, RunForked("from another run"))
         owner.record(ROOT, CancelRequested() if owner.world.faults.hits("cancel") else RunStarted())
-
-
-def live(owner: Owner) -> None:
-    """Start or resume the run and stay with it until it ends, or nothing can happen any more."""
-    _begin(owner)
     while True:
         owner.work_off_agenda()
         if owner.state.root.status in RUN_TERMINAL or not next_report(owner):
@@ -291,7 +276,14 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
     epoch = store.take_lease()
     if faults.hits("zombie"):
         _append_stale(world, dead)
-    owner = Owner(world, _read_again(world), epoch)
+    stored = world.store.read()
+    state = create_state(stored[0][1])
+    world.observe(*stored[0], state)
+    for (envelope, event), command in zip(stored[1:], world.answered[1:], strict=True):
+        check_due(command, event, state)
+        evolve(state, event)
+        world.observe(envelope, event, state)
+    owner = Owner(world, state, epoch)
     for one in survivors:
         node = owner.state.runs[one.run].nodes[one.step] if one.run in owner.state.runs else None
         if node and is_executing(node) and (node.attempt, node.execution) == (one.attempt, one.execution):
@@ -308,18 +300,6 @@ def _append_stale(world: SimulatedWorld, dead: Owner) -> None:
     except StaleEpochError:
         return
     raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
-
-
-def _read_again(world: SimulatedWorld) -> State:
-    """Fold the log as found, with every check on the way."""
-    stored = world.store.read()
-    state = create_state(stored[0][1])
-    world.observe(*stored[0], state)
-    for (envelope, event), command in zip(stored[1:], world.answered[1:], strict=True):
-        check_due(command, event, state)
-        evolve(state, event)
-        world.observe(envelope, event, state)
-    return state
 
 
 def _finish(world: SimulatedWorld, owner: Owner) -> str:
@@ -423,21 +403,6 @@ def _report_broken(outcome: SimulatedOutcome) -> None:
     print(f"  python -m fanfold.testing.simulate --seed {outcome.seed} --count 1")
 
 
-def _summarize(tally: Tally, seconds: float, verbose: bool) -> None:
-    rate = tally.schedules / seconds if seconds else 0.0
-    print(
-        f"{tally.schedules} schedules, {tally.events} events, {tally.crashes} crashes in {seconds:.1f} s"
-        f" ({rate:.0f} schedules/s)"
-    )
-    if verbose:
-        for name, count in sorted(tally.reached.items()):
-            print(f"  {count:>9}  {name}")
-    missing = tally.missing()
-    print(
-        "never reached: " + ", ".join(missing) if missing else "reached every construct, fault and transition"
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fanfold.testing.simulate", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
@@ -451,7 +416,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report_broken(outcome)
     if options.count == 1 and options.verbose:
         print("\n".join(line for line in replay_lines(options.seed)))
-    _summarize(tally, time.monotonic() - began, options.verbose)
+    seconds = time.monotonic() - began
+    rate = tally.schedules / seconds if seconds else 0.0
+    print(
+        f"{tally.schedules} schedules, {tally.events} events, {tally.crashes} crashes in {seconds:.1f} s"
+        f" ({rate:.0f} schedules/s)"
+    )
+    if options.verbose:
+        for name, count in sorted(tally.reached.items()):
+            print(f"  {count:>9}  {name}")
+    missing = tally.missing()
+    print(
+        "never reached: " + ", ".join(missing) if missing else "reached every construct, fault and transition"
+    )
     return 1 if tally.broken else 0
 
 

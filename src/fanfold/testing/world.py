@@ -305,34 +305,26 @@ class Owner:
         if world.rng.random() < 0.1:
             check_explained(state)
         if world.watch.cancelled or state.plan.open:
-            self._check_stopped()
+            for execution in self.running:
+                node = self.state.runs[execution.run].nodes[execution.step]
+                watch = self.world.watch
+                ends = watch.is_cancelled(node.run) or watch.is_closing(node) or watch.lost_its_parent(node)
+                if execution.type != "approval" and ends and not execution.stop:
+                    raise InvariantError(9, f"the cancellation did not reach {execution.step}")
 
     def _record_answer(self, command: Command, data: Data) -> None:
         world = self.world
         world.watch.check(command, self.state)
         if isinstance(command, Finish):
-            self._check_quiet(command.run)
+            for execution in self.running:
+                if execution.run == command.run and execution.type != "approval":
+                    raise InvariantError(9, f"run {command.run} finishes while {execution.step} is executing")
         # The effect is noted first: an owner that dies in `record` never comes to carry it out.
         if isinstance(command, Start | Stop):
             self.effects.append((command, data))
         self.record(command.run, data, command)
         if world.faults.hits("early commit"):
             self.commit()
-
-    def _check_stopped(self) -> None:
-        """A cancellation reaches every execution below it (invariant 9)."""
-        for execution in self.running:
-            node = self.state.runs[execution.run].nodes[execution.step]
-            watch = self.world.watch
-            ends = watch.is_cancelled(node.run) or watch.is_closing(node) or watch.lost_its_parent(node)
-            if execution.type != "approval" and ends and not execution.stop:
-                raise InvariantError(9, f"the cancellation did not reach {execution.step}")
-
-    def _check_quiet(self, run: str) -> None:
-        """A run ends after the executions in it, as the host knows them (invariant 9)."""
-        for execution in self.running:
-            if execution.run == run and execution.type != "approval":
-                raise InvariantError(9, f"run {run} finishes while {execution.step} is executing")
 
     def commit(self) -> None:
         """Acknowledge what was recorded, then let the effects begin."""

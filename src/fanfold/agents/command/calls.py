@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.backend import FURNISHED, SessionFailed, SessionRequest
 from fanfold.agents.command.profile import LOGIN, OF_ROLES, Profile
 from fanfold.agents.command.profile_files import ALL, KeptTools, read_own
 from fanfold.agents.command.profile_files import FILE as TOOLS
@@ -440,8 +440,11 @@ class AgentCredentials:
         self._environment = environment
         self._user = Path(environment.get("HOME") or Path.home())
 
-    def furnish(self, home: Path) -> None:
-        """Copy the user's configuration into a new home."""
+    def furnish_once(self, home: Path) -> None:
+        """Copy the user's configuration into a new home; a used home contains files of the agent."""
+        mark = home.parent / FURNISHED
+        if mark.exists():
+            return
         state = self._profile.state
         target = home / state.folder
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -449,7 +452,17 @@ class AgentCredentials:
         for name in state.config:
             _copy(self._folder() / name, target / name, left)
         for name, entry in state.tools_of_users.items():
-            _take_out(target / name, entry)
+            # A file that cannot be parsed stays unchanged.
+            file = target / name
+            try:
+                text = file.read_text("utf-8")
+                without = remove_table(text, entry) if file.suffix == ".toml" else remove_entry(text, entry)
+            except (OSError, UnicodeDecodeError, SettingsUnreadableError):
+                continue
+            if without != text:
+                file.write_text(without, "utf-8")
+        (home / ASIDE).mkdir(mode=0o700, exist_ok=True)
+        mark.touch()
 
     def _folder(self) -> Path:
         state = self._profile.state
@@ -655,14 +668,3 @@ def _copy(source: Path, target: Path, left: list[int]) -> None:
     elif source.is_dir() and left[0] >= 0:
         for entry in sorted(source.iterdir()):
             _copy(entry, target / entry.name, left)
-
-
-def _take_out(file: Path, entry: Sequence[str]) -> None:
-    """Remove an entry from a copied configuration; a file that cannot be parsed stays unchanged."""
-    try:
-        text = file.read_text("utf-8")
-        without = remove_table(text, entry) if file.suffix == ".toml" else remove_entry(text, entry)
-    except (OSError, UnicodeDecodeError, SettingsUnreadableError):
-        return
-    if without != text:
-        file.write_text(without, "utf-8")

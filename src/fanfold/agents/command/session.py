@@ -22,11 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from fanfold.agents.backend import (
     FIRST_OPEN_PORT,
-    FURNISHED,
     SOCKET,
     AgentHome,
     AgentPrograms,
@@ -45,7 +44,6 @@ from fanfold.agents.command.calls import (
     NONE,
     AgentCredentials,
     ProgramCall,
-    ServerSetup,
     Turn,
     hand,
     make_call,
@@ -56,7 +54,7 @@ from fanfold.agents.command.calls import (
 from fanfold.agents.command.profile import OF_ROLES, Profile
 from fanfold.agents.command.profile_files import find_profile, keep_tools, unkept
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
-from fanfold.agents.command.recorder import TranscriptRecorder, UsageFiles, hear_usage, watch
+from fanfold.agents.command.recorder import TranscriptRecorder, UsageFiles, hear_usage, listen, watch
 from fanfold.agents.command.transcript_events import judge
 from fanfold.agents.entries import (
     AgentBegin,
@@ -112,17 +110,6 @@ class Listen(Protocol):
         ...
 
 
-class CommandParts(Struct, frozen=True, kw_only=True):
-    """The components of a session."""
-
-    profile: Profile
-    programs: AgentPrograms
-    belongings: AgentCredentials
-    redactor: Redactor
-    listen: Listen
-    """The function that exchanges messages with the program."""
-
-
 def reach_of(role: Role) -> NetworkReach:
     """Return the network access of a role's agent: its provider, unless the role has another setting."""
     return "all" if role.network else "none" if role.offline else "provider"
@@ -132,76 +119,62 @@ class CommandSession:
     """Runs one session request to its end."""
 
     def __init__(
-        self,
-        request: SessionRequest,
-        parts: CommandParts,
-        record: Record,
-        progress: Progress,
-        subject: str = "",
+        self, request: SessionRequest, backend: CommandBackend, record: Record, progress: Progress
     ) -> None:
-        """Create a session; `subject` is the login or provider that it shares with others, if any."""
         self._request = request
-        self._profile = parts.profile
-        self._subject = subject
-        self._programs = parts.programs
-        self._belongings = parts.belongings
-        self._redactor = parts.redactor
-        self._listen = parts.listen
-        self._handed = self._hand()
-        self._kept = keep_tools(parts.profile, request.role, [server.name for server in self._handed.servers])
+        self._backend = backend
+        self._profile = profile = backend.profile
+        self._programs = backend.programs
+        self._credentials = backend.credentials
+        self._handed = NONE
+        """The setup of the role's servers for this program."""
+        if request.role.mcp_servers:
+            from fanfold.agents.tools.mcp_servers import wanted_servers
+
+            servers = wanted_servers(request.role, self._programs.environment_for(request))
+            self._handed = hand(profile, request, servers)
+        self._kept = keep_tools(profile, request.role, [server.name for server in self._handed.servers])
         given = [text for server in self._handed.servers for text in server.secrets()]
-        self._own = Redactor([*parts.belongings.secrets(), *given])
+        self._own = Redactor([*self._credentials.secrets(), *given])
         self._record_raw = record
         self._progress = progress
         self._contract = Contract.of(request)
+        self._turn_entries = since_last_input(request.entries)
         self._begun = next(
             (entry for entry in reversed(request.entries) if isinstance(entry, AgentBegin)), None
         )
-        recorded = (paid_in(entry) for entry in since_last_input(request.entries))
+        recorded = (paid_in(entry) for entry in self._turn_entries)
         self._usage = sum((usage for usage in recorded if usage is not None), NOTHING_SPENT)
         """The usage of this turn, with that of executions before a crash."""
         self._counted = _counted(request.entries)
         self._calls = 0
         self._version = ""
-        self._is_corrected = False
+        self._may_stray = request.strays is not None and not any(
+            isinstance(entry, ToolResult) and entry.tool == WRITE_SET for entry in self._turn_entries
+        )
+        """Whether changes that are not allowed are corrected; only once per turn, then they fail the step."""
 
     async def run(self) -> SessionResult:
         """Return the result; raise `SessionFailed` with the usage so far."""
-        recorded = since_last_input(self._request.entries)
-        for entry in recorded:
+        for entry in self._turn_entries:
             if isinstance(entry, Response) and entry.output is not UNSET:  # it finished before the crash
                 return self._result(entry.output, self._usage)
+        begun, prompt = self._begun, self._request.prompt
+        if begun is None or not begun.conversation or self._is_strange(begun) or not self._profile.resumes:
+            turn = self._anew()
+        else:
+            interrupted = any(isinstance(entry, AgentBegin) for entry in self._turn_entries)
+            prompt = f"{INTERRUPTED}{prompt}" if interrupted else prompt
+            turn = Turn(prompt=prompt, conversation=begun.conversation, resumes=True)
         try:
-            return await self._converse(self._first_turn(recorded))
+            return await self._converse(turn)
         except SessionFailed as failed:
             failed.usage = self._usage if self._calls or self._usage.tokens else None
             raise
 
-    def _hand(self) -> ServerSetup:
-        """Return the setup of the role's servers for this program."""
-        if not self._request.role.mcp_servers:
-            return NONE
-        from fanfold.agents.tools.mcp_servers import wanted_servers
-
-        servers = wanted_servers(self._request.role, self._programs.environment_for(self._request))
-        return hand(self._profile, self._request, servers)
-
-    def _first_turn(self, recorded: Sequence[Entry]) -> Turn:
-        """Return the first turn: a new conversation, its next prompt, or its continuation after a crash."""
-        begun, prompt = self._begun, self._request.prompt
-        if begun is None or not begun.conversation or self._is_strange(begun) or not self._profile.resumes:
-            return self._anew()
-        interrupted = any(isinstance(entry, AgentBegin) for entry in recorded)
-        asked = f"{INTERRUPTED}{prompt}" if interrupted else prompt
-        return Turn(prompt=asked, conversation=begun.conversation, resumes=True)
-
     def _is_strange(self, begun: AgentBegin) -> bool:
         """Return whether a conversation belongs to another program; a fork can have another back end."""
         return begun.program != self._profile.name
-
-    def _why_anew(self, begun: AgentBegin) -> str:
-        whose = f"one of {begun.program}" if self._is_strange(begun) else "this conversation"
-        return f"{self._profile.title} cannot continue {whose}"
 
     def _anew(self) -> Turn:
         """Return the task as a new conversation, with the earlier messages, which the agent does not know."""
@@ -211,22 +184,16 @@ class CommandSession:
 
     def _in_new_conversation(self, prompt: str) -> Turn:
         self._counted = NOTHING_SPENT
-        return Turn(prompt=prompt, conversation=self._new_conversation())
-
-    def _new_conversation(self) -> str:
-        if self._profile.acp:
-            return ""  # the agent names them
-        match self._profile.ids:
-            case "uuid":
-                return str(uuid.uuid4())
-            case "name":
-                return f"{self._request.session_id}-{uuid.uuid4().hex[:8]}"
-        return ""
+        ids = "" if self._profile.acp else self._profile.ids  # agents with the protocol choose the id
+        names = {"uuid": str(uuid.uuid4()), "name": f"{self._request.session_id}-{uuid.uuid4().hex[:8]}"}
+        return Turn(prompt=prompt, conversation=names.get(ids, ""))
 
     async def _converse(self, turn: Turn) -> SessionResult:
         """Call the program until there is a valid answer."""
-        begun, complaints = self._begun, 0
-        anew = "" if begun is None or turn.resumes else self._why_anew(begun)
+        begun, complaints, anew = self._begun, 0, ""
+        if begun is not None and not turn.resumes:
+            whose = f"one of {begun.program}" if self._is_strange(begun) else "this conversation"
+            anew = f"{self._profile.title} cannot continue {whose}"
         try:
             copied = begun is not None and turn.resumes and begun.home != self._request.session_id
             home = await self._programs.home_of(self._request, begun.home if begun and copied else "")
@@ -235,7 +202,7 @@ class CommandSession:
                 raise
             turn, anew = self._anew(), error.message
             home = await self._programs.home_of(self._request)
-        await asyncio.to_thread(self._furnish, home.outside)
+        await asyncio.to_thread(self._credentials.furnish_once, home.outside)
         while True:
             hearing, failure = await self._call(turn, home, anew)
             if failure is not None and turn.resumes and failure.kind == "agent" and not hearing.has_worked:
@@ -247,37 +214,23 @@ class CommandSession:
                 capped = self._request.account.cap_reached() if failure.kind == "budget" else None
                 raise self._failed(capped or failure)
             judgement = await aside(self._judge, hearing)
-            strayed = await self._strays() if judgement.final else ""
-            if strayed:
-                await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
-                await self._record(ToolResult(id="", tool=WRITE_SET, complaint=strayed))
-                turn = self._corrected(hearing, strayed)
-                continue
-            if judgement.final:
+            tool, complaint = OUTPUT_TOOL, judgement.complaint
+            if judgement.final and self._may_stray and self._request.strays is not None:
+                self._may_stray = False
+                tool, complaint = WRITE_SET, await self._request.strays()
+            if judgement.final and not complaint:
                 output = self._clean(judgement.value)
                 spent = self._spent(hearing)
                 await hearing.close(Response(text=self._clean(hearing.text), usage=spent, output=output))
                 return self._result(output, self._usage)
             await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
-            complaints += 1
+            complaints += not judgement.final
             if complaints > MAX_COMPLAINTS:
-                message = f"no valid answer after {MAX_COMPLAINTS} corrections: {judgement.complaint}"
+                message = f"no valid answer after {MAX_COMPLAINTS} corrections: {complaint}"
                 hint = "loosen the step's output schema, or use another agent"
                 raise self._failed(Failure("invalid_output", "output.invalid", message, hint))
-            await self._record(ToolResult(id="", tool=OUTPUT_TOOL, complaint=judgement.complaint))
-            turn = self._corrected(hearing, judgement.complaint)
-
-    async def _strays(self) -> str:
-        """Return the changes that are not allowed, only once per turn; the second time they fail the step."""
-        if self._request.strays is None or any(
-            isinstance(one, ToolResult) and one.tool == WRITE_SET
-            for one in since_last_input(self._request.entries)
-        ):
-            return ""
-        if self._is_corrected:
-            return ""
-        self._is_corrected = True
-        return await self._request.strays()
+            await self._record(ToolResult(id="", tool=tool, complaint=complaint))
+            turn = self._corrected(hearing, complaint)
 
     def _corrected(self, hearing: TranscriptRecorder, complaint: str) -> Turn:
         known = self._begun.conversation if self._begun is not None else ""
@@ -296,7 +249,9 @@ class CommandSession:
             opened = await self._request.account.open_request(need)
         except OutOfBudget as error:
             raise self._failed(error.failure) from None
-        turn = structs.replace(turn, folder=home.workspace, max_micro_usd=self._left())
+        left = self._request.account.micro_usd_left()
+        left = None if left is None else max(1, left)
+        turn = structs.replace(turn, folder=home.workspace, max_micro_usd=left)
         call = make_call(profile, self._request, turn, home.inside, self._handed, self._kept)
         model = model_for(profile, self._request.role.model)
         hearing = TranscriptRecorder(
@@ -305,7 +260,7 @@ class CommandSession:
         if turn.conversation:
             await self._begin(turn.conversation, anew)
         self._calls += 1
-        hosts = await asyncio.to_thread(self._belongings.hosts) if reach == "provider" else []
+        hosts = await asyncio.to_thread(self._credentials.hosts) if reach == "provider" else []
         usage = UsageFiles(home.outside, profile.usage_files)
         if turn.resumes and profile.named_by_minute:
             await usage.next_minute(turn.conversation)
@@ -323,7 +278,7 @@ class CommandSession:
             watching = asyncio.create_task(watch(profile, program, hearing, gate, usage))
             try:
                 attached = partial(self._attached, hearing, anew)
-                await self._listen(program, call, self._request, turn, hearing, attached)
+                await self._backend.listen(program, call, self._request, turn, hearing, attached)
             except SessionFailed:
                 if hearing.ending.loop is None:
                     raise
@@ -338,16 +293,15 @@ class CommandSession:
         failure = _not_started(program) or judge(
             profile, hearing.ending, read_only=self._request.role.read_only
         )
-        if failure is not None and self._subject and (failure.until or failure.code in OUTAGES):
-            failure = structs.replace(failure, subject=self._subject)
+        if failure is not None and (failure.until or failure.code in OUTAGES):
+            failure = structs.replace(failure, subject=self._backend.subject(self._request.role))
         return hearing, failure
 
     async def _start(
         self, call: ProgramCall, home: AgentHome, reach: NetworkReach, ports: tuple[int, ...]
     ) -> AgentProgram:
-        variables, named = self._belongings.variables()
-        variables, named = {**variables, **self._handed.variables}, named | {*self._handed.variables}
-        variables |= self._kept.variables
+        variables, named = self._credentials.variables()
+        variables |= {**self._handed.variables, **self._kept.variables}
         opened = tuple(port for port in ports if port >= FIRST_OPEN_PORT)
         if reach == "provider":
             proxy = f"http://127.0.0.1:{proxy_port(opened)}"
@@ -358,7 +312,7 @@ class CommandSession:
         confines = SandboxRequest(
             home=home,
             variables=variables,
-            named=named,
+            named=named | {*self._handed.variables},
             network=reach,
             covered=self._profile.state.brought,
             ports=opened,
@@ -374,24 +328,16 @@ class CommandSession:
             hint = "say {prompt_file} for {prompt} among its words, or neither: then it reads standard input"
             raise WorldError(error.code, error.message, hint=hint) from None
 
-    def _furnish(self, home: Path) -> None:
-        """Copy the configuration into a new home; a used home contains files of the agent."""
-        mark = home.parent / FURNISHED
-        if not mark.exists():
-            self._belongings.furnish(home)
-            (home / ASIDE).mkdir(mode=0o700, exist_ok=True)
-            mark.touch()
-
     def _prepare(self, home: Path, call: ProgramCall) -> None:
         for name, data in call.files.items():
             write_beneath(home, f"{ASIDE}/{name}", data)
         remove_beneath(home, SOCKET)
-        self._belongings.lend(home, call.lent)
+        self._credentials.lend(home, call.lent)
 
     async def _take_back(self, home: Path, call: ProgramCall, prepared: asyncio.Future[None]) -> None:
         """Remove the lent files; after a cancellation, wait until the lending has finished."""
         await asyncio.wait({prepared})
-        self._belongings.take_back(home, call.lent)
+        self._credentials.take_back(home, call.lent)
 
     async def _attached(self, hearing: TranscriptRecorder, anew: str) -> None:
         """Record the id of the conversation, which the program has reported."""
@@ -416,11 +362,6 @@ class CommandSession:
         value = finished.value if finished is not None else UNSET
         return self._contract.judge_answer(hearing.text, value, by_wire=native)
 
-    def _left(self) -> int | None:
-        """Return the limit for the next call in micro-dollars; None: no limit."""
-        left = self._request.account.micro_usd_left()
-        return None if left is None else max(1, left)
-
     def _spent(self, hearing: TranscriptRecorder) -> Usage | None:
         """Return the usage of a call that is not recorded yet."""
         used = hearing.so_far
@@ -433,21 +374,23 @@ class CommandSession:
 
     def _cost(self, hearing: TranscriptRecorder, used: Usage, *, ended: bool = False) -> Usage:
         """Return the cost of a call from the usage that the program reports."""
-        if self._profile.counts_all:
+        profile = self._profile
+        if profile.counts_all:
             before = structs.replace(self._counted, micro_usd=0)
             used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
-        if used.micro_usd is None:
-            used = structs.replace(used, micro_usd=self._price(hearing.model, used)).bounded()
-        if used.micro_usd is None and self._profile.priced and not ended:
+        if (
+            used.micro_usd is None
+            and hearing.model
+            and profile.provider
+            and not self._credentials.is_elsewhere()
+        ):
+            from fanfold.agents.models.connections import list_price
+
+            price = list_price(hearing.model, profile.provider, used)
+            used = structs.replace(used, micro_usd=price).bounded()
+        if used.micro_usd is None and profile.priced and not ended:
             return structs.replace(used, micro_usd=0)  # it reports the total price at its end
         return used
-
-    def _price(self, model: str, usage: Usage) -> int | None:
-        if not model or not self._profile.provider or self._belongings.is_elsewhere():
-            return None
-        from fanfold.agents.models.connections import list_price
-
-        return list_price(model, self._profile.provider, usage)
 
     async def _record(self, entry: Entry) -> None:
         usage = paid_in(entry)
@@ -456,7 +399,7 @@ class CommandSession:
         await self._record_raw(redacted(entry, self._clean))
 
     def _clean(self, value: JSON) -> JSON:
-        return self._redactor.json(self._own.json(value))
+        return self._backend.redactor.json(self._own.json(value))
 
     def _result(self, output: JSON, usage: Usage) -> SessionResult:
         trace = {
@@ -516,18 +459,21 @@ class CommandBackend:
         environment: Mapping[str, str],
     ) -> None:
         self.name = profile.name
-        self._parts = CommandParts(
-            profile=profile,
-            programs=programs,
-            belongings=AgentCredentials(profile, environment),
-            redactor=redactor,
-            listen=partial(_listener(profile), profile),
-        )
+        self.profile = profile
+        self.programs = programs
+        self.credentials = AgentCredentials(profile, environment)
+        self.redactor = redactor
+        listener: Callable[..., Awaitable[None]] = listen
+        if profile.acp:
+            from fanfold.agents.command import acp
+
+            listener = acp.listen
+        self.listen: Listen = partial(listener, profile)
+        """The function that exchanges messages with the program."""
 
     def subject(self, _role: Role) -> str:
         """Return the program's login, shared with its ACP variant; empty for a role's own command."""
-        profile = self._parts.profile
-        return "" if profile.name in OF_ROLES else profile.like or profile.name
+        return "" if self.name in OF_ROLES else self.profile.like or self.name
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         if self.name in OF_ROLES and not request.role.command:
@@ -535,25 +481,14 @@ class CommandBackend:
             raise SessionFailed(
                 Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
             )
-        if said := unkept(self._parts.profile, request.role):
-            message = f'role "{request.role.name}" says {said}, which {self.name} would not keep to'
+        if key := unkept(self.profile, request.role):
+            message = f'role "{request.role.name}" says {key}, which {self.name} would not keep to'
             hint = "let a model do its work, or use another role"
             raise SessionFailed(Failure("permission", "role.refused", message, hint, retryable=False))
-        subject = self.subject(request.role)
-        return await CommandSession(request, self._parts, record, progress, subject).run()
+        return await CommandSession(request, self, record, progress).run()
 
     async def aclose(self) -> None:
         """Do nothing: the back end has no connections."""
-
-
-def _listener(profile: Profile) -> Callable[..., Awaitable[None]]:
-    if profile.acp:
-        from fanfold.agents.command import acp
-
-        return acp.listen
-    from fanfold.agents.command import recorder
-
-    return recorder.listen
 
 
 NOWHERE = Path("/nonexistent")
@@ -580,7 +515,15 @@ def check(machine: Machine, name: str, command: Sequence[str]) -> None:
     """Raise an error if the program is missing, or if the user did not choose its credentials."""
     profile = profile_named(name, machine)
     if name in OF_ROLES:
-        _check_program(command)
+        if not command:
+            raise AuthorError("backend.no_command", "there is no program to run", hint=_COMMAND_HINT)
+        # A path is checked when the program starts.
+        if not {"/", "{"} & set(command[0]) and find_program(command[0], NOWHERE) is None:
+            message, hint = (
+                f"there is no program {command[0]!r}",
+                "install it, or correct the role's `command`",
+            )
+            raise WorldError("backend.not_installed", message, hint=hint)
         return
     if not profile.program:
         raise AuthorError("backend.bad_profile", f'the profile "{name}" names no program')
@@ -589,17 +532,7 @@ def check(machine: Machine, name: str, command: Sequence[str]) -> None:
         raise WorldError("backend.not_installed", message, hint="install it, or choose another back end")
     offered = [] if profile.named else AgentCredentials(profile, os.environ).offered()
     if offered:
-        words = ", ".join(f'"{one}"' for one in offered)
+        words = ", ".join(f'"{credential}"' for credential in offered)
         hint = f"write into {machine.home}/backends/{name}.toml: credentials = [{words}], or [] for none"
         message = f"you did not say which of your credentials {profile.title or name} may have"
         raise WorldError("backend.credentials", message, hint=hint)
-
-
-def _check_program(command: Sequence[str]) -> None:
-    """Raise an error if a role's program is not on PATH; a path is checked when it starts."""
-    if not command:
-        raise AuthorError("backend.no_command", "there is no program to run", hint=_COMMAND_HINT)
-    program = command[0]
-    if not {"/", "{"} & set(program) and find_program(program, NOWHERE) is None:
-        message = f"there is no program {program!r}"
-        raise WorldError("backend.not_installed", message, hint="install it, or correct the role's `command`")

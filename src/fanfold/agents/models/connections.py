@@ -3,20 +3,16 @@
 Rules
 * Keys and addresses come only from `Access`.
 * The SDKs never retry. The caller does (see `requests`), and records it.
-* Heavy modules are imported when a model is first used, because checking a recipe must be fast. One thread
-  imports them for all callers: circular imports fail if two threads start at once, and most recipes start
-  several agents at once.
+* Heavy modules are imported when a model is first used, because checking a recipe must be fast.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
@@ -26,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from fanfold.agents.backend import SessionFailed
+from fanfold.agents.backend import SessionFailed, import_in_thread
 from fanfold.agents.models.failures import check_response
 from fanfold.agents.providers import Access, ModelName, Provider, Rate, WireFormat
 from fanfold.kernel.events import Failure, Usage
@@ -145,7 +141,8 @@ class Throttle:
         self, most: int = 256, *, open_s: float = OPEN_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most = most
-        self._allowed = most
+        self.allowed = most
+        """How many requests can run at once, according to the provider's responses so far."""
         self._in_flight = 0
         self._successes = 0
         self.answered = 0
@@ -157,15 +154,26 @@ class Throttle:
         self._open_s = open_s
         self._clock = clock
 
-    @property
-    def allowed(self) -> int:
-        """How many requests can run at once, according to the provider's responses so far."""
-        return self._allowed
-
     @asynccontextmanager
     async def passing(self, on_wait: OnWait | None = None) -> AsyncIterator[None]:
-        """Acquire a slot for one request."""
-        await self._enter(on_wait)
+        """Acquire a slot for one request; raise `SessionFailed` while the circuit is open."""
+        while True:
+            if self._failure is not None and self._clock() < self._refuse_until:
+                raise SessionFailed(self._failure)
+            if self._failure is not None:
+                self._refuse_until = self._clock() + self._open_s  # this request tries; the others still fail
+            wait_s = self._not_before - self._clock()
+            if wait_s >= NOTED_S and on_wait is not None:
+                await on_wait(wait_s, 0)
+                on_wait = None
+            elif wait_s > 0:
+                await asyncio.sleep(wait_s)
+            elif self._in_flight < self.allowed:
+                break
+            else:
+                await self._wait(on_wait)
+                on_wait = None
+        self._in_flight += 1
         try:
             yield
         finally:
@@ -175,7 +183,7 @@ class Throttle:
     def slow_down(self, wait_s: float) -> None:
         """Reduce the rate after the provider reported too many requests."""
         self._not_before = max(self._not_before, self._clock() + wait_s)
-        self._allowed = max(1, min(self._allowed, self._in_flight or 1) // 2)
+        self.allowed = max(1, min(self.allowed, self._in_flight or 1) // 2)
         self._successes = 0
 
     def succeeded(self) -> None:
@@ -183,8 +191,8 @@ class Throttle:
         self._failure = None
         self.answered += 1
         self._successes += 1
-        if self._successes >= self._allowed and self._allowed < self._most:
-            self._allowed += 1
+        if self._successes >= self.allowed and self.allowed < self._most:
+            self.allowed += 1
             self._successes = 0
             self._wake()
 
@@ -192,22 +200,6 @@ class Throttle:
         """Refuse requests after an error that a retry cannot fix."""
         self._failure = failure
         self._refuse_until = self._clock() + self._open_s
-
-    async def _enter(self, on_wait: OnWait | None) -> None:
-        while True:
-            self._check_circuit()
-            wait_s = self._not_before - self._clock()
-            if wait_s >= NOTED_S and on_wait is not None:
-                await on_wait(wait_s, 0)
-                on_wait = None
-            elif wait_s > 0:
-                await asyncio.sleep(wait_s)
-            elif self._in_flight < self._allowed:
-                self._in_flight += 1
-                return
-            else:
-                await self._wait(on_wait)
-                on_wait = None
 
     async def _wait(self, on_wait: OnWait | None) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -226,20 +218,12 @@ class Throttle:
             raise
 
     def _wake(self) -> None:
-        free = self._allowed - self._in_flight
+        free = self.allowed - self._in_flight
         while free > 0 and self._waiting:
             place = self._waiting.popleft()
             if not place.done():
                 place.set_result(None)
                 free -= 1
-
-    def _check_circuit(self) -> None:
-        if self._failure is None:
-            return
-        if self._clock() >= self._refuse_until:
-            self._refuse_until = self._clock() + self._open_s  # this request tries; the others still fail
-            return
-        raise SessionFailed(self._failure)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -366,8 +350,6 @@ STALL_S = 120.0
 """How long a server can send nothing, by default; `models.silence_s`."""
 CONNECT_S = 10.0
 MAX_CONNECTIONS = 1_000
-_importer = ThreadPoolExecutor(1, thread_name_prefix="fanfold-imports")
-_imported: set[str] = set()
 
 
 class ModelConnection:
@@ -442,16 +424,26 @@ class Connections:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # connections belong to the loop that opened them
             self._loop, self._client, self._open, self._throttles = loop, None, {}, {}
-        if name not in self._open:
-            meant = self._understand(name)
-            provider = meant.provider
-            throttle = self._throttles.setdefault(provider.name, Throttle(self._max_in_flight))
-            prices = ModelPrices(
-                self._access.prices(provider), self._access.own_rate(provider, name, meant.name)
+        if name in self._open:
+            return self._open[name]
+        access, meant = self._access, self._understand(name)
+        provider = meant.provider
+        throttle = self._throttles.setdefault(provider.name, Throttle(self._max_in_flight))
+        prices = ModelPrices(access.prices(provider), access.own_rate(provider, name, meant.name))
+        key = self._key(meant)
+        if self._client is None:
+            import httpx2
+            from pydantic_ai.models import create_async_httpx2_client
+
+            self._client = create_async_httpx2_client(
+                timeout=httpx2.Timeout(self._stall_s, connect=min(CONNECT_S, self._stall_s)),
+                limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
+                transport=self._transport,
             )
-            self._open[name] = ModelConnection(
-                name, provider, self._model(meant), throttle, prices, self._access.native_json
-            )
+            self._client.event_hooks["response"] += [check_response, add_missing_usage]
+        endpoint = Endpoint(key, access.address(provider), self._client, access.native_json)
+        model = FORMATS[meant.speaks].make(meant.name, endpoint)
+        self._open[name] = ModelConnection(name, provider, model, throttle, prices, access.native_json)
         return self._open[name]
 
     def provider_of(self, name: str) -> str:
@@ -460,15 +452,11 @@ class Connections:
         return name if meant is None else meant.provider.name
 
     async def load(self, names: Sequence[str]) -> None:
-        """Import the modules of models in a thread.
-
-        It takes seconds, and other sessions continue meanwhile.
-        """
+        """Import the modules of models, which takes seconds."""
         modules = {"pydantic_ai.messages"}
         for name in names:
             modules.update(FORMATS[self._understand(name).speaks].modules)
-        if not modules <= _imported:  # a module in `sys.modules` may still be loading
-            await asyncio.get_running_loop().run_in_executor(_importer, _import_all, sorted(modules))
+        await import_in_thread(modules)
 
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
@@ -483,11 +471,6 @@ class Connections:
             raise _failed("agent", "model.unknown_provider", f'"{name}" names no provider known here', hint)
         return meant
 
-    def _model(self, meant: ModelName) -> Model:
-        access, provider = self._access, meant.provider
-        endpoint = Endpoint(self._key(meant), access.address(provider), self._http(), access.native_json)
-        return FORMATS[meant.speaks].make(meant.name, endpoint)
-
     def _key(self, meant: ModelName) -> str:
         provider = meant.provider
         if provider.name in self._access.keys:
@@ -496,25 +479,6 @@ class Connections:
             return "unused"  # servers on the user's own machine mostly need none
         message, hint = self._access.why_unusable(provider, meant.name)
         raise _failed("permission", "model.no_key", message, hint)
-
-    def _http(self) -> httpx2.AsyncClient:
-        if self._client is None:
-            import httpx2
-            from pydantic_ai.models import create_async_httpx2_client
-
-            self._client = create_async_httpx2_client(
-                timeout=httpx2.Timeout(self._stall_s, connect=min(CONNECT_S, self._stall_s)),
-                limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
-                transport=self._transport,
-            )
-            self._client.event_hooks["response"] += [check_response, add_missing_usage]
-        return self._client
-
-
-def _import_all(modules: Iterable[str]) -> None:
-    for module in modules:
-        importlib.import_module(module)
-        _imported.add(module)
 
 
 def _failed(kind: str, code: str, message: str, hint: str) -> SessionFailed:

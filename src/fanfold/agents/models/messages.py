@@ -81,7 +81,8 @@ class Contract:
         self._schema = schema
         self._names = outputs
         self._bounded = bounded
-        self._wrapped = isinstance(schema, bool) or (schema is not None and not _is_object(schema))
+        is_object = isinstance(schema, Mapping) and (schema.get("type") == "object" or "properties" in schema)
+        self._wrapped = schema is not None and not is_object
 
     @classmethod
     def of(cls, request: SessionRequest) -> Contract:
@@ -99,8 +100,23 @@ class Contract:
 
     @property
     def wire(self) -> Any:
-        """The schema with an object at the top, as providers and programs require it."""
-        return _wrap(self._schema) if self._wrapped else self._schema
+        """The schema with an object at the top, as providers and programs require it.
+
+        Any other schema is the only property of an object; its definitions move to the top for references.
+        """
+        if not self._wrapped:
+            return self._schema
+        inner = dict(self._schema) if isinstance(self._schema, Mapping) else self._schema
+        shared: dict[str, Any] = {}
+        if isinstance(inner, dict):
+            shared = {key: inner.pop(key) for key in ("$defs", "definitions") if key in inner}
+        return {
+            "type": "object",
+            "properties": {_WRAPPER: inner},
+            "required": [_WRAPPER],
+            "additionalProperties": False,
+            **shared,
+        }
 
     def judge_answer(self, text: str, value: Output = UNSET, *, by_wire: bool = False) -> Judgement:
         """Check the last text of a program, or the value that it submitted.
@@ -148,9 +164,20 @@ class Contract:
         from pydantic_ai.messages import ToolCallPart
 
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-        handed = [call for call in calls if call.tool_name == OUTPUT_TOOL and self.typed]
-        if handed:
-            return self._judge_call(handed[0].args, handed[0].tool_call_id, response.finish_reason)
+        for call in calls if self.typed else ():
+            if call.tool_name != OUTPUT_TOOL:
+                continue
+            value, call_id = call.args or {}, call.tool_call_id
+            if isinstance(value, str):
+                try:
+                    value = read_json(value, "the answer")
+                except ValueError as error:
+                    is_cut = response.finish_reason == "length"
+                    cut = " It was cut off at the limit of tokens: be shorter." if is_cut else ""
+                    return Judgement(
+                        complaint=f"The answer is not valid JSON: {error}.{cut}", call_id=call_id
+                    )
+            return self._judge_value(value, call_id, wrapped=self._wrapped)
         if calls:
             return Judgement()
         text = response.text or ""
@@ -158,24 +185,7 @@ class Contract:
             return Judgement(complaint="Your answer was cut off at the limit of tokens: be shorter.")
         if not text.strip():
             return Judgement(complaint=EMPTY)
-        return self._judge_text(text) if self.typed else Judgement(final=True, value=text)
-
-    def _judge_text(self, text: str) -> Judgement:
-        try:
-            value = read_json(text, "the answer")
-        except ValueError as error:
-            return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
-        return self._judge_value(value, None, wrapped=self._wrapped)
-
-    def _judge_call(self, args: object, call_id: str, finish: str | None) -> Judgement:
-        if not isinstance(args, str):
-            return self._judge_value(args or {}, call_id, wrapped=self._wrapped)
-        try:
-            value = read_json(args or "{}", "the answer")
-        except ValueError as error:
-            cut = " It was cut off at the limit of tokens: be shorter." if finish == "length" else ""
-            return Judgement(complaint=f"The answer is not valid JSON: {error}.{cut}", call_id=call_id)
-        return self._judge_value(value, call_id, wrapped=self._wrapped)
+        return self.judge_answer(text, by_wire=True)
 
     def _judge_value(self, value: JSON, call_id: str | None, *, wrapped: bool) -> Judgement:
         if wrapped:
@@ -183,37 +193,14 @@ class Contract:
                 complaint = f'The answer must be an object with "{_WRAPPER}" alone.'
                 return Judgement(complaint=complaint, call_id=call_id)
             value = value[_WRAPPER]
-        words = misfits(self._schema, value) or self._missing(value)
-        if words:
-            return Judgement(complaint=f"The answer does not fit: {words}. Correct it.", call_id=call_id)
+        problem = misfits(self._schema, value)
+        if not problem and self._names and not isinstance(value, Mapping):
+            problem = f"it must be an object with {', '.join(self._names)}"
+        elif not problem and (missing := [name for name in self._names if name not in value]):
+            problem = f"it lacks {', '.join(missing)}"
+        if problem:
+            return Judgement(complaint=f"The answer does not fit: {problem}. Correct it.", call_id=call_id)
         return Judgement(True, value, "", call_id)
-
-    def _missing(self, value: JSON) -> str:
-        if not self._names:
-            return ""
-        if not isinstance(value, Mapping):
-            return f"it must be an object with {', '.join(self._names)}"
-        missing = [name for name in self._names if name not in value]
-        return f"it lacks {', '.join(missing)}" if missing else ""
-
-
-def _is_object(schema: JSON) -> bool:
-    return isinstance(schema, Mapping) and (schema.get("type") == "object" or "properties" in schema)
-
-
-def _wrap(schema: JSON) -> dict[str, Any]:
-    """Return the schema as the only property of an object; definitions move to the top for references."""
-    inner = dict(schema) if isinstance(schema, Mapping) else schema
-    shared: dict[str, Any] = {}
-    if isinstance(inner, dict):
-        shared = {key: inner.pop(key) for key in ("$defs", "definitions") if key in inner}
-    return {
-        "type": "object",
-        "properties": {_WRAPPER: inner},
-        "required": [_WRAPPER],
-        "additionalProperties": False,
-        **shared,
-    }
 
 
 INTERRUPTED = "The session was interrupted before this call had a result."
@@ -455,10 +442,6 @@ class Conversation:
                 self.answer(call.tool_call_id, call.tool_name, TWICE, "failed")
         else:
             self._parts.append(UserPromptPart(content=words))
-        self.last = None
-
-    def settle(self) -> None:
-        """Mark every call of the last response as answered, so that the model is next."""
         self.last = None
 
     def compact(self, summary: str, usage: Usage) -> bool:

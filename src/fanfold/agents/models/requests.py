@@ -55,19 +55,13 @@ Bill = Callable[["ModelResponse | None", Problem, int, float | None], Awaitable[
 """Records a request without a usable response: its cost, and the seconds until its retry."""
 
 
-async def _unbilled(
-    _response: ModelResponse | None, _problem: Problem, _tried: int, _wait_s: float | None
-) -> None:
+async def _not_recorded(*_: object) -> None:
     return None
 
 
 NoteWait = Callable[[float, int], Awaitable[None]]
 """Records that a request waits until the provider accepts it: for how many seconds (0: until one of the
 earlier requests has its response), and how many requests are ahead."""
-
-
-async def _unnoted(_wait_s: float, _ahead: int) -> None:
-    return None
 
 
 class TooLong(BaseException):
@@ -100,8 +94,8 @@ class ModelClient:
         *,
         subject: str = "",
     ) -> None:
-        self.bill: Bill = _unbilled
-        self.note_wait: NoteWait = _unnoted
+        self.bill: Bill = _not_recorded
+        self.note_wait: NoteWait = _not_recorded
         self._subject = subject
         self._probes = request.probe
         self._heard = False
@@ -115,7 +109,7 @@ class ModelClient:
         """The last request."""
         self._connections = connections
         self._models = models
-        self._redactor = redactor
+        self.redactor = redactor
         self._patience = patience
         self._progress = progress
         self._at = 0
@@ -167,7 +161,8 @@ class ModelClient:
             async with there.throttle.passing(self.note_wait):
                 opened = await self._open(there, messages, parameters)
                 self._sent = messages, parameters
-                bound = _smaller(self._max_output_tokens, there.bound(opened.max_output_tokens))
+                bounds = (self._max_output_tokens, there.bound(opened.max_output_tokens))
+                bound = min((tokens for tokens in bounds if tokens is not None), default=None)
                 try:
                     response = await self._once(there, messages, parameters, settings(effort, bound))
                     found = fault_of(response, there.name)
@@ -217,7 +212,7 @@ class ModelClient:
         how: ModelSettings,
     ) -> ModelResponse:
         prepared = there.model.prepare_messages(messages, parameters)
-        shown = _ShownText(self._progress, self._redactor)
+        shown = _ShownText(self._progress, self.redactor)
         self._heard, self._partial = False, None
         async with there.model.request_stream(prepared, how, parameters) as stream:
             try:
@@ -273,7 +268,7 @@ class ModelClient:
     def _clean(self, problem: Problem, tried: int) -> Problem:
         """Return the problem without secrets, because providers quote keys that they reject."""
         times = f" (tried {tried} times)" if problem.again and tried > 1 else ""
-        message = without_key_parts(self._redactor.text(problem.failure.message)) + times
+        message = without_key_parts(self.redactor.text(problem.failure.message)) + times
         return structs.replace(problem, failure=structs.replace(problem.failure, message=message))
 
 
@@ -337,10 +332,6 @@ def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings
     if trace := TRACE.get():
         made["extra_headers"] = {"traceparent": trace}
     return made  # type: ignore[return-value]  # a TypedDict whose keys are chosen above
-
-
-def _smaller(one: int | None, other: int | None) -> int | None:
-    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 class InputForecast:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from fanfold.agents.backend import (
     Progress,
@@ -79,7 +79,7 @@ from fanfold.agents.models.requests import ModelClient, Patience, TooLong, check
 from fanfold.agents.providers import OPENAI, Access
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
-from fanfold.agents.tools.toolbox import SessionTools, Tools, use, wrong_call
+from fanfold.agents.tools.toolbox import InstructedTools, SessionTools, Tools, use, wrong_call
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import aside
@@ -162,28 +162,25 @@ SPLIT_TASK = "look at its transcript; then split the task into smaller steps, or
 NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
 
 
-class SessionParts(Struct, frozen=True, kw_only=True):
-    """The components of a session."""
-
-    asker: ModelClient
-    tools: Tools
-    redactor: Redactor
-    instructions: str
-
-
 class ModelSession:
     """Runs one session request to its end."""
 
     def __init__(
-        self, request: SessionRequest, parts: SessionParts, record: Record, progress: Progress
+        self,
+        request: SessionRequest,
+        asker: ModelClient,
+        tools: Tools,
+        instructions: str,
+        record: Record,
+        progress: Progress,
     ) -> None:
         self._request = request
-        self._asker = parts.asker
+        self._asker = asker
         self._asker.bill = self._bill
         self._asker.note_wait = self._note_wait
-        self._tools = parts.tools
-        self._redactor = parts.redactor
-        self._instructions = parts.instructions
+        self._tools = tools
+        self._redactor = asker.redactor
+        self._instructions = instructions
         self._record_raw = record
         self._progress = progress
         self._contract = Contract.of(request)
@@ -213,7 +210,7 @@ class ModelSession:
                         return self._result(output.value)
                     if (question := self._question()) is not None:
                         return structs.replace(self._result(None), asks=question)
-                    self._talk.settle()
+                    self._talk.last = None  # every call is answered: the model is next
                 await self._read_messages()
                 await self._turn()
         except SessionFailed as failed:
@@ -225,7 +222,8 @@ class ModelSession:
         if self._talk.turns >= self._max_turns:
             message = f"no answer within {self._max_turns} turns"
             raise self._failed("agent", "session.max_turns", message, SPLIT_TASK)
-        if self._is_full():
+        window = self._asker.window if self._used and self._talk.compactions < MAX_COMPACTIONS else None
+        if window is not None and self._used >= FULL * window:  # the next request would hardly fit
             await self._compact(None)
         try:
             response = await self._asker.ask(
@@ -451,13 +449,6 @@ class ModelSession:
             failed = self._loops.failure()
             raise self._failed(failed.kind, failed.code, failed.message, failed.hint)
 
-    def _is_full(self) -> bool:
-        """Return whether the next request would hardly fit."""
-        if not self._used or self._talk.compactions >= MAX_COMPACTIONS:
-            return False
-        window = self._asker.window
-        return window is not None and self._used >= FULL * window
-
     async def _compact(self, too_long: TooLong | None) -> None:
         if too_long is not None and (self._talk.turns == 0 or self._talk.compactions >= MAX_COMPACTIONS):
             raise SessionFailed(too_long.problem.failure) from too_long
@@ -546,7 +537,7 @@ class ModelBackend:
         *,
         model: str | None = None,
         redactor: Redactor | None = None,
-        toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
+        toolbox: Callable[[SessionRequest], Tools] = SessionTools,
         instructions: ProjectInstructions | None = None,
         local: LocalServers | None = None,
         patience: Patience | None = None,
@@ -569,7 +560,7 @@ class ModelBackend:
         return " or ".join(dict.fromkeys(map(self._connections.provider_of, models)))
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        role = request.role
+        role, redactor, connections = request.role, self._redactor, self._connections
         model = role.model or self._model
         if model is None:
             hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
@@ -577,59 +568,38 @@ class ModelBackend:
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
         if any(isinstance(entry, AgentBegin) for entry in request.entries):  # a program worked on it before
             request = structs.replace(request, entries=())
-        connections = self._connections
+        subject = self.subject(role)
         if self._local is not None and model.startswith(f"{PROVIDER}:"):
-            connections = self._at(await self._local.reach(request, model, progress))
+            address, subject = await self._local.reach(request, model, progress), ""
+            if address not in self._local_connections:
+                access = Access(addresses={OPENAI.name: address}, native_json=True)
+                self._local_connections[address] = Connections(access)
+            connections = self._local_connections[address]
             request = fitted(request, model)
             model, role = request.role.model or model, request.role
-        models = [model, *(one for one in role.fallback_models if one != model)]
+        models = [model, *(other for other in role.fallback_models if other != model)]
         await connections.load(models)
-        request = self._without_secrets(request)
-        tools, project = self._toolbox(request), self._instructions
-        nested = instructions_for(project.below, (*request.read_set, *request.write_set))
-        if project.below:
-            from fanfold.agents.tools.toolbox import InstructedTools  # few projects have any
-
-            tools = InstructedTools(tools, project.below, nested)
-        parts = SessionParts(
-            asker=ModelClient(
-                connections,
-                models,
-                self._redactor,
-                self._patience,
-                progress,
-                request,
-                subject="" if connections is not self._connections else self.subject(role),
-            ),
-            tools=tools,
-            redactor=self._redactor,
-            instructions=compose(request.described(), project.top, nested),
-        )
-        try:
-            last = request.entries[-1] if request.entries else None
-            if not (isinstance(last, Ending) and last.output is not UNSET):
-                await tools.open()
-            return await ModelSession(request, parts, record, progress).run()
-        finally:
-            await tools.aclose()
-
-    def _at(self, address: str) -> Connections:
-        """Return the connections to a server on this machine."""
-        if address not in self._local_connections:
-            access = Access(addresses={OPENAI.name: address}, native_json=True)
-            self._local_connections[address] = Connections(access)
-        return self._local_connections[address]
-
-    def _without_secrets(self, request: SessionRequest) -> SessionRequest:
-        """Return the request without our keys, because a prompt made from a file may contain one."""
-        role, redactor = request.role, self._redactor
+        # A prompt that was made from a file may contain one of our keys.
         known = partial(redactor.json, shapes=False)
-        return structs.replace(
+        request = structs.replace(
             request,
             prompt=redactor.known(request.prompt),
             role=structs.replace(role, instructions=redactor.known(role.instructions)),
             entries=[redacted(entry, known) for entry in request.entries],
         )
+        tools, project = self._toolbox(request), self._instructions
+        nested = instructions_for(project.below, (*request.read_set, *request.write_set))
+        if project.below:
+            tools = InstructedTools(tools, project.below, nested)
+        asker = ModelClient(connections, models, redactor, self._patience, progress, request, subject=subject)
+        instructions = compose(request.described(), project.top, nested)
+        try:
+            last = request.entries[-1] if request.entries else None
+            if not (isinstance(last, Ending) and last.output is not UNSET):
+                await tools.open()
+            return await ModelSession(request, asker, tools, instructions, record, progress).run()
+        finally:
+            await tools.aclose()
 
     async def aclose(self) -> None:
         """Close the connections to providers."""

@@ -1,4 +1,4 @@
-"""The file tools `read_file`, `write_file` and `delete_file`, confined to one folder.
+"""The tools of agents for files, confined to one folder: read, list, search, write, edit, patch, delete.
 
 Rules
 * Paths are relative to the workspace and resolved beneath it (see `beneath`). The write-set is compared with
@@ -55,20 +55,11 @@ def as_failed(problem: PathProblem) -> ToolFailed:
     return ToolFailed("tool", f"tool.{code}", problem.message, _HINTS.get(problem.problem, ""))
 
 
-def refuse(path: str, why: str) -> ToolFailed:
-    """Return the refusal of a path that the agent is not allowed to use."""
-    return as_failed(beneath.refuse(path, why))
-
-
-def missing(path: str) -> ToolFailed:
-    return as_failed(beneath.missing(path))
-
-
 @contextmanager
 def resolve(
     top: str, path: str, *, before_making: Callable[[str], None] | None = None, follow_last: bool = True
 ) -> Iterator[ResolvedPath]:
-    """See `workspace.beneath.resolve`."""
+    """See `workspace.beneath.resolve`; problems, also inside the block, become a `ToolFailed`."""
     try:
         with beneath.resolve(top, path, before_making=before_making, follow_last=follow_last) as spot:
             yield spot
@@ -76,16 +67,9 @@ def resolve(
         raise as_failed(problem) from None
 
 
-def open_regular(spot: ResolvedPath, asked: str) -> int:
-    """See `workspace.beneath.open_regular`."""
-    try:
-        return beneath.open_regular(spot, asked)
-    except PathProblem as problem:
-        raise as_failed(problem) from None
-
-
 MAX_READ_BYTES = 256 * 1024
 MAX_WRITE_BYTES = 16 * 1024 * 1024
+MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 
 class FileTools:
@@ -95,11 +79,6 @@ class FileTools:
         self._folder = folder
         self._read_only = read_only
         self._write_set = write_set or EVERYTHING
-        self._tools: dict[str, Callable[[Mapping[str, Any]], JSON]] = {
-            "read_file": self._read,
-            "write_file": self._write,
-            "delete_file": self._delete,
-        }
 
     @classmethod
     def of(cls, request: SessionRequest) -> FileTools:
@@ -107,22 +86,23 @@ class FileTools:
         return cls(request.workspace, read_only=request.role.read_only, write_set=request.write_set)
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        tool = self._tools.get(name)
-        if tool is None:
-            hint = f"there are {', '.join(self._tools)}"
+        """Call one of `TOOLS`."""
+        if name not in TOOLS:
+            hint = f"there are {', '.join(TOOLS)}"
             raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}"', hint)
+        tool: Callable[[Mapping[str, Any]], Awaitable[JSON]] = getattr(self, name)
         try:
-            return tool(args)
+            return await tool(args)
         except OSError as error:  # for example: the disk is full, or the user has no access
             path = args.get("path", ".")
             raise ToolFailed("tool", "tool.io", f'"{path}": {error.strerror or error}') from error
 
-    def _read(self, args: Mapping[str, Any]) -> JSON:
+    async def read_file(self, args: Mapping[str, Any]) -> JSON:
         path = _text(args, "path")
         offset = _whole(args, "offset", 0)
         limit = min(_whole(args, "limit", MAX_READ_BYTES), MAX_READ_BYTES)
         with resolve(self._folder, path) as spot:
-            handle = open_regular(spot, path)
+            handle = beneath.open_regular(spot, path)
             try:
                 size = os.fstat(handle).st_size
                 data = os.pread(handle, limit, offset)
@@ -133,7 +113,7 @@ class FileTools:
             result["next_offset"] = offset + len(data)
         return result
 
-    def _write(self, args: Mapping[str, Any]) -> JSON:
+    async def write_file(self, args: Mapping[str, Any]) -> JSON:
         return self.write_data(_text(args, "path"), _text(args, "content").encode("utf-8", "replace"))
 
     def write_data(self, path: str, data: bytes) -> JSON:
@@ -145,20 +125,25 @@ class FileTools:
         self._check_posture(path)
         with resolve(self._folder, path, before_making=check, follow_last=False) as spot:
             check(spot.path)
-            before = _replaceable(spot, path)
-            known = None if before is None else stat.S_IMODE(before.st_mode) & 0o777
-            mode = 0o666 if known is None else known
-            write_whole(spot.name, data, folder=spot.folder, mode=mode, exactly=known is not None)
+            before = spot.status()
+            if before is None and spot.name == ".":
+                raise beneath.refuse(path, "this is no file")
+            if before is not None and stat.S_ISDIR(before.st_mode):
+                raise ToolFailed("tool", "tool.is_a_folder", f'"{path}" is a folder')
+            if before is not None and not stat.S_ISREG(before.st_mode):
+                raise beneath.refuse(path, "only regular files can be written")
+            mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
+            write_whole(spot.name, data, folder=spot.folder, mode=mode, exactly=before is not None)
         return {"path": spot.path, "bytes": len(data), "created": before is None}
 
-    def _delete(self, args: Mapping[str, Any]) -> JSON:
+    async def delete_file(self, args: Mapping[str, Any]) -> JSON:
         path = _text(args, "path")
         self._check_posture(path)
         with resolve(self._folder, path, follow_last=False) as spot:
             self._check_writable(path, spot.path)
             before = spot.status()
             if before is None:
-                raise missing(path)
+                raise beneath.missing(path)
             if stat.S_ISDIR(before.st_mode):
                 raise ToolFailed("tool", "tool.is_a_folder", f'"{path}" is a folder', "delete its files")
             os.unlink(spot.name, dir_fd=spot.folder)  # removes a link, but not its target
@@ -170,64 +155,25 @@ class FileTools:
             raise ToolFailed("permission", "tool.read_only", message, "give the step a role that writes")
 
     def _check_writable(self, asked: str, real: str) -> None:
-        owner = owner_of(real)
-        if owner:
-            raise refuse(asked, f"this belongs to {owner}")
+        if owner := owner_of(real):
+            raise as_failed(beneath.refuse(asked, f"this belongs to {owner}"))
         folder = dependency_of(Path(self._folder), real)
         if folder and not may_change_dependency(Path(self._folder), folder, self._write_set):
-            raise refuse(asked, f"{folder} is a dependency folder, which this step may only read")
+            why = f"{folder} is a dependency folder, which this step may only read"
+            raise as_failed(beneath.refuse(asked, why))
         if real in ("", ".") or not matches(self._write_set, real):
             shown = ", ".join(self._write_set[:5])
             message = f'"{asked}" is outside the write_set ({shown})'
             raise ToolFailed("violation", "tool.outside_write_set", message, "widen the step's write_set")
 
-
-def _replaceable(spot: ResolvedPath, path: str) -> os.stat_result | None:
-    before = spot.status()
-    if before is None:
-        if spot.name == ".":
-            raise refuse(path, "this is no file")
-        return None
-    if stat.S_ISDIR(before.st_mode):
-        raise ToolFailed("tool", "tool.is_a_folder", f'"{path}" is a folder')
-    if not stat.S_ISREG(before.st_mode):
-        raise refuse(path, "only regular files can be written")
-    return before
-
-
-def _text(args: Mapping[str, Any], name: str) -> str:
-    value = args.get(name)
-    if not isinstance(value, str):
-        raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be text')
-    return value
-
-
-def _whole(args: Mapping[str, Any], name: str, default: int) -> int:
-    value = args.get(name, default)
-    if type(value) is not int or value < 0:
-        raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be a whole number')
-    return value
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `edit_file` and `apply_patch`: changes of parts of files.
-#
-# Rules
-# * The new text is computed from the current file and written by `write_file`. So posture, write-set and
-#   confinement are checked in one place, and readers never see half a change.
-# * Nothing is guessed: a text that is missing, or occurs twice, is an error.
-# * A patch is computed completely before anything is written. If a write is refused after others succeeded,
-#   those are reverted.
-
-MAX_TEXT_BYTES = 4 * 1024 * 1024
-
-
-class EditTools:
-    """The editing tools of one session; `files` writes the changes."""
-
-    def __init__(self, folder: str, files: FileTools) -> None:
-        self._folder = folder
-        self._files = files
+    # `edit_file` and `apply_patch`: changes of parts of files.
+    #
+    # Rules
+    # * The new text is computed from the current file and written as by `write_file`. So posture, write-set
+    #   and confinement are checked in one place, and readers never see half a change.
+    # * Nothing is guessed: a text that is missing, or occurs twice, is an error.
+    # * A patch is computed completely before anything is written. If a write is refused after others
+    #   succeeded, those are reverted.
 
     async def edit_file(self, args: Mapping[str, Any]) -> JSON:
         path, old, new = args["path"], args["old"], args["new"]
@@ -243,7 +189,7 @@ class EditTools:
             raise ToolFailed("tool", "tool.ambiguous", f'"{path}" holds that text {count} times', hint)
         if old == new:
             raise ToolFailed("tool", "tool.no_change", "old and new are the same")
-        written = await self._files.call("write_file", {"path": path, "content": text.replace(old, new)})
+        written = await self.write_file({"path": path, "content": text.replace(old, new)})
         return {"path": written["path"], "replaced": count, "line": text[: text.find(old)].count("\n") + 1}
 
     async def apply_patch(self, args: Mapping[str, Any]) -> JSON:
@@ -251,9 +197,8 @@ class EditTools:
         after: dict[str, str | None] = {}
         try:
             for change in parse(args["patch"]):
-                for path in {change.old, change.new} - {None}:
-                    assert path is not None
-                    if path not in before:
+                for path in (change.old, change.new):
+                    if path is not None and path not in before:
                         before[path] = after[path] = read_text(self._folder, path)
                 source = None if change.old is None else after[change.old]
                 result = apply(change, source)
@@ -264,34 +209,50 @@ class EditTools:
         except PatchError as error:
             hint = "read the file again and make the patch from what it holds now"
             raise ToolFailed("tool", "tool.patch_failed", str(error), hint) from None
-        changed = [path for path in after if after[path] != before[path]]
-        await self._put(changed, before, after)
-        return {"files": [{"path": path, "change": _kind(before[path], after[path])} for path in changed]}
-
-    async def _put(
-        self, changed: list[str], before: dict[str, str | None], after: dict[str, str | None]
-    ) -> None:
-        done: list[str] = []
+        changes: dict[str, str] = {}
         try:
-            for path in changed:
-                await self._set(path, after[path])
-                done.append(path)
+            for path, text in after.items():
+                if text != before[path]:
+                    await self._set(path, text)
+                    kept = "changed" if before[path] is not None else "created"
+                    changes[path] = "deleted" if text is None else kept
         except ToolFailed:
-            for path in reversed(done):
+            for path in reversed(changes):
                 await self._set(path, before[path])
             raise
+        return {"files": [{"path": path, "change": change} for path, change in changes.items()]}
 
     async def _set(self, path: str, text: str | None) -> None:
         if text is None:
-            await self._files.call("delete_file", {"path": path})
+            await self.call("delete_file", {"path": path})
         else:
-            await self._files.call("write_file", {"path": path, "content": text})
+            await self.call("write_file", {"path": path, "content": text})
+
+    async def list_files(self, args: Mapping[str, Any]) -> JSON:
+        return await asyncio.to_thread(list_names, self._folder, args)
+
+    async def search_files(self, args: Mapping[str, Any]) -> JSON:
+        return await do_limited("search", self._folder, dict(args), timeout_s=SEARCH_S + GRACE_S)
 
 
-def _kind(before: str | None, after: str | None) -> str:
-    if before is None:
-        return "created"
-    return "deleted" if after is None else "changed"
+TOOLS = (
+    *("read_file", "write_file", "delete_file", "edit_file", "apply_patch"),
+    *("list_files", "search_files"),
+)
+
+
+def _text(args: Mapping[str, Any], name: str) -> str:
+    value = args.get(name)
+    if not isinstance(value, str):
+        raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be text')
+    return value
+
+
+def _whole(args: Mapping[str, Any], name: str, default: int) -> int:
+    value = args.get(name, default)
+    if type(value) is not int or value < 0:
+        raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be a whole number')
+    return value
 
 
 def _why(text: str, old: str) -> str:
@@ -351,7 +312,7 @@ _NOISE = frozenset(
 )
 
 
-class FoundFile(NamedTuple):
+class _FoundFile(NamedTuple):
     """A file that the walk found: its path, and a handle to open it."""
 
     path: str
@@ -359,28 +320,11 @@ class FoundFile(NamedTuple):
     name: str
 
 
-class SearchTools:
-    """The searching tools of one session."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    async def list_files(self, args: Mapping[str, Any]) -> JSON:
-        return await asyncio.to_thread(_list, self._folder, args)
-
-    async def search_files(self, args: Mapping[str, Any]) -> JSON:
-        return await do_limited("search", self._folder, dict(args), timeout_s=SEARCH_S + GRACE_S)
-
-
-def _list(folder: str, args: Mapping[str, Any]) -> JSON:
+def list_names(folder: str, args: Mapping[str, Any]) -> JSON:
+    """Return the paths of the files below a folder."""
     offset, limit = args.get("offset", 0), args.get("limit", LISTED)
-    fits = _glob(args.get("glob"))
     files: list[str] = []
-    seen = 0
-    for found in _walk(folder, args.get("path", "."), frozenset()):
-        if not fits(found.path):
-            continue
-        seen += 1
+    for seen, found in enumerate(_walk(folder, args, frozenset()), 1):
         if seen > offset + limit:
             return {"files": files, "next_offset": offset + limit}
         if seen > offset:
@@ -390,16 +334,24 @@ def _list(folder: str, args: Mapping[str, Any]) -> JSON:
 
 def search(folder: str, args: Mapping[str, Any]) -> JSON:
     """Return the lines of files below a folder that match a pattern; runs as a `limited` job."""
-    offset, limit = args.get("offset", 0), args.get("limit", FOUND)
-    pattern = _compiled(args["pattern"], bool(args.get("ignore_case")))
-    fits = _glob(args.get("glob"))
+    import regex
+
+    offset, limit, written = args.get("offset", 0), args.get("limit", FOUND), args["pattern"]
+    if len(written) > MAX_PATTERN_CHARS:
+        message = f"the pattern has {len(written):,} characters, {MAX_PATTERN_CHARS:,} are allowed"
+        raise ToolFailed("tool", "tool.bad_pattern", message, "search for a part of it")
+    try:
+        pattern = regex.compile(
+            written, regex.MULTILINE | (regex.IGNORECASE if args.get("ignore_case") else 0)
+        )
+    except (regex.error, RecursionError, OverflowError) as error:
+        hint = "escape characters that are meant literally"
+        raise ToolFailed("tool", "tool.bad_pattern", f"no regular expression: {error}", hint) from None
     until = time.monotonic() + SEARCH_S
     hits: list[JSON] = []
     seen = searched = 0
-    for found in _walk(folder, args.get("path", "."), _NOISE):
-        if not fits(found.path):
-            continue
-        text = _text_search(found)
+    for found in _walk(folder, args, _NOISE):
+        text = _read_searched(found)
         if text is None:
             continue
         searched += 1
@@ -417,67 +369,7 @@ def search(folder: str, args: Mapping[str, Any]) -> JSON:
     return {"matches": hits, "files_searched": searched}
 
 
-def _compiled(pattern: str, ignore_case: bool) -> Any:
-    import regex
-
-    if len(pattern) > MAX_PATTERN_CHARS:
-        message = f"the pattern has {len(pattern):,} characters, {MAX_PATTERN_CHARS:,} are allowed"
-        raise ToolFailed("tool", "tool.bad_pattern", message, "search for a part of it")
-    try:
-        return regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
-    except (regex.error, RecursionError, OverflowError) as error:
-        hint = "escape characters that are meant literally"
-        raise ToolFailed("tool", "tool.bad_pattern", f"no regular expression: {error}", hint) from None
-
-
-def _walk(folder: str, path: str, noise: frozenset[str]) -> Iterator[FoundFile]:
-    try:
-        with beneath.resolve(folder, path) as spot:
-            try:
-                top = os.open(spot.name, _FOLDER, dir_fd=spot.folder)
-            except NotADirectoryError:
-                yield FoundFile(spot.path, spot.folder, spot.name)
-                return
-            except OSError as error:
-                missing = isinstance(error, FileNotFoundError)
-                code, why = ("not_found", "does not exist") if missing else ("io", error.strerror)
-                raise ToolFailed("tool", f"tool.{code}", f'"{path}" {why}') from None
-            for count, found in enumerate(_below(top, spot.path, noise, 0), 1):
-                if count > MAX_FILES:
-                    message = f"there are more than {MAX_FILES:,} files"
-                    raise ToolFailed("tool", "tool.too_many", message, "name a folder in `path`")
-                yield found
-    except PathProblem as problem:
-        raise as_failed(problem) from problem
-
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def _below(folder: int, path: str, noise: frozenset[str], depth: int) -> Iterator[FoundFile]:
-    """Yield every regular file below an open folder, by name, and close the folder."""
-    try:
-        with os.scandir(folder) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-        for entry in entries:
-            where = f"{path}/{entry.name}" if path else entry.name
-            if why_unreadable(where):
-                continue
-            if entry.is_file(follow_symlinks=False):
-                yield FoundFile(where, folder, entry.name)
-            elif entry.is_dir(follow_symlinks=False) and entry.name not in _NEVER | noise:
-                if depth == MAX_DEPTH:
-                    continue
-                try:
-                    below = os.open(entry.name, _FOLDER, dir_fd=folder)
-                except OSError:
-                    continue  # removed or replaced since it was listed
-                yield from _below(below, where, noise, depth + 1)
-    finally:
-        os.close(folder)
-
-
-def _text_search(found: FoundFile) -> str | None:
+def _read_searched(found: _FoundFile) -> str | None:
     """Return the text of a file; None for binary, very large and unreadable files."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -490,6 +382,54 @@ def _text_search(found: FoundFile) -> str | None:
             return None
         data = head + file.read(MAX_FILE_BYTES + 1 - len(head))
     return None if len(data) > MAX_FILE_BYTES else data.decode("utf-8", "replace")
+
+
+def _walk(folder: str, args: Mapping[str, Any], noise: frozenset[str]) -> Iterator[_FoundFile]:
+    """Yield the files below the `path` of a call that match its `glob`."""
+    path, glob = args.get("path", "."), args.get("glob")
+    with resolve(folder, path) as spot:
+        try:
+            top = os.open(spot.name, _FOLDER, dir_fd=spot.folder)
+        except NotADirectoryError:
+            files: Iterator[_FoundFile] = iter([_FoundFile(spot.path, spot.folder, spot.name)])
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            code, why = ("not_found", "does not exist") if missing else ("io", error.strerror)
+            raise ToolFailed("tool", f"tool.{code}", f'"{path}" {why}') from None
+        else:
+            files = _below(top, spot.path, noise, 0)
+        for count, found in enumerate(files, 1):
+            if count > MAX_FILES:
+                message = f"there are more than {MAX_FILES:,} files"
+                raise ToolFailed("tool", "tool.too_many", message, "name a folder in `path`")
+            if glob is None or matches((glob,), found.path):
+                yield found
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _below(folder: int, path: str, noise: frozenset[str], depth: int) -> Iterator[_FoundFile]:
+    """Yield every regular file below an open folder, by name, and close the folder."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+        for entry in entries:
+            where = f"{path}/{entry.name}" if path else entry.name
+            if why_unreadable(where):
+                continue
+            if entry.is_file(follow_symlinks=False):
+                yield _FoundFile(where, folder, entry.name)
+            elif entry.is_dir(follow_symlinks=False) and entry.name not in _NEVER | noise:
+                if depth == MAX_DEPTH:
+                    continue
+                try:
+                    below = os.open(entry.name, _FOLDER, dir_fd=folder)
+                except OSError:
+                    continue  # removed or replaced since it was listed
+                yield from _below(below, where, noise, depth + 1)
+    finally:
+        os.close(folder)
 
 
 def _lines(pattern: Any, text: str, until: float) -> Iterator[tuple[int, str]]:
@@ -509,12 +449,6 @@ def _lines(pattern: Any, text: str, until: float) -> Iterator[tuple[int, str]]:
         yield line, shorten(shown, MAX_LINE_CHARS)
 
 
-def _glob(pattern: str | None) -> Callable[[str], bool]:
-    if pattern is None:
-        return lambda _: True
-    return lambda path: matches((pattern,), path)
-
-
 # -----------------------------------------------------------------------------------------------------------
 # `artifacts/…` in the file tools: the files that a step leaves outside the project.
 #
@@ -522,7 +456,6 @@ def _glob(pattern: str | None) -> Callable[[str], bool]:
 # programs, always means the artifacts.
 
 WORD = "artifacts"
-TOOLS = ("read_file", "list_files", "search_files", "write_file", "edit_file", "delete_file")
 _CHANGING = frozenset(("write_file", "edit_file", "delete_file"))
 
 
@@ -545,43 +478,24 @@ class ArtifactFiles:
 
     def locate(self, path: str) -> tuple[Path, str]:
         """Return the folder of an artifact, and its path inside."""
-        return self._room.open(), _inside(path)
+        return self._room.open(), path.removeprefix("./").partition("/")[2].rstrip("/")
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        """Call any tool of `TOOLS`."""
-        inside = _inside(str(args["path"]))
+        """Call any tool with a path."""
+        folder, inside = await asyncio.to_thread(self.locate, str(args["path"]))
         owner = self._room.owner(str(PurePosixPath(inside))) if name in _CHANGING else ""
         if owner:
             message = f'"{WORD}/{inside}" was published by {owner}, and is only to be read'
             raise ToolFailed("permission", "tool.read_only", message, "write under another name")
-        folder = str(await asyncio.to_thread(self._room.open))
-        result = await _tool(name, folder)({**args, "path": inside or "."})
-        # A result with paths in the form that the agent uses.
-        if not isinstance(result, dict):
-            return result
-        shown = dict(result)
-        if isinstance(shown.get("path"), str):
+        result = await FileTools(str(folder), read_only=False).call(name, {**args, "path": inside or "."})
+        shown: dict[str, JSON] = dict(result)
+        if "path" in shown:
             shown["path"] = f"{WORD}/{shown['path']}" if shown["path"] != "." else WORD
-        if isinstance(shown.get("files"), list):
+        if "files" in shown:
             shown["files"] = [f"{WORD}/{entry}" for entry in shown["files"]]
-        if isinstance(shown.get("matches"), list):
+        if "matches" in shown:
             shown["matches"] = [{**entry, "path": f"{WORD}/{entry['path']}"} for entry in shown["matches"]]
         return shown
-
-
-def _inside(path: str) -> str:
-    return path.removeprefix("./").partition("/")[2].rstrip("/")
-
-
-def _tool(name: str, folder: str) -> Callable[[Mapping[str, Any]], Awaitable[JSON]]:
-    files = FileTools(folder, read_only=False)
-    if name == "list_files":
-        return SearchTools(folder).list_files
-    if name == "search_files":
-        return SearchTools(folder).search_files
-    if name == "edit_file":
-        return EditTools(folder, files).edit_file
-    return lambda args: files.call(name, args)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -609,7 +523,7 @@ class PublishedFiles:
         """Return the folder of this run's files and the path inside; other paths are reported as missing."""
         inside = path.removeprefix(self._prefix)
         if not path.startswith(self._prefix) or inside[:1] not in ("", "/") or not self._home.is_dir():
-            raise missing(path)
+            raise as_failed(beneath.missing(path))
         return self._home, inside.lstrip("/") or "."
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
@@ -618,13 +532,7 @@ class PublishedFiles:
         if name == "list_files" and path == PUBLISHED:
             path = self._prefix
         home, inside = self.locate(path)
-        inner = {**args, "path": inside}
-        if name == "list_files":
-            result = await SearchTools(str(home)).list_files(inner)
-        else:
-            result = await FileTools(str(home)).call(name, inner)
-        if isinstance(result, dict):
-            result["path"] = path
-            if isinstance(result.get("files"), list):
-                result["files"] = [f"{self._prefix}/{one}" for one in result["files"]]
-        return result
+        result: dict[str, JSON] = dict(await FileTools(str(home)).call(name, {**args, "path": inside}))
+        if "files" in result:
+            result["files"] = [f"{self._prefix}/{entry}" for entry in result["files"]]
+        return {**result, "path": path}

@@ -14,19 +14,17 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
-from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed
+from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed, import_in_thread
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.tool_names import ToolSpec
 from fanfold.agents.tools.mcp_servers import (
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
     from mcp.types import CallToolResult, JSONRPCMessage, RequestId, Tool
 
-    from fanfold.agents.tools.mcp_http import Refusals
     from fanfold.agents.tools.toolbox import Tools
 
 # -----------------------------------------------------------------------------------------------------------
@@ -233,22 +230,19 @@ class MessageReader(_Stream):
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
                 pass  # not a message: noise
-        if isinstance(message, JSONRPCResponse | JSONRPCError) and self._is_awaited(message.id):
-            self._noise = 0.0
-            return SessionMessage(message)
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            answered = message.id
+            if isinstance(answered, str) and answered.isdecimal() and len(answered) < 20:
+                answered = int(answered)  # our ids are numbers; some servers respond with strings
+            if answered in self._asked:
+                self._asked.discard(answered)
+                self._noise = 0.0
+                return SessionMessage(message)
         self._count(len(line) + LINE_COST_BYTES)
         if isinstance(message, JSONRPCRequest):
             self._count(REQUEST_COST_BYTES)
             return SessionMessage(message)
         return None
-
-    def _is_awaited(self, answered: RequestId | None) -> bool:
-        if isinstance(answered, str) and answered.isdecimal() and len(answered) < 20:
-            answered = int(answered)  # our ids are numbers; some servers respond with strings
-        if answered not in self._asked:
-            return False
-        self._asked.discard(answered)
-        return True
 
     def _give_up(self) -> None:
         """Respond to all open requests with an error."""
@@ -274,24 +268,11 @@ SETTLE_S = 5.0
 MAX_PAGES = 64
 MAX_LISTED = 2_000
 MAX_WORDS_CHARS = 300
-_importer = ThreadPoolExecutor(1, thread_name_prefix="fanfold-mcp-imports")
-_imported: set[str] = set()
 
 
 async def load_client(over_http: bool) -> None:
-    """Import the official client in a thread. It takes a second, and other sessions continue meanwhile.
-
-    It is always the same thread, because circular imports fail if two threads start at once.
-    """
-    modules = ["mcp.client.session", *(["fanfold.agents.tools.mcp_servers"] if over_http else [])]
-    if not _imported.issuperset(modules):  # a module in `sys.modules` may still be loading
-        await asyncio.get_running_loop().run_in_executor(_importer, _import_all, modules)
-
-
-def _import_all(modules: Iterable[str]) -> None:
-    for module in modules:
-        importlib.import_module(module)
-        _imported.add(module)
+    """Import the official client, which takes a second."""
+    await import_in_thread(["mcp.client.session", *(["fanfold.agents.tools.mcp_http"] if over_http else [])])
     for name in ("mcp", "client"):  # the client logs mistakes of servers, which must not reach the terminal
         logger = logging.getLogger(name)
         if not logger.handlers:
@@ -390,8 +371,8 @@ class Connection:
                 ready.exception()  # marked as retrieved, to avoid a warning if no task waits for it
 
     async def _connect(self, stack: AsyncExitStack, stop: asyncio.Event) -> ClientSession:
-        from mcp import ClientSession
-        from mcp.types import Implementation
+        from mcp import ClientSession, MCPError
+        from mcp.types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, Implementation
 
         read: Any
         write: Any
@@ -399,7 +380,11 @@ class Connection:
             from fanfold.agents.tools import mcp_http
 
             refusals = mcp_http.Refusals()
-            stack.callback(self._remember, refusals)
+
+            @stack.callback
+            def remember() -> None:
+                self._last_words = refusals.last
+
             read, write = await stack.enter_async_context(mcp_http.reach(self.server, refusals))
         else:
             spoken = await self._start(self._request, self.server.argv, self.server.environment)
@@ -414,7 +399,12 @@ class Connection:
             read = MessageReader(spoken.stdout, write.asked, ended)
         who = Implementation(name="fanfold", version=version("fanfold"))
         session = await stack.enter_async_context(ClientSession(read, write, client_info=who))
-        await _greet(session)
+        try:
+            await session.initialize()  # all servers support this way
+        except MCPError as error:
+            if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
+                raise
+            await session.discover()  # the way of new servers
         return session
 
     async def _end(self, spoken: TalkingProgram) -> None:
@@ -430,9 +420,6 @@ class Connection:
             self._last_words = _last_line(spoken.stderr_text())
             await spoken.end()
             self._last_words = _last_line(spoken.stderr_text()) or self._last_words
-
-    def _remember(self, refusals: Refusals) -> None:
-        self._last_words = refusals.last
 
     async def _reach_again(self) -> ClientSession:
         if not self.server.url:
@@ -511,19 +498,6 @@ class Connection:
             case MCPError():
                 why = f"it said: {shorten_line(error.message, MAX_WORDS_CHARS)}"
         return unavailable(server.name, server.without_secrets(self._because(why)), hint, retryable=again)
-
-
-async def _greet(session: ClientSession) -> None:
-    """Agree on the protocol: first the way that all servers support, then the one of new servers."""
-    from mcp import MCPError
-    from mcp.types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
-
-    try:
-        await session.initialize()
-    except MCPError as error:
-        if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
-            raise
-        await session.discover()
 
 
 async def _list_tools(session: ClientSession) -> list[Tool]:
@@ -645,8 +619,10 @@ class ServedTools:
         if offer is None:
             return await self._base.call(name, args)
         if offer.spec.mutates:
+            what = f"mcp {offer.server}/{offer.tool} {msgspec.json.encode(args).decode()}"
+            action = Action("tool", what, self._request.session_id, self._request.step)
             try:
-                await self._permissions.check(self._action(offer, args))
+                await self._permissions.check(action)
             except PermissionDenied as denied:
                 raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
         result = await self._connections[offer.server].call(offer.tool, args)
@@ -664,7 +640,3 @@ class ServedTools:
         leaving = [one for name, one in self._connections.items() if name not in keeping]
         self._connections = {name: one for name, one in self._connections.items() if name in keeping}
         await asyncio.gather(*(one.aclose() for one in leaving))
-
-    def _action(self, offer: Offer, args: Mapping[str, Any]) -> Action:
-        what = f"mcp {offer.server}/{offer.tool} {msgspec.json.encode(args).decode()}"
-        return Action("tool", what, self._request.session_id, self._request.step)

@@ -42,8 +42,8 @@ from fanfold.agents.tool_names import (
     why_not,
 )
 from fanfold.agents.tools.fetch import FetchTools
-from fanfold.agents.tools.files import TOOLS as ARTIFACT_TOOLS
-from fanfold.agents.tools.files import ArtifactFiles, EditTools, FileTools, PublishedFiles, SearchTools
+from fanfold.agents.tools.files import TOOLS as FILE_TOOLS
+from fanfold.agents.tools.files import ArtifactFiles, FileTools, PublishedFiles
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import misfits, read_json, with_text_only
@@ -145,38 +145,24 @@ class SessionTools:
         self._leaves = artifacts if may_leave else None
         """Where a read-only session can write files."""
         files = FileTools.of(request)
-        edits = EditTools(request.workspace, files)
-        search = SearchTools(request.workspace)
-        self._calls: dict[str, Call] = {
-            "read_file": lambda args: files.call("read_file", {"limit": READ_BYTES, **args}),
-            "list_files": search.list_files,
-            "search_files": search.search_files,
-            "write_file": partial(files.call, "write_file"),
-            "edit_file": edits.edit_file,
-            "apply_patch": edits.apply_patch,
-            "delete_file": partial(files.call, "delete_file"),
-        }
+        self._calls: dict[str, Call] = {name: partial(files.call, name) for name in FILE_TOOLS}
+        self._calls["read_file"] = lambda args: files.call("read_file", {"limit": READ_BYTES, **args})
         self._elsewhere: list[tuple[Collection[str], PublishedFiles | ArtifactFiles]] = []
         """Files outside the workspace, with the tools that can reach them."""
         if published is not None:
             self._elsewhere.append((("read_file", "list_files"), published))
         if artifacts is not None:
-            self._elsewhere.append((ARTIFACT_TOOLS, artifacts))
+            self._elsewhere.append((FILE_TOOLS, artifacts))
         if runner is not None:
             commands = CommandTools(request, runner, self._permissions)
             self._calls |= {"run_command": commands.run_command, "read_output": commands.read_output}
         if fetch is not None:
             self._calls["fetch_url"] = fetch.fetch_url
         if query is not None:
-            self._calls["query_workflow"] = _querying(request, query)
+            self._calls["query_workflow"] = lambda args: query(request, args["query"], args.get("k", 5))
         leaves = {spec.name: spec for spec in (LEAVES_ARTIFACTS,) if self._leaves is not None}
         self._offered = tuple(leaves.get(spec.name, spec) for spec in SPECS if self._is_offered(spec))
         self._names = frozenset(spec.name for spec in self._offered)
-
-    @classmethod
-    def of(cls, request: SessionRequest) -> SessionTools:
-        """Return the tools that a request allows by itself: files and searching."""
-        return cls(request)
 
     async def open(self) -> None:
         """Do nothing: files need no preparation, and the runner is created for the whole run."""
@@ -234,13 +220,6 @@ class SessionTools:
         argv = args.get("argv")
         where = " ".join(map(str, argv)) if isinstance(argv, list) else args.get("path", "a patch")
         return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
-
-
-def _querying(request: SessionRequest, query: Query) -> Call:
-    async def call(args: Mapping[str, Any]) -> JSON:
-        return await query(request, args["query"], args.get("k", 5))
-
-    return call
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -309,8 +288,6 @@ class GuardedTools(ToolsAround):
         if name in ("list_files", "search_files") and "path" in args:
             given["path"] = args["path"]
         if name == "run_command" and isinstance(args.get("argv"), list):
-            import shlex
-
             given["command"] = shlex.join(map(str, args["argv"]))
         shown = msgspec.json.encode(
             {
@@ -412,17 +389,13 @@ class InstructedTools(ToolsAround):
         found = await super().call(name, args)
         if name != READ or not isinstance(found, dict):
             return found
-        path = normpath(str(args.get("path", "")))
-        texts = [self._tell(folder) for folder in above(path) if folder in self._left]
+        texts: list[str] = []
+        for folder in above(normpath(str(args.get("path", "")))):
+            if (text := self._left.pop(folder, None)) is not None:
+                size = len(text.encode())
+                texts.append(text if size <= self._bytes_left else point_to(folder))
+                self._bytes_left -= size if size <= self._bytes_left else 0
         return {**found, KEY: "\n\n".join(texts)} if texts else found
-
-    def _tell(self, folder: str) -> str:
-        text = self._left.pop(folder)
-        size = len(text.encode())
-        if size > self._bytes_left:
-            return point_to(folder)
-        self._bytes_left -= size
-        return text
 
 
 # -----------------------------------------------------------------------------------------------------------
