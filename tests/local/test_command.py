@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.local import pull as pulling
-from fanfold.agents.local.server_process import _threads_and_slots
+from fanfold.agents.local.server_process import threads_and_slots
 from fanfold.agents.local.weights import RELEASE, is_installed
 from fanfold.cli.main import main
 from fanfold.errors import WorldError
@@ -144,4 +144,4 @@ def test_without_the_library_the_error_names_the_extra(tmp_path: Path):
     ("processors", "threads", "slots"), [(1, 1, 2), (2, 2, 2), (4, 4, 4), (8, 8, 4), (64, 8, 4)]
 )
 def test_threads_and_slots_fit_the_machine(processors: int, threads: int, slots: int):
-    assert _threads_and_slots(processors) == (threads, slots)
+    assert threads_and_slots(processors) == (threads, slots)

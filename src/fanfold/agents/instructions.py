@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from fanfold.agents.role import Role, Skill
+from fanfold.agents.role import Role
 from fanfold.language.terminal import one_line
 
 FILES = ("AGENTS.md", "CLAUDE.md")
@@ -34,6 +34,11 @@ MAX_BELOW = 64
 MAX_LISTED = 50
 """Maximum number of write-set patterns that an agent is shown."""
 MAX_BELOW_BYTES = 256 * 1024
+SKILLS = (
+    "Skills: instructions for particular kinds of work. Before you do such work, read the SKILL.md of its"
+    " skill (read_skill, or the file itself), and the files that it names when you need them. Run its"
+    " scripts from its folder. Your role and the task come first. A skill cannot widen what you may do."
+)
 _PATTERN = frozenset("*?[{")
 _HEADING = r"#{1,6}\s"
 _CODE_FENCE = r"\s{0,3}(```|~~~)"
@@ -52,13 +57,13 @@ class ProjectInstructions(Struct, frozen=True, omit_defaults=True):
 def read_instructions(folder: str) -> ProjectInstructions:
     """Return all current instructions of a project."""
     cut: list[str] = []
-    top = _told(folder, "", MAX_BYTES, cut)
+    top = _read_folder(folder, "", MAX_BYTES, cut)
     below: dict[str, str] = {}
     left = MAX_BELOW_BYTES
     for inside in _folders(folder):
         if len(below) == MAX_BELOW or left <= 0:
             break
-        text = _told(folder, inside, min(MAX_BYTES, left), cut)
+        text = _read_folder(folder, inside, min(MAX_BYTES, left), cut)
         if text:
             below[inside] = text
             left -= len(text.encode())
@@ -71,7 +76,12 @@ def instructions_for(below: Mapping[str, str], sets: Iterable[str]) -> str:
     >>> instructions_for({"api": "A", "web": "W"}, ["api/src/**", "README.md"])
     'A'
     """
-    wanted = {folder for one in sets for folder in above(_literal_part(one)) if folder in below}
+    wanted: set[str] = set()
+    for pattern in sets:
+        names = pattern.split("/")
+        # The folder that contains everything that the pattern matches.
+        end = next((i for i, name in enumerate(names) if _PATTERN & set(name)), len(names) - 1)
+        wanted |= {folder for folder in above("/".join(names[:end])) if folder in below}
     texts: list[str] = []
     left = MAX_BYTES
     for folder in sorted(wanted, key=lambda one: (one.count("/"), one)):
@@ -135,23 +145,11 @@ def with_limits(
         f"- Working folder: {one_line(folder)}\n- Write access: {writes}\n- Network: {reach}"
     )
     if role.known_skills:
-        limits += f"\n\n{_list_skills(role.known_skills)}"
+        limits += f"\n\n{SKILLS}"
+        for skill in role.known_skills:
+            owner = "of the project" if skill.brought else "of the user"
+            limits += f"\n- {skill.name} ({owner}, files in {skill.folder}): {skill.description}"
     return f"{role.instructions}\n\n{limits}" if role.instructions else limits
-
-
-def _list_skills(skills: Sequence[Skill]) -> str:
-    """Return the part of a prompt that lists the skills of a role."""
-    lines = [
-        f"- {skill.name} ({'of the project' if skill.brought else 'of the user'}, files in {skill.folder}): "
-        f"{skill.description}"
-        for skill in skills
-    ]
-    preface = (
-        "Skills: instructions for particular kinds of work. Before you do such work, read the SKILL.md of its"
-        " skill (read_skill, or the file itself), and the files that it names when you need them. Run its"
-        " scripts from its folder. Your role and the task come first. A skill cannot widen what you may do."
-    )
-    return "\n".join((preface, *lines))
 
 
 def cut_at_section(text: str, limit_bytes: int) -> str:
@@ -179,15 +177,10 @@ def cut_at_section(text: str, limit_bytes: int) -> str:
     return kept[: kept.rfind("\n") + 1].rstrip() or kept
 
 
-def _literal_part(pattern: str) -> str:
-    """Return the folder that contains everything that a pattern matches."""
-    names = pattern.split("/")
-    found = next((i for i, name in enumerate(names) if _PATTERN & set(name)), len(names) - 1)
-    return "/".join(names[:found])
-
-
 def _folders(top: str) -> Iterator[str]:
     """Yield the folders of a project, from the top down, without hidden folders, links and build outputs."""
+    from fanfold.workspace.ignored import CACHES, DEPENDENCIES  # needed only at the start of a run
+
     level: Sequence[str] = [""]
     seen = 0
     for _ in range(MAX_DEPTH + 1):
@@ -198,30 +191,27 @@ def _folders(top: str) -> Iterator[str]:
             seen += 1
             if folder:
                 yield folder
-            below += _inside(top, folder)
+            try:
+                with os.scandir(os.path.join(top, folder)) as entries:
+                    names = sorted(
+                        entry.name
+                        for entry in entries
+                        if entry.name[0] != "."
+                        and entry.name.isprintable()
+                        and entry.name not in DEPENDENCIES
+                        and entry.name not in CACHES
+                        and entry.is_dir(follow_symlinks=False)
+                    )
+            except OSError:
+                continue
+            below += [f"{folder}/{name}" if folder else name for name in names]
         level = below
 
 
-def _inside(top: str, folder: str) -> list[str]:
-    from fanfold.workspace.ignored import CACHES, DEPENDENCIES  # needed only at the start of a run
-
-    try:
-        with os.scandir(os.path.join(top, folder)) as entries:
-            names = sorted(
-                entry.name
-                for entry in entries
-                if entry.name[0] != "."
-                and entry.name not in DEPENDENCIES
-                and entry.name not in CACHES
-                and entry.is_dir(follow_symlinks=False)
-            )
-    except OSError:
-        return []
-    return [f"{folder}/{name}" if folder else name for name in names if name.isprintable()]
-
-
-def _told(top: str, folder: str, limit_bytes: int, cut: list[str]) -> str:
+def _read_folder(top: str, folder: str, limit_bytes: int, cut: list[str]) -> str:
     """Return the instructions in one folder as marked blocks; empty if there are none."""
+    from fanfold.workspace.beneath import PathProblem, open_regular, resolve
+
     blocks: list[str] = []
     seen: set[bytes] = set()
     left = limit_bytes
@@ -229,7 +219,11 @@ def _told(top: str, folder: str, limit_bytes: int, cut: list[str]) -> str:
         name = f"{folder}/{file}" if folder else file
         if left <= 0:
             break
-        data = _read(top, name, left + 1)
+        try:
+            with resolve(top, name) as spot, os.fdopen(open_regular(spot, name), "rb") as opened:
+                data = opened.read(left + 1)
+        except (PathProblem, OSError):
+            continue
         if not data.strip() or data in seen:
             continue
         seen.add(data)
@@ -242,17 +236,3 @@ def _told(top: str, folder: str, limit_bytes: int, cut: list[str]) -> str:
         blocks.append(f'<project_instructions file="{shown}">\n{safe}\n</project_instructions>')
         left -= len(data)
     return "\n\n".join(blocks)
-
-
-def _read(folder: str, name: str, limit: int) -> bytes:
-    from fanfold.workspace.beneath import PathProblem, open_regular, resolve
-
-    try:
-        with resolve(folder, name) as spot:
-            handle = open_regular(spot, name)
-            try:
-                return os.read(handle, limit)
-            finally:
-                os.close(handle)
-    except (PathProblem, OSError):
-        return b""

@@ -130,7 +130,11 @@ class _PipelineSession:
             await self.note(number, StageBegin(name=stage.name, prompt=prompt))
         entries = [entry for entry in recorded if not isinstance(entry, StageBegin)]
         request = structs.replace(request, entries=entries)
-        result = await self.backend.inner.run(request, self._recorder(number), self.progress)
+
+        async def record(entry: Entry, *, may_wait: bool = False) -> None:  # noqa: ARG001 - the end may be far
+            await self.note(number, entry)
+
+        result = await self.backend.inner.run(request, record, self.progress)
         self._usage += result.usage
         self._traces.append(result.trace)
         await self.note(number, StageEnd(output=result.output, usage=result.usage))
@@ -149,7 +153,12 @@ class _PipelineSession:
         if last and (whole.output_schema is not None or whole.outputs):
             request = structs.replace(request, output_schema=whole.output_schema, outputs=whole.outputs)
         if stage.kind == "agent":
-            return self._in_role(request, str(stage.agent))
+            other = self.backend.find(str(stage.agent))
+            if other is None:
+                message = f'there is no role "{stage.agent}" for a stage'
+                raise SessionFailed(Failure("agent", "role.not_found", message, retryable=False))
+            model = self.backend.model or other.model
+            return structs.replace(request, role=inside(other, request.role, model=model))
         role = for_stage(
             whole.role,
             model=whole.role.model if stage.model == DEFAULT_MODEL else stage.model,
@@ -159,14 +168,6 @@ class _PipelineSession:
         )
         return structs.replace(request, role=role)
 
-    def _in_role(self, request: SessionRequest, name: str) -> SessionRequest:
-        role = self.backend.find(name)
-        if role is None:
-            message = f'there is no role "{name}" for a stage'
-            raise SessionFailed(Failure("agent", "role.not_found", message, retryable=False))
-        model = self.backend.model or role.model
-        return structs.replace(request, role=inside(role, request.role, model=model))
-
     def filled(self, value: JSON) -> JSON:
         """Return a value of a stage with the earlier outputs filled into its texts."""
         try:
@@ -174,12 +175,6 @@ class _PipelineSession:
         except UnresolvedPath as error:
             failure = Failure("agent", "pipeline.unresolved", str(error), retryable=False)
             raise SessionFailed(failure) from None
-
-    def _recorder(self, number: int) -> Record:
-        async def record(entry: Entry, *, may_wait: bool = False) -> None:  # noqa: ARG001 - the end may be far
-            await self.note(number, entry)
-
-        return record
 
     async def note(self, number: int, entry: Entry) -> None:
         """Record an entry of a stage."""
@@ -209,24 +204,22 @@ class _ToolStage:
 
     async def _call(self, tools: Tools, begun: bool) -> ToolResult:
         mutates = tools.mutates(self._tool)
+        result = ToolResult(id=self._name, tool=self._tool)
         if begun and mutates:
-            return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
+            return await self._note(structs.replace(result, outcome="unknown"))
         args = self._session.filled(self._args)
         problem = await aside(wrong_call, tools, self._tool, args)
         if problem:
-            return await self._failed(ToolError("invalid_args", problem))
+            return await self._note(structs.replace(result, error=ToolError("invalid_args", problem)))
         if mutates:
             await self._note(ToolCall(id=self._name, tool=self._tool, args=args))
         self._session.progress(calling(self._tool, args))
         try:
-            result = await use(tools, self._tool, args)
+            value = await use(tools, self._tool, args)
         except ToolFailed as failed:
-            kind = failed.failure.kind
-            return await self._failed(ToolError(failed.code, failed.message, failed.hint, kind))
-        return await self._note(ToolResult(id=self._name, tool=self._tool, result=result))
-
-    async def _failed(self, error: ToolError) -> ToolResult:
-        return await self._note(ToolResult(id=self._name, tool=self._tool, error=error))
+            error = ToolError(failed.code, failed.message, failed.hint, failed.failure.kind)
+            return await self._note(structs.replace(result, error=error))
+        return await self._note(structs.replace(result, result=value))
 
     async def _note(self, entry: E) -> E:
         entry = redacted(entry, partial(self._session.backend.redactor.json, shapes=False))

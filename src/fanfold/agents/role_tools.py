@@ -437,9 +437,9 @@ class _StageReader:
         if not isinstance(node, Scalar):
             return ""
         tool, notes, bounds = ALIASES.get(node.text, node.text), self._notes, self._bounds
-        for _, value in entries.pairs("args"):
-            for text in _texts(value):
-                self._check_text(text)
+        args = entries.nodes.get("args")
+        for text in _texts(args) if args is not None else ():
+            self._check_text(text)
         spec = BY_NAME.get(tool)
         if spec is None:
             if not bounds.own_tools:

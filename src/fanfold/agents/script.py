@@ -155,13 +155,25 @@ class _AnswerReader:
             message, hint = "an answer cannot both fail and have an output", "keep one of them"
             self.notes.error("script.bad_value", message, entries.keys["fail"], hint)
         output = entries.nodes.get("output")
+        calls: list[ScriptedCall] = []
+        for item in entries.items("tool_calls"):
+            if (call := read_entries(item, CALL, self.notes)) is not None:
+                args = {key.text: plain(value) for key, value in call.pairs("args")}
+                calls.append(ScriptedCall(call.text("tool") or "", args))
+        for path, text in entries.pairs("writes"):
+            if not isinstance(text, Scalar) or not isinstance(text.value, str):
+                hint = 'write `writes: {"src/a.py": "x = 1\\n"}`'
+                self.notes.error("script.bad_type", "the new content of a file must be text", text, hint)
+            else:
+                calls.append(ScriptedCall("write_file", {"path": path.text, "content": text.text}))
+        calls += [ScriptedCall("delete_file", {"path": path.text}) for path in entries.scalars("deletes")]
         return Answer(
             output=None if output is None else plain(output),
             speaks=entries.has("output"),
             delay_ms=entries.integer("delay_ms") or 0,
             usage=self._usage(entries.nodes.get("usage")),
             fail=self._failure(entries.nodes.get("fail")),
-            calls=(*self._calls(entries), *self._writes(entries), *self._deletes(entries)),
+            calls=tuple(calls),
         )
 
     def _failure(self, node: Node | None) -> Failure | None:
@@ -184,29 +196,6 @@ class _AnswerReader:
             self.notes.error("script.limit", f'"cost_usd" must be from 0 to {MAX_USD:,}', cost)
         read, written = entries.integer("input_tokens"), entries.integer("output_tokens")
         return Usage(read or 0, written or 0, round(amount * 1_000_000))
-
-    def _calls(self, entries: Entries) -> list[ScriptedCall]:
-        calls = []
-        for item in entries.items("tool_calls"):
-            call = read_entries(item, CALL, self.notes)
-            if call is not None:
-                calls.append(
-                    ScriptedCall(call.text("tool") or "", {k.text: plain(v) for k, v in call.pairs("args")})
-                )
-        return calls
-
-    def _writes(self, entries: Entries) -> list[ScriptedCall]:
-        calls = []
-        for path, text in entries.pairs("writes"):
-            if not isinstance(text, Scalar) or not isinstance(text.value, str):
-                hint = 'write `writes: {"src/a.py": "x = 1\\n"}`'
-                self.notes.error("script.bad_type", "the new content of a file must be text", text, hint)
-            else:
-                calls.append(ScriptedCall("write_file", {"path": path.text, "content": text.text}))
-        return calls
-
-    def _deletes(self, entries: Entries) -> list[ScriptedCall]:
-        return [ScriptedCall("delete_file", {"path": path.text}) for path in entries.scalars("deletes")]
 
 
 _SLOT = r"\[(\d+|\*)\]|#(\d+|\*)"
@@ -244,7 +233,14 @@ class Script:
 
     def answer(self, path: str, attempt: int) -> Answer | None:
         """Return the actions of the agent at `path` in this attempt; None if the script has none."""
-        answers = self._find(path)
+        answers = self._exact.get(path)
+        if answers is None and self._patterns:
+            slots = _slots(path)
+            for pattern in self._patterns.get(_shape(path), ()):
+                pairs = zip(_slots(pattern), slots, strict=True)
+                if all(wanted in ("*", slot) for wanted, slot in pairs):
+                    answers = self._exact[pattern]
+                    break
         chosen = _of_attempt(answers or self._default, attempt)
         if chosen is None:
             return None
@@ -262,17 +258,6 @@ class Script:
         if unnumbered != path and unnumbered in self._exact:
             hint += f'; "{unnumbered}" does not answer for it, "{_shape(path)}" would'
         return hint
-
-    def _find(self, path: str) -> tuple[Answer, ...] | None:
-        exact = self._exact.get(path)
-        if exact is not None or not self._patterns:
-            return exact
-        slots = _slots(path)
-        for pattern in self._patterns.get(_shape(path), ()):
-            wanted = _slots(pattern)
-            if all(want in ("*", slot) for want, slot in zip(wanted, slots, strict=True)):
-                return self._exact[pattern]
-        return None
 
 
 def _slots(path: str) -> list[str]:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
@@ -61,17 +60,27 @@ class ScriptedBackend:
             if isinstance(entry, Response) and entry.output is not UNSET:  # it finished before the crash
                 return _result(entry.output, entry.usage or Usage(), turn)
         answer = self._script.answer(request.step, request.attempt)
-        self._count(request)
+        if self._calls_file is not None:
+            line = f"{request.step} {request.attempt} {request.execution}\n".encode()
+            handle = os.open(self._calls_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(handle, line)
+            finally:
+                os.close(handle)
         if answer is None:
-            raise SessionFailed(_no_answer(self._script, request))
+            message = f"the script has no answer for {request.step}"
+            failure = Failure("agent", "script.no_answer", message, self._script.hint(request.step), False)
+            raise SessionFailed(structs.replace(failure, step=request.step, attempt=request.attempt))
         if answer.delay_ms:
             await asyncio.sleep(answer.delay_ms / 1_000)
         if answer.calls:
-            from fanfold.agents.scripted_calls import make_calls  # it loads every tool
+            from fanfold.agents.scripted_calls import make_calls
+            from fanfold.agents.tools.toolbox import SessionTools  # it loads every tool
 
-            await make_calls(answer.calls, self._toolbox, request, record, progress)
+            tools = (self._toolbox or SessionTools)(request)
+            await make_calls(answer.calls, tools, request, record, progress)
         if answer.fail is not None:
-            failure = msgspec.structs.replace(answer.fail, step=request.step, attempt=request.attempt)
+            failure = structs.replace(answer.fail, step=request.step, attempt=request.attempt)
             raise SessionFailed(failure, answer.usage)
         text = answer.output if isinstance(answer.output, str) else ""
         await record(Response(text=text, usage=answer.usage, output=answer.output), may_wait=True)
@@ -79,16 +88,6 @@ class ScriptedBackend:
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to release."""
-
-    def _count(self, request: SessionRequest) -> None:
-        if self._calls_file is None:
-            return
-        line = f"{request.step} {request.attempt} {request.execution}\n".encode()
-        handle = os.open(self._calls_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(handle, line)
-        finally:
-            os.close(handle)
 
 
 def make(setup: BackendSetup) -> ScriptedBackend:
@@ -103,15 +102,3 @@ def make(setup: BackendSetup) -> ScriptedBackend:
 def _result(output: JSON, usage: Usage, turn: Sequence[Entry]) -> SessionResult:
     trace = {"backend": ScriptedBackend.name, "continued": bool(turn)}
     return SessionResult(output=output, usage=usage, trace=trace)
-
-
-def _no_answer(script: Script, request: SessionRequest) -> Failure:
-    return Failure(
-        "agent",
-        "script.no_answer",
-        f"the script has no answer for {request.step}",
-        script.hint(request.step),
-        retryable=False,
-        step=request.step,
-        attempt=request.attempt,
-    )

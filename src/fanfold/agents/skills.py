@@ -20,6 +20,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,7 +98,16 @@ def check_skills(needed: Iterable[str], wanted: Iterable[str], roots: Sequence[S
     for name in dict.fromkeys((*needed, *wanted)):
         found = _find(name, roots)
         if found is None and name in needed:
-            raise _not_found(name, roots)
+            known: set[str] = set()
+            for root in roots:
+                with suppress(OSError):
+                    known |= {
+                        entry for entry in list_beneath(root.top, root.folder) if re.fullmatch(NAME, entry)
+                    }
+            near = nearest(name, sorted(known))
+            hint = f'did you mean "{near}"?' if near else f"known skills: {', '.join(sorted(known)[:50])}"
+            hint = hint if known else "put a folder with a SKILL.md into .fanfold/skills"
+            raise AuthorError("skill.not_found", f'there is no skill "{one_line(name)}" here', hint=hint)
         if found is None:
             warnings.append(f'a role names the skill "{one_line(name)}", which is not here: it does without')
         elif found[0].brought and _find(name, [root for root in roots if not root.brought]) is not None:
@@ -127,22 +137,6 @@ def _find(name: str, roots: Sequence[SkillRoot]) -> tuple[SkillRoot, str] | None
             continue
         return root, data.decode("utf-8", "replace")
     return None
-
-
-def _not_found(name: str, roots: Sequence[SkillRoot]) -> AuthorError:
-    known = sorted({found for root in roots for found in _names(root)})
-    hint = "put a folder with a SKILL.md into .fanfold/skills"
-    if known:
-        near = nearest(name, known)
-        hint = f'did you mean "{near}"?' if near else f"known skills: {', '.join(known[:50])}"
-    return AuthorError("skill.not_found", f'there is no skill "{one_line(name)}" here', hint=hint)
-
-
-def _names(root: SkillRoot) -> Iterator[str]:
-    try:
-        yield from (name for name in list_beneath(root.top, root.folder) if re.fullmatch(NAME, name))
-    except OSError:
-        return
 
 
 def _files(top: Path, folder: Path, name: str) -> Iterator[tuple[str, tuple[bytes, bool]]]:
@@ -242,10 +236,9 @@ class SkilledTools(ToolsAround):
 def _read(skill: Skill, path: str) -> str:
     folder = Path(skill.folder)
     try:
-        return read_beneath(folder, folder / os.path.normpath(path), MAX_FILE_BYTES).decode(
-            "utf-8", "replace"
-        )
+        data = read_beneath(folder, folder / os.path.normpath(path), MAX_FILE_BYTES)
     except (OSError, ValueError):
-        files = [str(one.relative_to(folder)) for one in sorted(folder.rglob("*")) if one.is_file()]
+        files = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
         message = f"{skill.name} has no file {one_line(path)}; it has {', '.join(files[:50])}"
         raise ToolFailed("tool", "skill.no_file", message) from None
+    return data.decode("utf-8", "replace")

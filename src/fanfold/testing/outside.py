@@ -353,8 +353,8 @@ def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
             world.reached["agreed"] += 1
             return StepEvent(node.path, "agreed", node.attempt, node.execution)
         world.reached["not agreed"] += 1
-        error = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
-        return StepEvent(node.path, "failed", node.attempt, node.execution, error=error)
+        rejected = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
+        return StepEvent(node.path, "failed", node.attempt, node.execution, error=rejected)
     action = read_body(ApprovalBody, node.step)
     if action.choices:
         world.reached["approval by choice"] += 1

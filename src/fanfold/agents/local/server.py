@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from fanfold.agents.backend import Backend, Progress, Record, SessionFailed, Ses
 from fanfold.agents.backend_registry import BackendSetup, Machine
 from fanfold.agents.entries import Preparing
 from fanfold.agents.local import server_process
-from fanfold.agents.local import server_process as lock_file
 from fanfold.agents.local.server_process import ServerFiles, ServerRecord
 from fanfold.agents.local.weights import PROVIDER, SMOLLM2, find_weights, is_weights_file, require_library
 from fanfold.errors import FanfoldError, WorldError
@@ -59,16 +59,16 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
     'http://127.0.0.1:41873/v1'
     """
     require_library()
-    place = lock_file.place_of(find_weights(model, home), home)
-    lock_file.prepare(place)
+    place = server_process.place_of(find_weights(model, home), home)
+    server_process.prepare(place)
     deadline = time.monotonic() + START_TIMEOUT_S
     silent_since = None
     while time.monotonic() < deadline:
-        lock_file.mark_used(place)
-        found = lock_file.read(place)
+        server_process.mark_used(place)
+        found = server_process.read(place)
         if found is None:
             with _starting:
-                if lock_file.read(place) is None:
+                if server_process.read(place) is None:
                     _start(place, home, idle_s, deadline)
             silent_since = None
             continue
@@ -77,10 +77,8 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
                 return found.base_url
             silent_since = silent_since or time.monotonic()
             if time.monotonic() - silent_since > UNRESPONSIVE_S and found.pid:
-                try:
+                with suppress(ProcessLookupError):  # it has just ended by itself
                     os.kill(found.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass  # it has just ended by itself
         time.sleep(LOOK_AGAIN_S)
     raise WorldError(
         "local.start_timeout",
@@ -91,7 +89,7 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
 
 def find_server(model: str, home: Path) -> ServerRecord | None:
     """Return the running server of the model, if any; starts nothing and does not reset its idle time."""
-    return lock_file.read(lock_file.place_of(find_weights(model, home), home))
+    return server_process.read(server_process.place_of(find_weights(model, home), home))
 
 
 def is_healthy(found: ServerRecord) -> bool:
@@ -112,14 +110,17 @@ def _start(place: ServerFiles, home: Path, idle_s: float, deadline: float) -> No
     order = server_process.ServerOrder(str(place.weights), str(home.resolve()), idle_s, report_end)
     command = [sys.executable, "-P", "-m", server_process.__name__, msgspec.json.encode(order).decode()]
     try:
-        with _fresh_log(place.log).open("ab") as log:
-            # It forks and ends at once, so waiting for it takes no time and prevents a zombie.
-            # The environment of the server, without provider keys.
+        with suppress(FileNotFoundError):  # the first start
+            if place.log.stat().st_size > MAX_LOG_BYTES:
+                place.log.replace(place.log.with_suffix(".log.old"))
+        with place.log.open("ab") as log:
+            # The environment of the server has no provider keys.
             passed = {
                 name: text
                 for name, text in os.environ.items()
                 if name in _PASSED or name.startswith(_PASSED_PREFIXES)
             }
+            # It forks and ends at once, so waiting for it takes no time and prevents a zombie.
             subprocess.run(
                 command,
                 cwd=place.lock.parent,
@@ -140,11 +141,14 @@ def _start(place: ServerFiles, home: Path, idle_s: float, deadline: float) -> No
     if reply in ("ready", "taken"):
         return
     reason = reply.removeprefix("failed ") or "the process ended while loading"
+    tail = ""
+    with suppress(OSError):
+        tail = place.log.read_text("utf-8", "replace")[-LOG_TAIL_CHARS:]
     raise WorldError(
         "local.start_failed",
         f"the local model cannot be served: {reason}",
         hint=f"its log: {place.log}",
-        details={"log": _tail(place.log)},
+        details={"log": tail},
     )
 
 
@@ -158,22 +162,6 @@ def _hear(news: int, deadline: float) -> str:
         if not chunk:
             return reply.decode("utf-8", "replace")
         reply += chunk
-
-
-def _fresh_log(log: Path) -> Path:
-    try:
-        if log.stat().st_size > MAX_LOG_BYTES:
-            log.replace(log.with_suffix(".log.old"))
-    except FileNotFoundError:
-        pass  # the first start
-    return log
-
-
-def _tail(log: Path) -> str:
-    try:
-        return log.read_text("utf-8", "replace")[-LOG_TAIL_CHARS:]
-    except OSError:
-        return ""
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -206,14 +206,28 @@ def main(argument: str) -> int:
     if os.fork():
         return 0
     os.setsid()
-    starter = _Starter(order.news)
+
+    def report(status: str) -> None:
+        """Report the first status to the starter; if that was killed, the server serves the next client."""
+        with suppress(BrokenPipeError):
+            os.write(order.news, status.encode("utf-8", "replace")[:2_000])
+        os.close(order.news)
+
+    loaded = False
+
+    def ready(_: ServerRecord) -> None:
+        nonlocal loaded
+        loaded = True
+        report("ready")
+
     try:
         place = place_of(Path(order.weights), Path(order.home))
-        serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: starter.report("ready"))
+        serve(place, become_server(place), idle_s=order.idle_s, ready=ready)
     except AlreadyServed:
-        starter.report("taken")
+        report("taken")
     except Exception as error:  # noqa: BLE001 - whatever it is, the starter must hear of it, and the log
-        starter.report(f"failed {error}")
+        if not loaded:
+            report(f"failed {error}")
         traceback.print_exc()
         return 1
     return 0
@@ -242,10 +256,10 @@ def serve(
     """Serve until idle for `idle_s` (None: forever), stopped by SIGTERM or SIGINT, or without a lock file."""
     stop = threading.Event()
 
-    def told_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, told_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, lambda _signal, _frame: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     loading = ServerRecord(os.getpid(), time.time(), "loading")
     try:
         write(handle, loading)
@@ -254,7 +268,7 @@ def serve(
         serving = msgspec.structs.replace(loading, state="ready", port=port)
         write(handle, serving)
         ready(serving)
-        _Watch(place, handle, serving, engine).until(stop, idle_s)
+        _wait_until_idle(place, handle, serving, engine, stop, idle_s)
         write(handle, msgspec.structs.replace(loading, state="stopping"))
         signal.alarm(SHUTDOWN_S)
         del engine
@@ -269,7 +283,8 @@ def load(weights: Path) -> Engine:
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)  # before the library is loaded, which reads it once
     library: Any = import_module(LIBRARY)  # a compiled module without annotations
-    threads, slots = _threads_and_slots(_processors())
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads, slots = threads_and_slots(processors)
     params = library.CommonParams()
     params.model.path = str(weights)
     params.model_alias = {weights.stem}
@@ -294,70 +309,42 @@ def load(weights: Path) -> Engine:
     return engine
 
 
-def _threads_and_slots(processors: int) -> tuple[int, int]:
+def threads_and_slots(processors: int) -> tuple[int, int]:
     """Return all processors up to a limit beyond which small models gain nothing; at least two slots."""
     return min(processors, MAX_THREADS), min(max(processors, 2), MAX_SLOTS)
 
 
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        return os.cpu_count() or 1
+def _wait_until_idle(
+    place: ServerFiles,
+    handle: int,
+    serving: ServerRecord,
+    engine: Engine,
+    stop: threading.Event,
+    idle_s: float | None,
+) -> None:
+    """Return when the server must stop."""
 
-
-class _Watch:
-    """Decides when the server has been idle for long enough."""
-
-    def __init__(self, place: ServerFiles, handle: int, serving: ServerRecord, engine: Engine) -> None:
-        self._place = place
-        self._handle = handle
-        self._serving = serving
-        self._engine = engine
-
-    def until(self, stop: threading.Event, idle_s: float | None) -> None:
-        """Return when the server must stop."""
-        seen, since = self._signs_of_life(), time.monotonic()
-        pause = LOOK_EVERY_S if idle_s is None else min(LOOK_EVERY_S, max(idle_s / 4, 0.05))
-        while not stop.wait(pause):
-            if not is_still_there(self._place, self._handle):
-                return
-            signs = self._signs_of_life()
-            if signs is None or signs != seen:
-                seen, since = signs, time.monotonic()
-            elif idle_s is not None and time.monotonic() - since >= idle_s:
-                write(self._handle, msgspec.structs.replace(self._serving, state="stopping", port=None))
-                if self._signs_of_life() == seen:
-                    return
-                write(self._handle, self._serving)
-
-    def _signs_of_life(self) -> tuple[object, ...] | None:
+    def signs_of_life() -> tuple[object, ...] | None:
         """Return values that change when the server is used; None while it works."""
-        values = dict(
-            line.rsplit(" ", 1)
-            for line in self._engine.handle_metrics().splitlines()
-            if line and line[0] != "#"
-        )
+        lines = engine.handle_metrics().splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if line and line[0] != "#")
         if any(float(values[name]) > 0 for name in _BUSY):
             return None
-        return (last_used(self._place), *(values[name] for name in _WORK))
+        return (last_used(place), *(values[name] for name in _WORK))
 
-
-class _Starter:
-    """The process that waits for the first status of this server."""
-
-    def __init__(self, news: int) -> None:
-        self._news: int | None = news
-
-    def report(self, text: str) -> None:
-        news, self._news = self._news, None
-        if news is None:
+    seen, since = signs_of_life(), time.monotonic()
+    pause = LOOK_EVERY_S if idle_s is None else min(LOOK_EVERY_S, max(idle_s / 4, 0.05))
+    while not stop.wait(pause):
+        if not is_still_there(place, handle):
             return
-        try:
-            os.write(news, text.encode("utf-8", "replace")[:2_000])
-        except BrokenPipeError:
-            pass  # the starter was killed; the server remains for the next client
-        os.close(news)
+        signs = signs_of_life()
+        if signs is None or signs != seen:
+            seen, since = signs, time.monotonic()
+        elif idle_s is not None and time.monotonic() - since >= idle_s:
+            write(handle, msgspec.structs.replace(serving, state="stopping", port=None))
+            if signs_of_life() == seen:
+                return
+            write(handle, serving)
 
 
 if __name__ == "__main__":
