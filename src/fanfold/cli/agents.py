@@ -268,10 +268,6 @@ def _changes(child: Subagent) -> list[str]:
     return lines
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold mcp`: the project as an MCP server, and its entry in the configuration of MCP clients.
-
-
 @command("mcp", summary="Serve this project to an MCP client, or set up a client")
 @click.argument("action", type=click.Choice(["serve", "install"]), default="serve")
 @click.argument(
@@ -340,9 +336,6 @@ def _install(call: Invocation, client: str | None, wish: ClientWish) -> None:
     if done.next_step and not wish.trial and not call.as_json:
         notify(f"{done.next_step}\n")
 
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold models`: which models can be used here, and the local one that needs no key.
 
 MIB = 1024 * 1024
 SHOW_EVERY_S = 0.1
@@ -476,9 +469,6 @@ def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> 
 
     serve_model(config, model, idle_s, ready)
 
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold agents`: the roles that steps may delegate to, where they come from, what is wrong with them.
 
 MAX_LINE = 200
 """Where no terminal says how much fits."""

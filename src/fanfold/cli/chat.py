@@ -616,7 +616,14 @@ class Speech:
         if node is None or not is_lead(node):
             return
         if isinstance(news, TextDelta):
-            self._add(news.delta)
+            self._spoke = self._spoke or bool(news.delta.strip())
+            *ended, rest = (self._line + news.delta).split("\n")
+            for line in ended:
+                self._show(line)
+                print_text("\n")
+                self._line = self._shown = ""
+            self._show(rest[-MAX_LINE_CHARS:])
+            self._line = rest[-MAX_LINE_CHARS:]
         elif isinstance(news, Calling):
             about = f" {news.about}" if news.about else ""
             self.note(f"{news.tool}{about}")
@@ -648,16 +655,6 @@ class Speech:
         self._end_line()
         notify(paint(f"  · {one_line(text, 160)}", "dim", self._colour) + "\n")
 
-    def _add(self, delta: str) -> None:
-        self._spoke = self._spoke or bool(delta.strip())
-        *ended, rest = (self._line + delta).split("\n")
-        for line in ended:
-            self._show(line)
-            print_text("\n")
-            self._line = self._shown = ""
-        self._show(rest[-MAX_LINE_CHARS:])
-        self._line = rest[-MAX_LINE_CHARS:]
-
     def _show(self, line: str) -> None:
         shown = visible(line, keep="\t")
         if shown.startswith(self._shown):
@@ -671,7 +668,3 @@ class Speech:
         if self._line:
             print_text("\n")
         self._line = self._shown = ""
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold chat`: a conversation at the terminal. It speaks and asks; the chat itself is an operation.

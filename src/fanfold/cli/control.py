@@ -118,10 +118,6 @@ def _say_answered(call: Invocation, done: AnswerResult, root: str) -> None:
     call.give(done, lambda: f"{plain(done.step)}: {plain(done.decision)}\n{on}")
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold export` and `import`: a run as one file, and back.
-
-
 @command("export", summary="Export a run as one file that opens in any browser")
 @click.argument("run")
 @option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
@@ -299,9 +295,6 @@ def _left_out(step: StepChanges) -> str:
         f" {', '.join(step.left_out)}{more}"
     )
 
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold undo`: take back what steps merged into the project.
 
 _WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
 

@@ -225,10 +225,6 @@ def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
     return prompts
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold retry`: run what failed again, and keep what completed.
-
-
 @command("retry", summary="Run the failed steps again; reuse completed ones")
 @click.argument("run")
 @again_options
@@ -248,10 +244,6 @@ def retry_command(
         source = find_run(project, run)
         fork = plan_retry(project, source.tree, chosen_agents(project.folder, **agents))
         return carry_out(call, project, fork, "Retry?", yes=yes, dry_run=dry_run, detach=detach)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold resume`: continue a run that paused, waits, or lost its process.
 
 
 @command("resume", summary="Continue a paused, waiting or interrupted run")

@@ -186,9 +186,6 @@ def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
         yield "because", f"{gist(run.error, REASON_CHARS)} [{run.error.code}]"
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold explain`: why a run or a step is where it is, and why it ran when it did.
-
 MAX_SHOWN = 40
 MAX_PATHS = 8
 MIN_ALIKE = 3
@@ -262,9 +259,6 @@ def _used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> Iterat
         what = one.note or f"{one.key}: {to_json(one.proposed)}"
         yield f"  {paint('suggest', 'dim', colour)} {plain(what)}\n"
 
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold logs` and `fanfold watch`: what was recorded, and what is being recorded right now.
 
 MAX_DETAIL_CHARS = 120
 LINES_AT_ONCE = 500
@@ -382,10 +376,6 @@ def watch_command(call: Invocation, run: str) -> int:
 
         asyncio.run(show_progress())
         return print_outcome(call, tree)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold query`: find what agents wrote, in one run or in all of them.
 
 
 @command("query", summary="Search outputs, errors, prompts and transcripts")

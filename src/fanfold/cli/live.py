@@ -233,7 +233,11 @@ class LiveTree:
                 if node is not None and node.status in TERMINAL:
                     self._doing.forget(node.run.tree_path(node.path))
         if self._live is None and not self._suspended:
-            self._begin()
+            self._live = Live(
+                console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+            self._tick()
 
     def suspend(self) -> None:
         self._suspended = True
@@ -256,13 +260,6 @@ class LiveTree:
             more = Text(f"… {len(lines) - MAX_FINAL_LINES} more lines", "dim")
             lines = [*lines[:MAX_FINAL_LINES], more]
         return Group(*lines)
-
-    def _begin(self) -> None:
-        self._live = Live(
-            console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        )
-        self._live.start()
-        self._tick()
 
     def _end(self) -> None:
         if self._timer is not None:

@@ -280,7 +280,12 @@ class Outbox:
         self._pieces.append(content)
         self._size += len(content)
         while self._size > LIMIT and len(self._pieces) > 1 + self._begun:
-            self._leave_out()
+            first = self._pieces.popleft() if self._begun else None
+            gone = self._pieces.popleft()
+            self._size -= len(gone)
+            self._left_out += gone.count(b"\n")
+            if first is not None:
+                self._pieces.appendleft(first)
         import asyncio  # most commands drive no run
 
         try:
@@ -315,14 +320,6 @@ class Outbox:
             self._size, self._begun = 0, False
         if not self._pieces and self._loop is not None:
             self._loop.remove_writer(self._file)
-
-    def _leave_out(self) -> None:
-        first = self._pieces.popleft() if self._begun else None
-        gone = self._pieces.popleft()
-        self._size -= len(gone)
-        self._left_out += gone.count(b"\n")
-        if first is not None:
-            self._pieces.appendleft(first)
 
     def _write(self) -> None:
         while self._pieces and (not self._waits or self._has_room(0)):

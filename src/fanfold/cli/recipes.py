@@ -162,10 +162,6 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> Non
         call.give(found, lambda: recipe_lines(found, colour=call.colour))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold capture`: what was delegated, as the recipe that would do the same again.
-
-
 @command("capture", summary="Turn a run into a recipe")
 @click.argument("run")
 @click.argument("children", nargs=-1, metavar="[SUBAGENT…]")
@@ -221,10 +217,6 @@ def notes_text(found: CaptureResult, colour: bool) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold convert`: a recipe from another system's workflow.
-
-
 @command("convert", summary="Convert a workflow of another system; list the losses")
 @click.argument("file")
 @option(
@@ -271,10 +263,6 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         if problem.help:
             notify(f"  hint: {plain(problem.help)}\n")
     return EXIT_OK if made.ok else EXIT_USAGE
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold plan`: draft a recipe from a task, or change one that is there; shown, checked, never run.
 
 
 class PlanFlags(Struct, frozen=True, kw_only=True):
@@ -369,10 +357,6 @@ def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
         notify(f"Run it: fanfold run {flags.save}{''.join(needed)}\n")
     else:
         notify("Nothing was saved; --save NAME keeps it.\n")
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold schema`: the recipe format as JSON Schema, and the set-up of editors that use it.
 
 
 @command("schema", summary="Print the JSON Schema of recipes, or set up editors")

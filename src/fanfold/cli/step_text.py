@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from fanfold.api.approvals import MARKS, MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
-from fanfold.api.run_documents import InspectDocument, StepResult, indented, steps_by_tree_path
+from fanfold.api.run_documents import InspectDocument, indented, steps_by_tree_path
 from fanfold.api.step_documents import MAX_NOTE_CHARS, Row
 from fanfold.cli.output import COLOURS, paint, plain
 from fanfold.engine.run_tree import RunTree
@@ -38,7 +38,10 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
             rest = f"fanfold inspect {run.run_id} {shlex.quote(row.path)}"
             yield from _asked(step.approval, indent, colour, None if every else rest)
         if every and row.leaf:
-            yield from _more(step, indent, colour)
+            if step.error is not None and step.error.hint:
+                yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(step.error.hint)}\n"
+            if step.output is not None:
+                yield from _quoted(indented(step.output), indent, colour, MAX_STEP_LINES)
 
 
 def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
@@ -83,13 +86,6 @@ def shown_lines(
         yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
     elif asked.schema is not None:
         yield f"{indent}{paint('answer', 'cyan', colour)}: {one_line(fitting(asked.schema))}\n"
-
-
-def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:
-    if step.error is not None and step.error.hint:
-        yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(step.error.hint)}\n"
-    if step.output is not None:
-        yield from _quoted(indented(step.output), indent, colour, MAX_STEP_LINES)
 
 
 def _quoted(text: str, indent: str, colour: bool, most: int, rest: str = "") -> Iterator[str]:

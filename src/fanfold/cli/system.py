@@ -77,10 +77,6 @@ def _text(found: Examination, colour: bool) -> Iterator[str]:
         yield f"{line}  {paint(plain(origin), 'dim', colour)}\n"
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold gc`: forget runs that ended long ago, with their files and workspaces.
-
-
 @command("gc", summary="Delete old runs and their files")
 @option("--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all.")
 @option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
@@ -101,10 +97,6 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     counts = [counted(len(names), word.strip()) for word, names in named[1:] if names]
     lines.append(f"{verb} {', '.join([counted(len(removed.runs), 'run'), *counts])}\n")
     call.give(removed, lambda: lines)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold init`: a project's first files, none of which replaces one that is there.
 
 
 @command("init", summary="Set up a project with an example recipe and script")
@@ -213,10 +205,6 @@ def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
     return found
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold serve`: the console and the HTTP API of a project.
-
-
 @command("serve", summary="Serve the console and the HTTP API of this project")
 @option(
     "--port",
@@ -268,10 +256,6 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
     serve(call.project, host, port, version=__version__, take_over=take_over, on_ready=report_address)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold smoke`: prove the promises here and now, without a network or on the configured provider.
-
-
 @command("smoke", summary="Run a self-test")
 @option("--real", is_flag=True, help="Run a scenario on the configured provider.")
 @option("--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them.")
@@ -310,9 +294,6 @@ def _say_smoke(report: SmokeReport, colour: bool) -> None:
         notify(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
         notify(f"hint: {one_line(report.error.hint)}\n")
 
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold state`: state that came with a checkout or was copied; show it, take it over, throw it away.
 
 _KIB = 1024
 

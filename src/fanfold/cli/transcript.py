@@ -77,10 +77,6 @@ def _print(call: Invocation, text: str) -> None:
         print_text(paint(line, "bold", call.colour and line.startswith("#")) + "\n")
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold replay` and `fanfold verify`: read logs again, and check that they keep every promise.
-
-
 @command("replay", summary="Fold the log of a run again without running anything")
 @click.argument("run")
 @option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
@@ -147,9 +143,6 @@ def _violations(found: Iterable[InvariantViolation], colour: bool) -> Iterator[s
         yield f"  {paint(f'invariant {one.number}', 'red', colour)}: {plain(one.message)}\n"
 
 
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold whatif`: what a run would have taken with another number of slots.
-
 MAX_PATH_STEPS = 12
 
 
@@ -198,9 +191,6 @@ def _change(before: int, after: int) -> str:
     percent = round(100 * (after - before) / before)
     return f" ({percent:+d} %)"
 
-
-# -----------------------------------------------------------------------------------------------------------
-# `fanfold costs`: what runs cost, by recipe, model, day or run.
 
 COLUMNS = ("runs", "requests", "input_tokens", "cached_tokens", "output_tokens", "cache_hits")
 

@@ -28,7 +28,7 @@ from fanfold.language.keys import COMMAND, CONVERGE, PHASE, REVIEW, VERIFY_KEYS
 from fanfold.language.leaf_steps import STEPS, AgentBody, ApprovalBody, Body, CommandBody
 from fanfold.language.references import TextPlace
 from fanfold.language.survey import new_draft, survey_body, survey_map
-from fanfold.language.tables import Entries, Key, Notes, Shape, quoted, read_entries, read_inner, shape
+from fanfold.language.tables import Entries, Key, Shape, quoted, read_entries, read_inner, shape
 from fanfold.language.template import literal
 from fanfold.language.tree import Node, Scalar
 
@@ -353,36 +353,32 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
             draft.written.setdefault(item.text, item)
         survey_map(draft, notes)
         survey_body(draft, entries.items("tasks"), notes, unit.around.ceilings.highs, LOOP_NAMES)
-        tasks = _adopt_tasks(draft, notes, tasks)
+        # The settings of a phase apply to its tasks.
+        assert draft.inner is not None
+        inside = draft.inner.drafts
+        for task in inside:
+            if task.id in RESERVED_IDS and "id" in task.entries.nodes:
+                message = f"{quoted(task.id)} is a step that phases have themselves"
+                notes.error("recipe.bad_id", message, task.at, "choose another id")
+            if draft.item_name is None:
+                continue
+            if task.entries.has("for_each"):
+                message = (
+                    f"phase {quoted(draft.id)} has a {quoted('for_each')}, which runs each task once per item"
+                )
+                notes.error("recipe.conflicting_keys", message, task.entries.keys["for_each"])
+            task.item_name = draft.item_name
+        if len(inside) > MAX_TASKS_PER_PHASE:
+            message = f"a phase has at most {MAX_TASKS_PER_PHASE} tasks"
+            notes.error("recipe.limit", message, inside[MAX_TASKS_PER_PHASE].at)
+        elif 0 <= MAX_TASKS - tasks < len(inside):
+            message = f"a recipe has at most {MAX_TASKS} tasks"
+            notes.error("recipe.limit", message, inside[MAX_TASKS - tasks].at)
+        tasks += len(inside)
     if len(unit.scope.drafts) > MAX_PHASES:
         extra = unit.scope.drafts[MAX_PHASES]
         at = extra.at
         notes.error("recipe.limit", f"a recipe has at most {MAX_PHASES} phases", at)
-
-
-def _adopt_tasks(draft: Draft, notes: Notes, before: int) -> int:
-    """Apply the settings of a phase to its tasks; return the number of tasks so far."""
-    assert draft.inner is not None
-    inside = draft.inner.drafts
-    for task in inside:
-        if task.id in RESERVED_IDS and "id" in task.entries.nodes:
-            message = f"{quoted(task.id)} is a step that phases have themselves"
-            notes.error("recipe.bad_id", message, task.at, "choose another id")
-        if draft.item_name is None:
-            continue
-        if task.entries.has("for_each"):
-            message = (
-                f"phase {quoted(draft.id)} has a {quoted('for_each')}, which runs each task once per item"
-            )
-            notes.error("recipe.conflicting_keys", message, task.entries.keys["for_each"])
-        task.item_name = draft.item_name
-    if len(inside) > MAX_TASKS_PER_PHASE:
-        message = f"a phase has at most {MAX_TASKS_PER_PHASE} tasks"
-        notes.error("recipe.limit", message, inside[MAX_TASKS_PER_PHASE].at)
-    elif 0 <= MAX_TASKS - before < len(inside):
-        message = f"a recipe has at most {MAX_TASKS} tasks"
-        notes.error("recipe.limit", message, inside[MAX_TASKS - before].at)
-    return before + len(inside)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -624,7 +624,15 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     text = notes.source.text
     node = draft.entries.nodes.get("depends_on")
     if isinstance(node, tree.Sequence):
-        return _extend_list(node, names, notes)
+        text = notes.source.text
+        if not node.items:
+            return notes.fix(node.start + 1, node.start + 1, ", ".join(names))
+        last = node.items[-1]
+        if text[node.start : node.start + 1] == "[":
+            return notes.fix(last.end, last.end, "".join(f", {name}" for name in names))
+        dash = text.rfind("-", 0, last.start)
+        indent = " " * (dash - (text.rfind("\n", 0, dash) + 1))
+        return notes.fix(last.end, last.end, "".join(f"\n{indent}- {name}" for name in names))
     if isinstance(node, Scalar):
         return notes.fix(node.start, node.end, f"[{', '.join([node.text, *names])}]")
     identifier = draft.entries.nodes.get("id")
@@ -637,18 +645,6 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
         return notes.fix(identifier.end, identifier.end, f", {listed}")
     indent = " " * (word.start - (text.rfind("\n", 0, word.start) + 1))
     return notes.fix(identifier.end, identifier.end, f"\n{indent}{listed}")
-
-
-def _extend_list(node: tree.Sequence, names: list[str], notes: Notes) -> Fix | None:
-    text = notes.source.text
-    if not node.items:
-        return notes.fix(node.start + 1, node.start + 1, ", ".join(names))
-    last = node.items[-1]
-    if text[node.start : node.start + 1] == "[":
-        return notes.fix(last.end, last.end, "".join(f", {name}" for name in names))
-    dash = text.rfind("-", 0, last.start)
-    indent = " " * (dash - (text.rfind("\n", 0, dash) + 1))
-    return notes.fix(last.end, last.end, "".join(f"\n{indent}- {name}" for name in names))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -87,7 +87,12 @@ def survey_map(draft: Draft, notes: Notes) -> None:
     entries = draft.entries
     if not entries.lacks("for_each"):
         draft.item_name = _item_name(entries, notes)
-        _check_key(entries, draft.item_name, notes)
+        # Check that `key` is a path that starts with the item.
+        item_name = draft.item_name
+        node = entries.nodes.get("key")
+        if isinstance(node, Scalar) and key_path(entries).partition(".")[0].partition("[")[0] != item_name:
+            hint = f"write {item_name}, or a field of it such as {item_name}.name"
+            notes.error("recipe.bad_value", f"{quoted(node.text)} is no path in the item", node, hint)
         return
     for name in ("as", "key", "max_items"):
         if entries.has(name):
@@ -103,14 +108,6 @@ def _check_slots(draft: Draft, notes: Notes) -> None:
         message = '"max_concurrency" belongs to a map, a group or a loop'
         hint = "for the whole recipe, write it at the top"
         notes.error("recipe.conflicting_keys", message, entries.keys["max_concurrency"], hint)
-
-
-def _check_key(entries: Entries, item_name: str, notes: Notes) -> None:
-    """Check that `key` is a path that starts with the item."""
-    node = entries.nodes.get("key")
-    if isinstance(node, Scalar) and key_path(entries).partition(".")[0].partition("[")[0] != item_name:
-        hint = f"write {item_name}, or a field of it such as {item_name}.name"
-        notes.error("recipe.bad_value", f"{quoted(node.text)} is no path in the item", node, hint)
 
 
 def key_path(entries: Entries) -> str:

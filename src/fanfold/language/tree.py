@@ -59,7 +59,15 @@ def resolve(text: str) -> Value:
     if text[0] not in _NUMBER_STARTS:
         return text
     if re.fullmatch(_INT, text):
-        return _integer(text)
+        too_large = "the integer does not fit in 64 bits"
+        # Checked first: converting digits to an integer is quadratic, and Python refuses more than 4,300.
+        if len(text) > MAX_NUMBER_CHARS:
+            raise ValueError(too_large)
+        base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+        number = int(text if base == 10 else text[2:], base)
+        if not INT_MIN <= number <= INT_MAX:
+            raise ValueError(too_large)
+        return number
     if re.fullmatch(_FLOAT, text):
         number = float(text) if len(text) <= MAX_NUMBER_CHARS else float("inf")
         if number - number != 0:  # infinite
@@ -68,18 +76,6 @@ def resolve(text: str) -> Value:
     if re.fullmatch(_NOT_FINITE, text):
         raise ValueError("infinity and NaN are not allowed: JSON has no such numbers")
     return text
-
-
-def _integer(text: str) -> int:
-    too_large = "the integer does not fit in 64 bits"
-    # Checked first: converting digits to an integer is quadratic, and Python refuses more than 4,300.
-    if len(text) > MAX_NUMBER_CHARS:
-        raise ValueError(too_large)
-    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
-    number = int(text if base == 10 else text[2:], base)
-    if not INT_MIN <= number <= INT_MAX:
-        raise ValueError(too_large)
-    return number
 
 
 def character_map(source: str, start: int, end: int, style: str, value: str) -> Pieces:
@@ -252,7 +248,9 @@ class Scalar:
 
     def span(self, i: int, j: int) -> tuple[int, int]:
         """Return the source range of the characters `i` up to `j` of `text`."""
-        pieces = self._characters()
+        if self._pieces is None:
+            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
+        pieces = self._pieces
         i = min(max(i, 0), len(pieces))
         j = min(max(j, i), len(pieces))
         if not pieces:
@@ -260,11 +258,6 @@ class Scalar:
             return inside, inside
         start = pieces[i][1] if i < len(pieces) else pieces[-1][2]
         return start, (pieces[j - 1][2] if j > i else start)
-
-    def _characters(self) -> Pieces:
-        if self._pieces is None:
-            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
-        return self._pieces
 
     def __repr__(self) -> str:
         return f"Scalar({self.value!r}, {self.start}:{self.end})"
