@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from fanfold.cli.command import option, read_text_file
+from fanfold.cli.command import option, read_text_file, write_file
 from fanfold.cli.output import notify, plain, to_json
 from fanfold.errors import AuthorError
-from fanfold.project_files import write_named
 
 if TYPE_CHECKING:
     from fanfold.api.project import Project
@@ -91,14 +90,14 @@ class OutcomeOptions(Struct, frozen=True):
     def write(self, project: Project, tree: RunTree) -> None:
         """Write what was asked for, from the log as it is now."""
         if self.report is not None:
-            _write("--report", project.folder, Path(self.report), _report(project, tree, self.report))
+            write_file(project.folder, Path(self.report), _report(project, tree, self.report), "--report")
         if self.summary is None:
             return
         from fanfold.api.report import executive_report
 
         text = f"{executive_report(tree)}\n"
         if self.summary:
-            _write("--summary", project.folder, Path(self.summary), text)
+            write_file(project.folder, Path(self.summary), text, "--summary")
         elif target := os.environ.get(STEP_SUMMARY):
             try:
                 with open(target, "a", encoding="utf-8") as opened:  # other steps of the job have parts of it
@@ -118,13 +117,6 @@ def _report(project: Project, tree: RunTree, file: str) -> str:
     from fanfold.api.report import executive_report, reported_document
 
     return f"{executive_report(tree) if file.endswith('.md') else to_json(reported_document(tree))}\n"
-
-
-def _write(flag: str, top: Path, file: Path, text: str) -> None:
-    try:
-        write_named(top, file, text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise AuthorError("usage.bad_file", f"{flag} {file} cannot be written: {error.strerror}") from None
 
 
 def add_variables(project: Path, sources: Sequence[str]) -> None:

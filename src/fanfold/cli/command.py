@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
@@ -30,7 +30,7 @@ from fanfold.errors import (
 )
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.language.inputs import parse_input_text
-from fanfold.project_files import read_named
+from fanfold.project_files import read_named, write_named
 
 if TYPE_CHECKING:
     from fanfold.api.project import Project
@@ -408,18 +408,42 @@ def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | No
     return given
 
 
-def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
-    """The content of a file that a flag names; errors name the flag."""
+def read_file(project: Path, file: Path, most: int, flag: str = "", code: str = "usage.bad_file") -> bytes:
+    """Return at most one byte more than `most` of a file; errors name the flag that named it."""
     try:
-        data = read_named(project, file, MAX_FILE_BYTES + 1)
+        return read_named(project, file, most + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
         there = "\0" not in str(file) and not file.is_absolute() and (project / file).is_file()
         hint = f"from here it is {os.path.relpath(project / file)}" if there else ""
-        raise AuthorError(code, f"{flag} {file} cannot be read: {reason}", hint=hint) from None
+        raise AuthorError(code, f"{flag} {file} cannot be read: {reason}".lstrip(), hint=hint) from None
+
+
+def write_file(
+    project: Path, file: Path, text: str, flag: str = "", hints: Mapping[type[OSError], str] | None = None
+) -> None:
+    """Write a file that the user named; with `hints` for errors, an existing file is not replaced."""
+    try:
+        write_named(project, file, text.encode("utf-8", "replace"), replace=hints is None)
+    except OSError as error:
+        message = f"{flag} {file} cannot be written: {error.strerror}".lstrip()
+        raise AuthorError("usage.bad_file", message, hint=(hints or {}).get(type(error), "")) from None
+
+
+def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
+    """Return the content of a file of limited size that a flag names."""
+    data = read_file(project, file, MAX_FILE_BYTES, flag, code)
     if len(data) > MAX_FILE_BYTES:
         raise AuthorError(code, f"{flag} {file} is larger than 16 MiB")
     return data
+
+
+def read_text(project: Path, file: Path, flag: str) -> str:
+    """Return the text of a file that a flag names."""
+    try:
+        return read_text_file(project, file, flag).decode()
+    except UnicodeDecodeError:
+        raise AuthorError("usage.bad_file", f"{flag} {file} is not UTF-8 text") from None
 
 
 def read_script(project: Path, file: Path) -> str:
@@ -456,10 +480,21 @@ def read_value(project: Path, file: Path, flag: str) -> JSON:
 
 def _read_inputs(project: Path, file: Path) -> dict[str, JSON]:
     data = read_text_file(project, file, "--inputs", "usage.bad_inputs_file")
-    try:
-        value = msgspec.json.decode(data) if file.suffix == ".json" else _parse_yaml(data, file)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is not valid JSON: {error}") from None
+    if file.suffix == ".json":
+        try:
+            value: JSON = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            message = f"--inputs {file} is not valid JSON: {error}"
+            raise AuthorError("usage.bad_inputs_file", message) from None
+    else:  # by the same careful reader as recipes: no tags, no aliases
+        from fanfold.language.tree import plain
+        from fanfold.language.yaml_text import TextFormat, parse_yaml
+
+        tree, _, report = parse_yaml(data, str(file), TextFormat(name="inputs file", clean_values=False))
+        if (first := report.first_error) is not None:
+            place = f"{file}:{first.range.start.line}:{first.range.start.column}"
+            raise AuthorError("usage.bad_inputs_file", f"{place}: {first.message}", hint=first.help)
+        value = None if tree is None else plain(tree)
     if not isinstance(value, dict):
         raise AuthorError(
             "usage.bad_inputs_file",
@@ -467,16 +502,3 @@ def _read_inputs(project: Path, file: Path) -> dict[str, JSON]:
             hint='for example {"topic": "solid-state batteries"}',
         )
     return value
-
-
-def _parse_yaml(data: bytes, file: Path) -> JSON:
-    """By the same careful reader as recipes: no tags, no aliases, no surprises."""
-    from fanfold.language.tree import plain
-    from fanfold.language.yaml_text import TextFormat, parse_yaml
-
-    tree, _, report = parse_yaml(data, str(file), TextFormat(name="inputs file", clean_values=False))
-    if tree is None or not report.ok:
-        first = next(d for d in report.diagnostics if d.severity == "error")
-        place = f"{file}:{first.range.start.line}:{first.range.start.column}"
-        raise AuthorError("usage.bad_inputs_file", f"{place}: {first.message}", hint=first.help)
-    return plain(tree)

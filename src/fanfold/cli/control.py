@@ -14,13 +14,13 @@ from fanfold.api import run_handle
 from fanfold.api.approvals import AnswerResult
 from fanfold.api.changes import APPLIED, KEPT, LEFT_OUT, MERGED, PROPOSED, apply, diff, undo
 from fanfold.api.display import counted, run_row
+from fanfold.api.project import Project
 from fanfold.api.run_documents import ApplyResult, StepChanges, Undone
-from fanfold.cli.command import Invocation, command, option, read_text_file, read_value
+from fanfold.cli.command import Invocation, command, option, read_file, read_text, read_value, write_file
 from fanfold.cli.output import first_lines, notify, paint, plain, print_json, print_text
 from fanfold.errors import AuthorError
 from fanfold.kernel.state import PAUSED, WAITING
 from fanfold.language.terminal import one_line
-from fanfold.project_files import read_named, write_named
 from fanfold.steps.run_config import how_to_resume
 from fanfold.store.protocol import RunHead
 
@@ -54,15 +54,13 @@ def _say_head(call: Invocation, head: RunHead) -> None:
 @option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
 @option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
 @option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
-def approve_command(
-    call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
-) -> None:
+def approve_command(call: Invocation, run: str, step: str | None, **given: str | None) -> None:
     """Approve STEP of RUN. A run without an owner continues in the background.
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
     out when only one approval waits.
     """
-    _answer(call, run, step, choice or "approve", comment, edit)
+    _answer(call, run, step, "approve", **given)
 
 
 @command("reject", summary="Reject a waiting step")
@@ -71,11 +69,9 @@ def approve_command(
 @option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
 @option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
 @option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
-def reject_command(
-    call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
-) -> None:
+def reject_command(call: Invocation, run: str, step: str | None, **given: str | None) -> None:
     """Reject STEP of RUN. A run without an owner continues in the background."""
-    _answer(call, run, step, choice or "reject", comment, edit)
+    _answer(call, run, step, "reject", **given)
 
 
 @command("answer", summary="Answer the question of an ask step or an agent")
@@ -93,27 +89,29 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
             "usage.bad_answer", message, hint=f"put it behind this: fanfold answer {run} {shlex.quote(step)}"
         )
     with call.open_project() as project:
-        if text is None:
-            try:
-                text = read_text_file(project.folder, Path(str(file)), "--file").decode().removesuffix("\n")
-            except UnicodeDecodeError as error:
-                raise AuthorError("usage.bad_file", f"--file {file} cannot be used: {error}") from None
-        done = asyncio.run(run_handle.reply(project, run, step, text))
-        root = project.resolve(done.run_id).root_run_id
-    _say_answered(call, done, root)
+        if file is not None:
+            text = read_text(project.folder, Path(file), "--file").removesuffix("\n")
+        _print_answer(call, project, asyncio.run(run_handle.reply(project, run, step, text or "")))
 
 
 def _answer(
-    call: Invocation, run: str, step: str | None, decision: str, comment: str | None, edit: str | None
+    call: Invocation,
+    run: str,
+    step: str | None,
+    usual: str,
+    *,
+    choice: str | None,
+    comment: str | None,
+    edit: str | None,
 ) -> None:
     with call.open_project() as project:
         edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
-        done = asyncio.run(run_handle.answer(project, run, step, decision, comment, edited))
-        root = project.resolve(done.run_id).root_run_id
-    _say_answered(call, done, root)
+        answering = run_handle.answer(project, run, step, choice or usual, comment, edited)
+        _print_answer(call, project, asyncio.run(answering))
 
 
-def _say_answered(call: Invocation, done: AnswerResult, root: str) -> None:
+def _print_answer(call: Invocation, project: Project, done: AnswerResult) -> None:
+    root = project.resolve(done.run_id).root_run_id
     on = f"run {root} continues in the background; follow it: fanfold watch {root}\n" if done.detached else ""
     call.give(done, lambda: f"{plain(done.step)}: {plain(done.decision)}\n{on}")
 
@@ -138,10 +136,7 @@ def export_command(call: Invocation, run: str, file: str | None) -> None:
         sys.stdout.write(page)
         return
     target = Path(file or f"{head.recipe}-{head.root_run_id}.html")
-    try:
-        write_named(top, target, page.encode())
-    except OSError as error:
-        raise AuthorError("usage.bad_file", f"{target} cannot be written: {error.strerror}") from None
+    write_file(top, target, page)
     done = ExportResult(head.root_run_id, str(target), len(page.encode()))
     call.give(done, lambda: f"{plain(done.file)}\n")
 
@@ -157,12 +152,7 @@ def import_command(call: Invocation, file: str) -> None:
     from fanfold.api.archives import MAX_BYTES, import_run
 
     with call.open_project() as project:
-        try:
-            page = read_named(project.folder, Path(file), MAX_BYTES + 1)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a file name"
-            raise AuthorError("usage.bad_file", f"{file} cannot be read: {reason}") from None
-        done = import_run(project, page)
+        done = import_run(project, read_file(project.folder, Path(file), MAX_BYTES))
     call.give(done, lambda: f"{plain(done.run_id)}\n")
     if not call.as_json:
         notify(
@@ -252,7 +242,7 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         lines = (f"#   {change.kind} {one_line(change.path)}\n" for change in step.changes)
         print_text("".join(first_lines(lines, MAX_FILES, "#   … {} more\n")))
         return
-    bare = [change.path for change in step.changes if not _is_drawn(change.path, step.patch)]
+    bare = [change.path for change in step.changes if not _is_in_patch(change.path, step.patch)]
     if bare:
         more = f" … {len(bare) - MAX_FILES} more" if len(bare) > MAX_FILES else ""
         print_text(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")
@@ -265,10 +255,10 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         print_text((paint(text, shade, colour) if shade else text) + "\n")
 
 
-def _is_drawn(path: str, patch: str) -> bool:
-    """Whether a patch has this path; git quotes names that are not plain."""
-    shown = path if path.isascii() and path.isprintable() and not set(path) & {'"', "\\"} else None
-    return shown is None or f" b/{shown}\n" in patch or f"a/{shown} b/" in patch
+def _is_in_patch(path: str, patch: str) -> bool:
+    """Return whether a patch has this path; git quotes names that are not plain."""
+    quoted = not (path.isascii() and path.isprintable()) or bool(set(path) & {'"', "\\"})
+    return quoted or f" b/{path}\n" in patch or f"a/{path} b/" in patch
 
 
 def _head(step: StepChanges, run: str) -> str:

@@ -37,7 +37,7 @@ from fanfold.cli.command import (
     option,
     options_from,
     read_script,
-    read_text_file,
+    read_text,
 )
 from fanfold.cli.output import notify, paint, plain, print_json, wants_colour
 from fanfold.cli.questions import confirm
@@ -218,10 +218,7 @@ def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
         step, equals, file = pair.partition("=")
         if not equals or not step or not file:
             raise AuthorError("usage.bad_value", f"--prompt {pair} is not STEP=FILE")
-        try:
-            prompts[step] = read_text_file(project, Path(file), "--prompt").decode()
-        except UnicodeDecodeError:
-            raise AuthorError("usage.bad_file", f"--prompt {file} is not UTF-8 text") from None
+        prompts[step] = read_text(project, Path(file), "--prompt")
     return prompts
 
 

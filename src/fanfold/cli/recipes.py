@@ -32,13 +32,12 @@ from fanfold.api.recipes import (
     RecipeStep,
     show_recipe,
 )
-from fanfold.cli.command import Invocation, command, option, read_options
+from fanfold.cli.command import Invocation, command, option, read_options, write_file
 from fanfold.cli.output import hand_over, notify, paint, plain, print_json, print_text, to_json
 from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError, NotFoundError
 from fanfold.language.convert.formats import SYSTEMS
 from fanfold.language.library import ListedRecipe
 from fanfold.language.terminal import one_line, visible
-from fanfold.project_files import write_named
 
 if TYPE_CHECKING:
     from fanfold.api.run_options import Options
@@ -243,13 +242,8 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         print_json(made)
         return EXIT_OK if made.ok else EXIT_USAGE
     if output is not None:
-        try:
-            write_named(top, Path(output), made.text.encode(), replace=False)
-        except OSError as error:
-            hint = "say another name, or remove it" if isinstance(error, FileExistsError) else ""
-            hint = "name a file in it" if isinstance(error, IsADirectoryError) else hint
-            message = f"{output} cannot be written: {error.strerror}"
-            raise AuthorError("usage.bad_file", message, hint=hint) from None
+        hints = {FileExistsError: "say another name, or remove it", IsADirectoryError: "name a file in it"}
+        write_file(top, Path(output), made.text, hints=hints)
         notify(f"wrote {plain(output)}\n")
     else:
         hand_over(made.text)
