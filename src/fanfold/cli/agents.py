@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from msgspec import structs
 
+from fanfold import __version__
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
 from fanfold.api import subagents
 from fanfold.api.agents import (
@@ -314,7 +315,6 @@ def mcp_command(
     with call.open_project(to_read=True) as project:  # its errors are reported before a client waits
         options = read_options(project, **given)
         folder = project.folder
-    from fanfold import __version__
     from fanfold.wiring import serve_mcp_stdio
 
     asyncio.run(serve_mcp_stdio(folder, options, __version__))

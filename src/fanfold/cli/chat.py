@@ -21,7 +21,8 @@ from msgspec import Struct, structs
 
 from fanfold.agents.entries import Calling, FailedRequest, News, QueuedRequest, TextDelta
 from fanfold.agents.permissions import Action, Answer, Posture
-from fanfold.api.chats import Chat, WorkflowEnd
+from fanfold.api.chats import Chat, ChatAnswer, ChatTurn, WorkflowEnd, open_chat, resume_chat
+from fanfold.api.history import denied_tools
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
 from fanfold.api.report import Transitions
@@ -57,8 +58,6 @@ from fanfold.steps.records import is_lead
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-    from fanfold.api.chats import ChatTurn
 
 # -----------------------------------------------------------------------------------------------------------
 # Signals in a chat: Ctrl-C stops what runs right now, and never the session; SIGTERM, and the SIGHUP of a
@@ -176,8 +175,6 @@ class _Talk:
         return self._chat
 
     async def _open(self) -> None:
-        from fanfold.api.chats import open_chat, resume_chat
-
         project, flags = self._project, self._flags
         ask = self._keyboard.allow if on_terminal() else None
         if self._resume is not None:
@@ -199,9 +196,6 @@ class _Talk:
     # One thing
 
     async def once(self, text: str) -> int:
-        from fanfold.api.chats import ChatAnswer
-        from fanfold.api.history import denied_tools
-
         await self._open()
         listening = None if self._call.as_json else asyncio.create_task(self._listen())
         try:

@@ -21,7 +21,7 @@ from fanfold.api.recipes import (
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import notify, paint, plain, print_json, print_text, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
-from fanfold.language.diagnostics import render_text
+from fanfold.language.diagnostics import render_github, render_text
 
 
 @command("check", summary="Check recipes; report each problem with place and hint")
@@ -64,8 +64,6 @@ def check_command(
             CheckReport(all(one.ok for one in found), diagnostics, UNSET if suggested is None else suggested)
         )
     elif chosen == "github":
-        from fanfold.language.diagnostics import render_github
-
         print_text(render_github(about_roles.used))
         print_text("".join(render_github(one.diagnostics) for one in found))
     else:

@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from fanfold import __version__
+from fanfold.agents.providers import PRESETS, PROVIDERS
+from fanfold.api.report import executive_report, reported_document
 from fanfold.cli.command import option, read_text_file, write_file
 from fanfold.cli.output import notify, plain, to_json
+from fanfold.engine.config import Config
 from fanfold.errors import AuthorError
 
 if TYPE_CHECKING:
@@ -93,8 +97,6 @@ class OutcomeOptions(Struct, frozen=True):
             write_file(project.folder, Path(self.report), _report(project, tree, self.report), "--report")
         if self.summary is None:
             return
-        from fanfold.api.report import executive_report
-
         text = f"{executive_report(tree)}\n"
         if self.summary:
             write_file(project.folder, Path(self.summary), text, "--summary")
@@ -110,12 +112,9 @@ class OutcomeOptions(Struct, frozen=True):
 
 def _report(project: Project, tree: RunTree, file: str) -> str:
     if file.endswith(".html"):
-        from fanfold import __version__
         from fanfold.api.archives import export_run
 
         return export_run(project, tree.root.id, __version__)
-    from fanfold.api.report import executive_report, reported_document
-
     return f"{executive_report(tree) if file.endswith('.md') else to_json(reported_document(tree))}\n"
 
 
@@ -126,9 +125,6 @@ def add_variables(project: Path, sources: Sequence[str]) -> None:
     """
     if not sources:
         return
-    from fanfold.agents.providers import PRESETS, PROVIDERS
-    from fanfold.engine.config import Config
-
     given: dict[str, str] = {}
     read: dict[str, str] = {}
     for source in sources:

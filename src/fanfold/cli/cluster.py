@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fanfold import __version__
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import notify, print_text
 from fanfold.errors import EXIT_OK, AuthorError
@@ -33,7 +34,6 @@ def worker_command(call: Invocation, tags: str, slots: int, no_drive: bool, name
     folder. On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes nothing new. Sessions stop after
     their recorded turn, and other workers continue them.
     """
-    from fanfold import __version__
     from fanfold.wiring import run_worker
 
     given = tuple(dict.fromkeys(tag.strip() for tag in tags.split(",")))

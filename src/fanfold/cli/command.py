@@ -29,6 +29,7 @@ from fanfold.errors import (
     WorldError,
 )
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.language.diagnostics import nearest
 from fanfold.language.inputs import parse_input_text
 from fanfold.project_files import read_named, write_named
 
@@ -263,8 +264,6 @@ def wants_json(arguments: list[str]) -> bool:
 
 def unknown_command(name: str, known: Iterable[str], noun: str = "") -> AuthorError:
     """A mistyped command, with the nearest one as a hint. `noun`: the group in which it was looked up."""
-    from fanfold.language.diagnostics import nearest
-
     near = nearest(name, tuple(known))
     path = f"{noun} {near}".lstrip()
     hint = f'did you mean "fanfold {path}"?' if near else "fanfold --help lists the commands"
@@ -329,8 +328,6 @@ def _meant_choice(error: click.UsageError) -> list[str]:
     typed = error.message.partition("' is not one of ")[0].lstrip("'")
     if param is None or not isinstance(param.type, click.Choice) or typed == error.message:
         return []
-    from fanfold.language.diagnostics import nearest
-
     near = nearest(typed, param.type.choices)
     return [near] if near else []
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fanfold.cli.command import Invocation, command, option
+from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS
 from fanfold.cli.output import print_text
 from fanfold.errors import FanfoldError
 
@@ -125,8 +126,6 @@ def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[s
 
 
 def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
-    from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS
-
     if not before:  # a word that was begun may be the short spelling of a grouped command
         return COMMANDS | NOUNS if last else [*" ".join(EVERYDAY.values()).split(), *NOUNS]
     name = before[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from fanfold import __version__
 from fanfold.api import run_handle
 from fanfold.api.approvals import AnswerResult
 from fanfold.api.changes import APPLIED, KEPT, LEFT_OUT, MERGED, PROPOSED, apply, diff, undo
@@ -125,7 +126,6 @@ def export_command(call: Invocation, run: str, file: str | None) -> None:
     It shows the graph, the answer and every step, and carries everything that was recorded, so that
     `fanfold import` can take it in and fork it. Secrets of this environment are left out.
     """
-    from fanfold import __version__
     from fanfold.api.archives import ExportResult, export_run
 
     with call.open_project(to_read=True) as project:

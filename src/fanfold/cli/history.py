@@ -45,7 +45,7 @@ from fanfold.cli.output import (
     to_json,
 )
 from fanfold.cli.run_list import took_text, usage_text
-from fanfold.cli.step_text import change_lines
+from fanfold.cli.step_text import change_lines, question_lines, step_lines
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Usage
 from fanfold.kernel.explain import SENTENCES
@@ -95,8 +95,6 @@ def inspect_command(
 
 
 def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> Iterator[str]:
-    from fanfold.cli.step_text import step_lines
-
     yield f"{paint(f'{run.recipe}@{run.version}', 'bold', colour)}  run {run.run_id}  "
     yield paint(run.status, COLOURS.get(run.status, "blue"), colour)
     if run.status not in (*RUN_TERMINAL, WAITING, PAUSED) and not (run.owner and run.owner.alive):
@@ -141,8 +139,6 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
     for row in step.changes:
         yield f"  {paint(row.state.ljust(9), 'dim', colour)} {plain(row.path)} ({row.kind})\n"
     if step.approval is not None:
-        from fanfold.cli.step_text import question_lines
-
         yield f"\n{paint('Asks', 'bold', colour)}\n"
         yield from question_lines(step.approval, colour)
         words = how_to_answer(step.run_id, step.path, step.approval)

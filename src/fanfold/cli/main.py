@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 
 COMMANDS = {
@@ -90,8 +91,6 @@ def _leave(status: int) -> None:
 
     Python would first take apart every module and object there is, for a twentieth of a short command.
     """
-    import os
-
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() > 1:
         return
@@ -108,8 +107,6 @@ def _open_closed_streams() -> None:
     """Replace closed streams (`fanfold list >&-`): a file that is opened later must not get the number of a
     stream, or output would end up in it.
     """
-    import os
-
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
             continue

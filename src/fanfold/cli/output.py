@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import stat
@@ -19,9 +20,12 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
+
+import msgspec
 
 from fanfold.language.terminal import visible, visible_json
 
@@ -139,14 +143,10 @@ def print_json(document: object) -> None:
 
 def to_json(document: object) -> str:
     """JSON as scripts expect it: non-ASCII as it is, structs as objects."""
-    import msgspec
-
     try:
         return visible_json(msgspec.json.encode(document).decode())
     except UnicodeEncodeError:
         # A file name that is not UTF-8 holds lone surrogates, which only escapes can carry.
-        import json
-
         return json.dumps(msgspec.to_builtins(document))
 
 
@@ -207,8 +207,6 @@ def clock(at: int | str) -> str:
 @lru_cache(maxsize=256)
 def _clock(at: int | str) -> str:
     """The same of a second: a log has many events in each."""
-    from datetime import UTC, datetime
-
     point = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at, UTC)
     day, time = point.astimezone().strftime("%Y-%m-%d %H:%M:%S").split()
     return time if day == _today() else f"{day} {time}"
@@ -216,8 +214,6 @@ def _clock(at: int | str) -> str:
 
 @lru_cache(maxsize=1)
 def _today() -> str:
-    from datetime import UTC, datetime
-
     return datetime.now(UTC).astimezone().strftime("%Y-%m-%d")
 
 

@@ -30,6 +30,8 @@ from fanfold.api.recipes import (
     RecipeDocument,
     RecipeInput,
     RecipeStep,
+    require_savable,
+    save_recipe,
     show_recipe,
 )
 from fanfold.cli.command import Invocation, command, option, read_options, write_file
@@ -300,7 +302,6 @@ async def plan_and_show(
 ) -> DraftedSpec:
     """Draft a recipe for a task, save it if a name is given, and show it."""
     from fanfold.api.planning import DraftRequest, draft_spec
-    from fanfold.api.recipes import require_savable, save_recipe
 
     if flags.save is not None and not flags.replace:
         require_savable(project, flags.save)

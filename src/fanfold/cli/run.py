@@ -24,6 +24,7 @@ from fanfold.api.approvals import (
 )
 from fanfold.api.display import counted, duration
 from fanfold.api.graph import label, shown
+from fanfold.api.history import follow, how_to_go_on, until
 from fanfold.api.ownership import OwnedRun
 from fanfold.api.ownership import hand_over as hand_over_run
 from fanfold.api.recipes import check_recipe, role_warnings
@@ -43,6 +44,7 @@ from fanfold.cli.command import (
     option,
     options_from,
     read_options,
+    reader_left,
 )
 from fanfold.cli.output import (
     COLOURS,
@@ -59,7 +61,7 @@ from fanfold.cli.output import (
     wants_colour,
 )
 from fanfold.cli.progress import open_progress
-from fanfold.cli.step_text import change_lines
+from fanfold.cli.step_text import change_lines, shown_lines
 from fanfold.engine.forecast_documents import DryRun, ForeseenConflict
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_INTERRUPTED, EXIT_OK, AuthorError
@@ -175,8 +177,6 @@ def print_outcome(call: Invocation, tree: RunTree, *, quiet: bool = False) -> in
             hand_over(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        from fanfold.cli.command import reader_left
-
         reader_left()  # the exit status still reports the outcome
     status = exit_status(tree)
     if not quiet or status != EXIT_OK:
@@ -199,8 +199,6 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     if status == WAITING:
         lines += _how_to_answer(tree, colour)
         if tree.root.growing:  # an open run, which waits only for requests
-            from fanfold.api.history import how_to_go_on
-
             on = how_to_go_on(tree, driven=False)
             lines += [f"  continue it: {on}\n"] if on else []
     elif held is not None and tree.state.pausing == "budget":
@@ -231,8 +229,6 @@ def _facts(tree: RunTree) -> str:
 
 
 def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
-    from fanfold.cli.step_text import shown_lines
-
     lines: list[str] = []
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
@@ -375,8 +371,6 @@ class Foreground:
 
     def _follow(self, owned: OwnedRun, raised: LimitsRaised | None, keep_waits: bool) -> int:
         """Leave a run to the workers of the cluster, and show its progress until it ends or rests."""
-        from fanfold.api.history import follow, until
-
         project, root = owned.project, owned.tree.root.id
         owned.let_go()
         starting = project.continuation.continue_run(project, root, raised, keep_waits=keep_waits)

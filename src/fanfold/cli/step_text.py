@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from fanfold.api.approvals import MARKS, MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
-from fanfold.api.run_documents import InspectDocument, indented, steps_by_tree_path
+from fanfold.api.run_documents import InspectDocument, came_home, indented, steps_by_tree_path
 from fanfold.api.step_documents import MAX_NOTE_CHARS, Row
 from fanfold.cli.output import COLOURS, paint, plain
 from fanfold.engine.run_tree import RunTree
@@ -107,8 +107,6 @@ def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
     """A line for each file that came home: how it changed, and which step changed it last."""
     if not tree.memory.changes:
         return
-    from fanfold.api.run_documents import came_home
-
     merged = came_home(tree, run)
     width = max((len(one_line(row.path)) for row in merged[:MAX_CHANGES]), default=0)
     for row in merged[:MAX_CHANGES]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import click
 from msgspec import Struct
 
+from fanfold import __version__
 from fanfold.api.addresses import find_run
 from fanfold.api.display import RunRow, counted, list_runs
 from fanfold.api.history import how_to_go_on
@@ -46,8 +47,6 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 @command("doctor", summary="Check configuration, store, programs and roles")
 def doctor_command(call: Invocation) -> int:
     """Check this installation and this project; exit status 1 when something is broken."""
-    from fanfold import __version__
-
     found = examine(call.project, lambda: wire(call.project, to_read=True), __version__)
     call.give(found, lambda: _text(found, call.colour))
     return EXIT_OK if found.ok else EXIT_FAILED
@@ -242,7 +241,6 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
         if not call.as_json:
             notify(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
         return
-    from fanfold import __version__
     from fanfold.wiring import serve
 
     def report_address(served: ServeAddress) -> None:

@@ -15,6 +15,7 @@ import base64
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -26,7 +27,9 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.events import FAILURE_CLASSES, Failure, LimitsRaised, Usage
 from fanfold.kernel.paths import matches
 from fanfold.kernel.state import COMPLETED
+from fanfold.language.builder import as_yaml
 from fanfold.language.diagnostics import FileRefused
+from fanfold.language.expressions import evaluate
 from fanfold.language.json_text import JSON, as_text
 from fanfold.language.tables import Notes
 from fanfold.language.template import ExpressionError
@@ -258,8 +261,6 @@ def _read(top: Path, file: Path, most: int) -> bytes:
 
 def write_cassette(cassette: Cassette, file: Path, top: Path) -> None:
     """Write a cassette; the user's lines of an existing file stay as they are."""
-    from fanfold.language.builder import as_yaml
-
     whole = {key: value for key, value in msgspec.to_builtins(cassette).items() if value != {}}
     above = as_yaml({key: whole.pop(key) for key in OWN_KEYS if key in whole})
     if file.exists():
@@ -465,8 +466,6 @@ def _spent(usage: Usage) -> str:
 
 def _diff(before: str, after: str, names: Names) -> str:
     """Return what differs, from the first difference on. The time for a diff grows with its square."""
-    from difflib import unified_diff
-
     old, new = before.splitlines(), after.splitlines()
     pairs, shorter = enumerate(zip(old, new, strict=False)), min(len(old), len(new))
     first = next((at for at, (one, other) in pairs if one != other), shorter)
@@ -484,8 +483,6 @@ def unmet(expect: Expectations, result: ResultRecord, names: Mapping[str, JSON])
     if expect.status is not None and result.status != expect.status:
         yield wrong(f"status is {result.status}, expected {expect.status}")
     if expect.output is not None:
-        from fanfold.language.expressions import evaluate
-
         try:
             verdict = evaluate(expect.output, names)
         except ExpressionError as error:

@@ -31,7 +31,14 @@ from fanfold.language.diagnostics import Source
 from fanfold.language.draft import CompileContext, Draft, DraftScope, RoleFacts
 from fanfold.language.json_text import schema_problem
 from fanfold.language.keys import RETRY
-from fanfold.language.references import References, TextPlace, hint_to_owner, warn_of_variables
+from fanfold.language.references import (
+    References,
+    TextPlace,
+    hint_to_owner,
+    read_items,
+    read_values,
+    warn_of_variables,
+)
 from fanfold.language.tables import Entries, Notes, listed, quoted, read_entries, with_article
 from fanfold.language.template import Hole, TemplateError, parse_template
 from fanfold.language.tree import Node, Scalar, Sequence, find, plain
@@ -126,8 +133,6 @@ def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
     entries = draft.entries
     references = unit.references
     if "inputs" in entries.nodes:
-        from fanfold.language.references import read_values
-
         giving = TextPlace(draft, draft.scope, place.names, placing=True)
         draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
     if "read_set" in entries.nodes or "write_set" in entries.nodes:
@@ -192,8 +197,6 @@ def check_conditions(draft: Draft, references: References) -> None:
         place = TextPlace(draft, draft.scope, around, placing=True)
         draft.facts.for_each = references.expression(for_each, place, "list")
     elif isinstance(for_each, Sequence):
-        from fanfold.language.references import read_items
-
         draft.facts.for_each = read_items(for_each, references, TextPlace(draft, draft.scope, around))
 
 

@@ -49,7 +49,7 @@ from fanfold.language.inputs import literal_problem, read_inputs
 from fanfold.language.keys import ANYTHING, BUDGET, DEFAULTS, LIMITS, RECIPE, Known, ListOf
 from fanfold.language.leaf_steps import STEPS, LeafGrammar, WrittenStep
 from fanfold.language.library import is_path, said_by_file
-from fanfold.language.references import References, TextPlace, connect, warn_of_braces
+from fanfold.language.references import References, TextPlace, connect, read_output, warn_of_braces
 from fanfold.language.survey import key_path, survey_steps
 from fanfold.language.tables import Entries, Notes, quoted, read_entries, read_inner
 from fanfold.language.tree import Scalar, plain
@@ -337,8 +337,6 @@ def _check(unit: Unit) -> None:
             settle_posture(draft, unit)
     output = unit.entries.nodes.get("output")
     if output is not None:
-        from fanfold.language.references import read_output
-
         unit.output = read_output(output, unit.references, TextPlace(None, unit.scope, unit.scope.names))
     connect(unit.scope, unit.notes)
     for draft in unit.drafts():

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -74,8 +75,6 @@ def count_effects(effects: Sequence[Effect]) -> str:
     >>> count_effects([Effect("a", "command", "runs", "ls"), Effect("b", "command", "runs", "ls", True)])
     '2 commands (1 with network)'
     """
-    from collections import Counter
-
     counts = Counter(effect.kind for effect in effects)
     reaching = Counter(effect.kind for effect in effects if effect.network and effect.kind != "network")
     parts = []

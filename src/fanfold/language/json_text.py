@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -324,7 +325,6 @@ def _ask(schema: bytes, value: bytes, whole: str) -> str:
 
 def _answer_from(schema: bytes, value: bytes, whole: str) -> str:
     import subprocess
-    import sys
 
     # -I: no modules from the current folder or the environment.
     program = [sys.executable, "-I", "-c", f"from {__name__} import answer; answer()"]
@@ -346,7 +346,6 @@ def _answer_from(schema: bytes, value: bytes, whole: str) -> str:
 def answer() -> None:
     """Check a schema and a value from stdin in the separate process, and write the errors to stdout."""
     import resource
-    import sys
 
     for limit, most in ((resource.RLIMIT_AS, MAX_MEMORY_BYTES), (resource.RLIMIT_CPU, MAX_S)):
         resource.setrlimit(limit, (most, most))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.kernel.plan import JSON, MAX_ITEMS
 from fanfold.language.tables import Entries, Key, Shape, shape
@@ -534,8 +535,6 @@ def step_shape(types: Mapping[str, StepSyntax]) -> Shape:
 
 
 def _with_types(key: Key, types: Mapping[str, StepSyntax]) -> Key:
-    from msgspec.structs import replace
-
     if key.name == "type":
         return replace(key, words=tuple(types))
     if key.name not in TAKEN_BY_SOME:
@@ -544,8 +543,6 @@ def _with_types(key: Key, types: Mapping[str, StepSyntax]) -> Key:
 
 
 def _only(key: Key, *types: str) -> Key:
-    from msgspec.structs import replace
-
     return replace(key, only=types)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fanfold.kernel.plan import Constant, Fields, Input, Output, Ref, Template, Value
+from fanfold.kernel.plan import Constant, Fields, Input, Output, Ref, Template, Value, find_rings
 from fanfold.language import tree
 from fanfold.language.diagnostics import Fix, Span, edits
 from fanfold.language.draft import (
@@ -34,6 +34,7 @@ from fanfold.language.draft import (
 from fanfold.language.keys import Known, ObjectOf
 from fanfold.language.tables import IDENTIFIER, Notes, quoted
 from fanfold.language.template import (
+    ExpressionError,
     Hole,
     Path,
     TemplateError,
@@ -353,7 +354,6 @@ class References:
             return text
         # Imported here because many recipes have no expressions, and this module is the slowest to load.
         from fanfold.language.expressions import check_expression
-        from fanfold.language.template import ExpressionError
 
         try:
             # The steps whose `-` an expression would read as a minus; for its error message.
@@ -558,8 +558,6 @@ def connect(scope: DraftScope, notes: Notes) -> None:
     for draft in scope.drafts:
         _warn_implied(draft, notes)
     if forward:  # edges that all lead to earlier steps cannot form a cycle
-        from fanfold.kernel.plan import find_rings
-
         graph = {draft.id: draft.facts.depends_on for draft in scope.by_id.values()}
         for ring in find_rings(graph):
             first = scope.by_id[ring[0]]

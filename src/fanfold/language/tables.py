@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partialmethod
-from typing import NamedTuple
+from functools import partial, partialmethod
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -277,10 +277,6 @@ def _refuse(node: Node, key: Key, notes: Notes, wanted: str, hint: str = "", fix
     return False
 
 
-def _text(node: Node, key: Key, notes: Notes) -> bool:
-    return _is_text(node, key, notes, "text")
-
-
 def _is_text(
     node: Node, key: Key, notes: Notes, wanted: str, form: re.Pattern[str] | None = None, allowed: str = ""
 ) -> bool:
@@ -340,11 +336,6 @@ def _meant_slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "-", letters).strip("-_")
 
 
-def _identifier(node: Node, key: Key, notes: Notes) -> bool:
-    allowed = "use letters, digits, _ and -, beginning with a letter or _"
-    return _matches(node, key, notes, IDENTIFIER, allowed)
-
-
 def _expression(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, Scalar) and (isinstance(node.value, str) or type(node.value) is bool):
         return True
@@ -358,30 +349,6 @@ def _expression(node: Node, key: Key, notes: Notes) -> bool:
     count = key.name == "for_each" and isinstance(node, Scalar) and type(node.value) is int
     hint = f"write lists.range({node.text}) to count" if isinstance(node, Scalar) and count else ""
     return _refuse(node, key, notes, "an expression", hint)
-
-
-def _items(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, tree.Sequence) or _expression(node, key, notes)
-
-
-def _expressions(node: Node, key: Key, notes: Notes) -> bool:
-    """Check a map of expressions; a number or a truth value is already a valid expression."""
-    if not isinstance(node, tree.Mapping):
-        return _refuse(node, key, notes, "a map of names to expressions")
-    values = [value for _, value in node.entries if not isinstance(value, Scalar) or value.value is None]
-    return _each(_expression, values, key, notes)
-
-
-def _moment(node: Node, key: Key, notes: Notes) -> bool:
-    if isinstance(node, Scalar) and (duration_ms(node.value) is not None or isinstance(node.value, str)):
-        return True
-    return _refuse(node, key, notes, "a duration or an expression", "write it as 90s, 5m or 2h")
-
-
-def _choices(node: Node, key: Key, notes: Notes) -> bool:
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        return True
-    return _list_of(_text, "a list of text, or an expression that gives one")(node, key, notes)
 
 
 def _word(node: Node, key: Key, notes: Notes) -> bool:
@@ -399,17 +366,6 @@ def _word(node: Node, key: Key, notes: Notes) -> bool:
     hint = hint or "use one of " + ", ".join(key.words)
     notes.error(".bad_value", f"{quoted(key.name)} cannot be {quoted(node.text)}", node, hint, fix)
     return False
-
-
-def _integer(node: Node, key: Key, notes: Notes) -> bool:
-    return (isinstance(node, Scalar) and type(node.value) is int) or _refuse(node, key, notes, "an integer")
-
-
-def _number(node: Node, key: Key, notes: Notes) -> bool:
-    number = node.value if isinstance(node, Scalar) else None
-    if isinstance(number, (int, float)) and not isinstance(number, bool):
-        return True
-    return _refuse(node, key, notes, "a number")
 
 
 def _boolean(node: Node, key: Key, notes: Notes) -> bool:
@@ -436,13 +392,38 @@ def _duration(node: Node, key: Key, notes: Notes) -> bool:
     return _refuse(node, key, notes, "a duration", hint)
 
 
-def _each(check: Callable[[Node, Key, Notes], bool], nodes: list[Node], key: Key, notes: Notes) -> bool:
+Check: TypeAlias = Callable[[Node, Key, Notes], bool]
+
+
+def _form(wanted: str, accepts: Callable[[Node], bool], hint: str = "") -> Check:
+    """Return a check that accepts some nodes and refuses all others."""
+    return lambda node, key, notes: accepts(node) or _refuse(node, key, notes, wanted, hint)
+
+
+def _kind(*kinds: type) -> Callable[[Node], bool]:
+    """Accept collections and scalar values of exactly these types."""
+    return lambda node: type(node.value if isinstance(node, Scalar) else node) in kinds
+
+
+def _either(accepts: Callable[[Node], bool], check: Check) -> Check:
+    return lambda node, key, notes: accepts(node) or check(node, key, notes)
+
+
+def _has_value(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is not None
+
+
+def _is_moment(node: Node) -> bool:
+    return isinstance(node, Scalar) and (duration_ms(node.value) is not None or isinstance(node.value, str))
+
+
+def _each(check: Check, nodes: list[Node], key: Key, notes: Notes) -> bool:
     """Return whether all have the form; checks every one, because every problem is reported."""
     bad = [node for node in nodes if not check(node, key, notes)]
     return not bad
 
 
-def _list_of(item: Callable[[Node, Key, Notes], bool], wanted: str) -> Callable[[Node, Key, Notes], bool]:
+def _list_of(item: Check, wanted: str) -> Check:
     """Return a check for a list in which every item has the form; all invalid items are reported."""
 
     def check(node: Node, key: Key, notes: Notes) -> bool:
@@ -459,31 +440,15 @@ def _list_of(item: Callable[[Node, Key, Notes], bool], wanted: str) -> Callable[
     return check
 
 
-def _argument(node: Node, key: Key, notes: Notes) -> bool:
-    good = isinstance(node, Scalar) and node.value is not None
-    return good or _refuse(node, key, notes, "made of text")
+def _map_of(value: Check, wanted: str) -> Check:
+    """Return a check for a map in which every value has the form."""
 
+    def check(node: Node, key: Key, notes: Notes) -> bool:
+        if not isinstance(node, tree.Mapping):
+            return _refuse(node, key, notes, wanted)
+        return _each(value, [inner for _, inner in node.entries], key, notes)
 
-def _arguments(node: Node, key: Key, notes: Notes) -> bool:
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        return True
-    if isinstance(node, tree.Sequence):
-        return _each(_argument, node.items, key, notes)
-    return _refuse(node, key, notes, "a list of arguments")
-
-
-def _variables(node: Node, key: Key, notes: Notes) -> bool:
-    if not isinstance(node, tree.Mapping):
-        return _refuse(node, key, notes, "a map of names to text")
-    return _each(_argument, [value for _, value in node.entries], key, notes)
-
-
-def _map(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, tree.Mapping) or _refuse(node, key, notes, "a map")
-
-
-def _output(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, tree.Mapping) or _is_text(node, key, notes, "a template or a map")
+    return check
 
 
 def _schema(node: Node, key: Key, notes: Notes) -> bool:
@@ -494,17 +459,24 @@ def _schema(node: Node, key: Key, notes: Notes) -> bool:
     return False
 
 
-def _list(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, tree.Sequence) or _refuse(node, key, notes, "a list")
-
-
-def _list_or_map(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, tree.Sequence | tree.Mapping) or _refuse(node, key, notes, "a list")
-
-
-def _anything(node: Node, key: Key, notes: Notes) -> bool:  # noqa: ARG001 (one signature for all forms)
-    return True
-
+_text: Check = partial(_is_text, wanted="text")
+_identifier: Check = partial(
+    _matches, form=IDENTIFIER, allowed="use letters, digits, _ and -, beginning with a letter or _"
+)
+_integer = _form("an integer", _kind(int))
+_argument = _form("made of text", _has_value)
+_map = _form("a map", _kind(tree.Mapping))
+_list = _form("a list", _kind(tree.Sequence))
+_anything = _form("", lambda _: True)
+_moment = _form("a duration or an expression", _is_moment, "write it as 90s, 5m or 2h")
+_number = _form("a number", _kind(int, float))
+_list_or_map = _form("a list", _kind(tree.Sequence, tree.Mapping))
+_items = _either(_kind(tree.Sequence), _expression)
+_expressions = _map_of(_either(_has_value, _expression), "a map of names to expressions")
+_choices = _either(_kind(str), _list_of(_text, "a list of text, or an expression that gives one"))
+_arguments = _either(_kind(str), _list_of(_argument, "a list of arguments"))
+_variables = _map_of(_argument, "a map of names to text")
+_output = _either(_kind(tree.Mapping), partial(_is_text, wanted="a template or a map"))
 
 _ONE_ID = {"type": ["string", "integer"], "pattern": f"^{ID.pattern}$"}
 _NAME = {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}
@@ -514,7 +486,7 @@ _TEXTS = {"type": "array", "items": _TEXT}
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _DURATION = {"anyOf": [{"type": "string", "pattern": "^[0-9]{1,12}(ms|s|m|h)$"}, {"type": "number"}]}
 
-FORMS: dict[str, tuple[Callable[[Node, Key, Notes], bool], dict[str, JSON]]] = {
+FORMS: dict[str, tuple[Check, dict[str, JSON]]] = {
     "slug": (_slug, {"type": "string", "pattern": f"^{SLUG.pattern}$"}),
     "id": (_id, _ONE_ID),
     "identifier": (_identifier, _NAME),  # a name that expressions can use

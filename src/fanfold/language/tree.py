@@ -64,10 +64,10 @@ def resolve(text: str) -> Value:
         if len(text) > MAX_NUMBER_CHARS:
             raise ValueError(too_large)
         base = {"0o": 8, "0x": 16}.get(text[:2], 10)
-        number = int(text if base == 10 else text[2:], base)
-        if not INT_MIN <= number <= INT_MAX:
+        integer = int(text if base == 10 else text[2:], base)
+        if not INT_MIN <= integer <= INT_MAX:
             raise ValueError(too_large)
-        return number
+        return integer
     if re.fullmatch(_FLOAT, text):
         number = float(text) if len(text) <= MAX_NUMBER_CHARS else float("inf")
         if number - number != 0:  # infinite
@@ -248,9 +248,7 @@ class Scalar:
 
     def span(self, i: int, j: int) -> tuple[int, int]:
         """Return the source range of the characters `i` up to `j` of `text`."""
-        if self._pieces is None:
-            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
-        pieces = self._pieces
+        pieces = self._characters()
         i = min(max(i, 0), len(pieces))
         j = min(max(j, i), len(pieces))
         if not pieces:
@@ -258,6 +256,11 @@ class Scalar:
             return inside, inside
         start = pieces[i][1] if i < len(pieces) else pieces[-1][2]
         return start, (pieces[j - 1][2] if j > i else start)
+
+    def _characters(self) -> Pieces:
+        if self._pieces is None:
+            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
+        return self._pieces
 
     def __repr__(self) -> str:
         return f"Scalar({self.value!r}, {self.start}:{self.end})"
