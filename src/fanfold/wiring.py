@@ -384,7 +384,13 @@ async def run_worker(
 
     with closing(wire(folder)) as project:
         options = WorkerOptions(tags=tags, slots=slots, drive=drive, name=name, grace_s=grace_s)
-        await WorkerProcess(project, options, version).run(lambda known: on_ready(known.name))
+        shared = _OpenedStore(project.address, project.store)
+
+        def open_folder(tree: Path) -> Project:
+            return wire(tree, store=shared)
+
+        worker = WorkerProcess(project, options, version, open_folder)
+        await worker.run(lambda known: on_ready(known.name))
 
 
 async def read_cluster(folder: Path) -> ClusterStatus:

@@ -69,13 +69,21 @@ class Cluster:
         }
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *options: str) -> None:
-        """Start a worker, and wait until it takes jobs."""
+    def start(self, name: str, *options: str, apart: bool = False) -> None:
+        """Start a worker, and wait until it takes jobs. `apart`: with its own home and without a checkout."""
+        folder, environment = self.project, self.environment
+        if apart:
+            folder = self._folder / name
+            folder.mkdir()
+            environment = {**environment, "HOME": str(folder / "home")}
+            (folder / "home").mkdir()
+            folder = folder / "empty"
+            folder.mkdir()
         log = self._folder / f"{name}.log"
         command = [sys.executable, "-m", "fanfold.cli.main", "worker", "--name", name, *options]
         with open(log, "wb") as opened:
             self.workers[name] = subprocess.Popen(
-                command, cwd=self.project, env=self.environment, stdout=opened, stderr=opened
+                command, cwd=folder, env=environment, stdout=opened, stderr=opened
             )
         until(lambda: b"takes steps" in log.read_bytes())
 

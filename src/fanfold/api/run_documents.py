@@ -92,6 +92,14 @@ class ApplyResult(Struct, frozen=True, kw_only=True):
     changes: list[ChangedPath]
 
 
+class PullResult(Struct, frozen=True, kw_only=True):
+    """What a pull changed in the user's folder. `tree` is the tree of the run that was pulled."""
+
+    run_id: str
+    tree: str
+    changes: list[ChangedPath]
+
+
 class UndoneStep(Struct, frozen=True, kw_only=True):
     """What is put back of one step. `already`: it was before."""
 

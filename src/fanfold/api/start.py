@@ -41,7 +41,7 @@ from fanfold.language.leaf_steps import AgentBody, find_body, read_body
 from fanfold.steps import command
 from fanfold.steps.ids import new_run_id, read_traceparent
 from fanfold.steps.programs import Programs
-from fanfold.steps.records import ArtifactsPublished
+from fanfold.steps.records import ArtifactsPublished, RunTreeStored
 from fanfold.steps.run_config import (
     RunConfig,
     Sources,
@@ -99,10 +99,18 @@ def create(
         project.store.release(lease)
         raise AuthorError("run.exists", f"run {root} exists already")
     journal = Journal(project.store, root, lease)
-    performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
     try:
+        source = needed = frozen.forked_from or ""
+        snapshot: RunTreeStored | None = None
+        if project.continuation.by_workers and project.store.is_remote and parts.starts_programs:
+            from fanfold.api.run_trees import take_snapshot  # imported late: only for a cluster
+
+            snapshot, needed = take_snapshot(project, journal, source)
+            frozen = structs.replace(frozen, tree=snapshot.tree)
+        performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
         tree = _record(project, journal, plan, bound, frozen, settings, performer.reuse)
-        source = frozen.forked_from or ""
+        if snapshot is not None:
+            tree.report(root, tree.now_ms(), Evidence("workspace_event", snapshot))
         if fork is not None:
             # Named in the log, or `gc` would delete them together with the source run.
             texts = {one.text for files in fork.artifacts.values() for one in files if one.text}
@@ -112,7 +120,7 @@ def create(
                 carry_over(project.runs_folder, source, root, [one.path for one in files])
                 fact = ArtifactsPublished(step=step, files=tuple(files))
                 tree.report(root, tree.now_ms(), Evidence("workspace_event", fact))
-        tree.commit(requires=source)
+        tree.commit(requires=needed)
     except BaseException:
         with suppress(StoreFault):
             project.store.release(lease)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from fanfold.api.display import counted
 from fanfold import __version__
 from fanfold.cli.command import Invocation, command, option
-from fanfold.cli.output import notify, print_text
+from fanfold.cli.output import first_lines, notify, print_text
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.language.tables import parse_duration
 from fanfold.language.terminal import one_line
 
 if TYPE_CHECKING:
+    from fanfold.api.run_documents import PulledChanges
     from fanfold.api.system import ClusterStatus, ClusterTables, WorkerRow
 
+MAX_FILES = 20
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
@@ -128,3 +132,30 @@ def _text_tables(made: ClusterTables) -> str:
     else:
         done = f"created the tables, format {made.format}"
     return f"{one_line(made.place)}: {done}\nproject {one_line(made.project)}\n"
+
+
+@command("pull", summary="Merge the changes of a cluster run into this folder")
+@click.argument("run")
+def pull_command(call: Invocation, run: str) -> None:
+    """Merge what RUN changed in its own tree into this folder: all of it, or nothing.
+
+    A run of a cluster with a PostgreSQL store works on a snapshot of the folder. A foreground `fanfold run`
+    pulls at its end. Where both sides changed the same lines nothing is changed and the files are named (exit
+    status 1). With --json: {"run_id", "tree", "changes": [{"path", "kind"}]}; conflicts are in the details of
+    the error.
+    """
+    from fanfold.api.run_trees import pull
+
+    with call.open_project() as project:
+        done = pull(project, run)
+    call.give(done, lambda: pulled(done))
+
+
+def pulled(done: PulledChanges) -> Iterator[str]:
+    """The lines that report a pull."""
+    if not done.changes:
+        yield "this folder has all changes of the run\n"
+        return
+    yield f"pulled {counted(len(done.changes), 'file')}\n"
+    lines = (f"  {change.kind} {one_line(change.path)}\n" for change in done.changes)
+    yield from first_lines(lines, MAX_FILES, "  … {} more\n")

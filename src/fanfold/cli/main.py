@@ -31,7 +31,7 @@ COMMANDS = {
         "agents": "agents models spawn wait send close ps mcp",
         "completion": "completion",
         "schedule": "schedule",
-        "cluster": "worker cluster",
+        "cluster": "worker cluster pull",
     }.items()
     for name in names.split()
 }
@@ -49,7 +49,8 @@ NOUNS = {
     "history": {
         name: name
         for name in (
-            "transcript explain query costs compare whatif fork apply export import replay verify".split()
+            "transcript explain query costs compare whatif fork apply pull export import replay"
+            " verify".split()
         )
     },
     "agent": {"roles": "agents", "list": "ps"} | {name: name for name in "spawn wait send close".split()},

@@ -64,7 +64,7 @@ from fanfold.cli.progress import open_progress
 from fanfold.cli.step_text import change_lines, shown_lines
 from fanfold.engine.forecast_documents import DryRun, ForeseenConflict
 from fanfold.engine.run_tree import RunTree, run_status
-from fanfold.errors import EXIT_INTERRUPTED, EXIT_OK, AuthorError
+from fanfold.errors import EXIT_INTERRUPTED, EXIT_OK, AuthorError, WorldError
 from fanfold.kernel.events import LimitsRaised
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
@@ -74,6 +74,7 @@ from fanfold.language.terminal import one_line
 from fanfold.steps.run_config import how_to_resume
 
 if TYPE_CHECKING:
+    from fanfold.api.project import Project
     from fanfold.cli.questions import Questions
 
 
@@ -399,7 +400,23 @@ class Foreground:
         finally:
             self._progress.close()
             flush_notices(sys.stderr)
+        self._pull(project, tree)
         return print_outcome(self._call, tree, quiet=self._quiet)
+
+    def _pull(self, project: Project, tree: RunTree) -> None:
+        """Merge the changes of a run that has its own tree into the folder in which it was started."""
+        if tree.root.status not in RUN_TERMINAL or not tree.frozen().tree:
+            return
+        from fanfold.api.run_trees import pull
+        from fanfold.cli.cluster import pulled
+
+        try:
+            done = pull(project, tree.root.id)
+        except WorldError as error:
+            notify(f"the folder was not changed: {error.message}\n  {error.hint}\n")
+            return
+        if done.changes and not self._quiet:
+            notify("".join(pulled(done)))
 
     async def see_to(
         self,

@@ -35,6 +35,7 @@ from fanfold.steps.records import StepPlaced, is_lead
 
 if TYPE_CHECKING:
     from fanfold.cluster.temporal import TemporalLink
+    from fanfold.cluster.workspaces import TreeMerges
 
 REFUSED_S = 1.0
 """The delay before the next execution of a step that a worker returned without an outcome."""
@@ -43,8 +44,11 @@ REFUSED_S = 1.0
 class WorkerDispatch:
     """Has the workers of a cluster execute the steps of one run tree."""
 
-    def __init__(self, tree: RunTree, link: TemporalLink, driver: str) -> None:
+    def __init__(
+        self, tree: RunTree, link: TemporalLink, driver: str, merges: TreeMerges | None = None
+    ) -> None:
         self._tree = tree
+        self._merges = merges
         self._link = link
         self.driver = driver
         self._jobs: dict[str, str] = {}
@@ -96,6 +100,8 @@ class WorkerDispatch:
             return replace(_lost(order, "its outcome is not in the store"), evidence=(placed,))
         if report.link and self._tree.journal is not None:
             self._tree.journal.links[order.session] = bytes.fromhex(report.link)
+        if self._merges is not None:
+            outcome = await self._merges.merge(order, outcome)
         return replace(outcome, evidence=(placed, *outcome.evidence), unsettled="")
 
     def pause(self, session: str) -> bool:

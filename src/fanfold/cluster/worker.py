@@ -19,6 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +30,7 @@ from fanfold.agents.entries import News
 from fanfold.agents.spending import Account
 from fanfold.api.ownership import OwnedRun, abandoned, executors_for, own
 from fanfold.api.project import Project
+from fanfold.api.run_trees import cache_folder, has_tree, run_folder, trees_of
 from fanfold.cluster.dispatch import WorkerDispatch
 from fanfold.cluster.jobs import (
     DEFAULT_TAG,
@@ -40,8 +43,10 @@ from fanfold.cluster.jobs import (
     worker_queue,
 )
 from fanfold.cluster.temporal import JobControl, ServedQueue, TemporalLink, check_address
+from fanfold.cluster.workspaces import TreeIsolation, TreeMerges
 from fanfold.engine.driver import PAUSE_GRACE_S
 from fanfold.engine.requests import ContinueRequest, from_row
+from fanfold.engine.run_trees import RunTrees
 from fanfold.engine.waits import DailyCaps
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.budget import Ledger
@@ -65,6 +70,8 @@ from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseHeld, LeaseLost, Store, StoreFault
 from fanfold.workspace.seal import is_adopted
 
+OpenFolder: TypeAlias = Callable[[Path], Project]
+"""Opens a folder of a tree as a project with the store of the worker."""
 MAX_RUNS = 32
 """Runs whose executors stay open between their steps."""
 GATHER_S = 0.1
@@ -176,10 +183,29 @@ class WorkerJournal(Journal):
 class OpenRun:
     """The executors of one run tree in this worker."""
 
-    def __init__(self, project: Project, root: str, epoch: int) -> None:
+    def __init__(
+        self, project: Project, root: str, epoch: int, open_folder: OpenFolder | None = None
+    ) -> None:
         self.journal = WorkerJournal(project.store, root, epoch)
+        self.trees: RunTrees | None = None
+        self._isolation: TreeIsolation | None = None
+        if open_folder is not None and has_tree(project, root):
+            cache = cache_folder(project)
+            self.trees = trees_of(project, root)
+            project = open_folder(run_folder(cache, root, "work"))
+            self._isolation = TreeIsolation(
+                project.folder, self.trees, self.journal.blobs, cache / "store.git"
+            )
+            project.isolation = self._isolation
         self.executors: StepExecutors = executors_for(project, self.journal)
         self.users = 0
+
+    async def prepare(self, order: Order[Job]) -> None:
+        """Learn of the latest tree of the run. A function works in the folder itself."""
+        if self.trees is not None and self._isolation is not None:
+            self.trees.read()
+            if order.step.traits.workspace == "project":
+                await asyncio.to_thread(self._isolation.check_out)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -189,7 +215,14 @@ class OpenRun:
 class WorkerProcess:
     """One worker of a project."""
 
-    def __init__(self, project: Project, options: WorkerOptions, version: str) -> None:
+    def __init__(
+        self,
+        project: Project,
+        options: WorkerOptions,
+        version: str,
+        open_folder: OpenFolder | None = None,
+    ) -> None:
+        self._open_folder = open_folder
         address = project.config.text("cluster.temporal")
         if address is None:
             raise AuthorError(
@@ -326,6 +359,7 @@ class WorkerProcess:
         self, opened: OpenRun, order: Order[Job], ticket: ExecutionTicket, fence: OrderFence
     ) -> Outcome:
         _fence.set(fence)
+        await opened.prepare(order)
         ledger = Ledger(ticket.tokens, ticket.micro_usd)
         is_scripted = opened.executors.of(order).config.script is not None
 
@@ -382,7 +416,7 @@ class WorkerProcess:
     def _open(self, root: str, epoch: int) -> OpenRun:
         opened = self._runs.get(root)
         if opened is None or opened.journal.epoch != epoch:
-            opened, last = OpenRun(self._project, root, epoch), opened
+            opened, last = OpenRun(self._project, root, epoch, self._open_folder), opened
             self._runs[root] = opened
             if last is not None:
                 self._close_unused(last)
@@ -478,7 +512,11 @@ class WorkerProcess:
         tree = owned.tree
         pausing = tree.state.pausing if tree.root.status == RUNNING else ""
         raised, keep_waits = self._how_to_continue(owned)
-        owned.performers.remote = WorkerDispatch(tree, self._link, self.identity.name)
+        merges: TreeMerges | None = None
+        if self._open_folder is not None and tree.frozen().tree:
+            trees = trees_of(self._project, root)
+            merges = TreeMerges(trees, owned.project.isolation, tree.blobs)
+        owned.performers.remote = WorkerDispatch(tree, self._link, self.identity.name, merges)
         host = owned.host()
         if pausing:  # the last driver ended before the run was paused
             host.pause(pausing, tree.memory.held_by)
@@ -497,10 +535,16 @@ class WorkerProcess:
             if head is None or head.status in RUN_TERMINAL:
                 return None
             try:
-                return own(self._project, root)
+                return own(self._project_of(root), root)
             except LeaseHeld:
                 with self._project.store.follow(root) as changed:
                     await changed.wait(timeout_s=LEASE_CHECK_S)
+
+    def _project_of(self, root: str) -> Project:
+        """The project for driving a run: a folder of its own if the run has its own tree."""
+        if self._open_folder is None or not has_tree(self._project, root):
+            return self._project
+        return self._open_folder(run_folder(cache_folder(self._project), root, "drive"))
 
     def _how_to_continue(self, owned: OwnedRun) -> tuple[LimitsRaised | None, bool]:
         """The limits that users raised meanwhile, and whether open waits keep their times."""

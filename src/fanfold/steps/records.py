@@ -148,6 +148,13 @@ class LeftOut(_Listing, frozen=True, tag="left_out"):
     paths: tuple[str, ...]
 
 
+class StoredPack(Struct, frozen=True):
+    """A git pack in the store: the tree that it completes, and the blobs of its parts."""
+
+    tree: str
+    parts: tuple[str, ...]
+
+
 class Merge(_Fact, frozen=True, tag="merge"):
     """The changes of a step were merged, proposed, or discarded."""
 
@@ -156,6 +163,22 @@ class Merge(_Fact, frozen=True, tag="merge"):
     changes: tuple[ChangedPath, ...]
     receipt: str = ""
     """The id of the merge receipt, with which the merge is shown and reverted."""
+    tree: str = ""
+    """If the run has its own tree: that tree with these changes, or the tree that the step proposes."""
+    base: str = ""
+    """The tree that the changes were merged into or are proposed for."""
+    packs: tuple[StoredPack, ...] = ()
+    """What a store needs in order to have the tree if it has the base."""
+
+
+class RunTreeStored(_Fact, frozen=True, tag="tree"):
+    """The run has its own tree: a snapshot of the folder in which it was started."""
+
+    tree: str
+    packs: tuple[StoredPack, ...]
+    """Everything that a store needs in order to have the tree, oldest first."""
+    in_git: bool = False
+    """Whether the folder is in a git repository, whose rules about ignored files apply."""
 
 
 class ArtifactsPublished(_Fact, frozen=True, tag="artifacts"):
@@ -212,6 +235,7 @@ WorkspaceFact: TypeAlias = (
     | Conflict
     | LeftOut
     | Merge
+    | RunTreeStored
     | ArtifactsPublished
     | Apply
     | Undo

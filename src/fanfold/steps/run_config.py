@@ -138,6 +138,8 @@ class RunConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """For a fork: the merge receipts of reused steps, by tree path."""
     taken_up: dict[str, TakenUp] = {}
     """For a fork at a turn: the conversation that the step continues, by tree path."""
+    tree: str = ""
+    """The snapshot of the project's folder, if the run has its own tree; see `engine.run_trees`."""
 
     def role_of(self, action: AgentBody) -> Role:
         """The role of a step, as it was when the run started."""

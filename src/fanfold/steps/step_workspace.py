@@ -149,12 +149,12 @@ class Isolation:
         `epoch` is the epoch of the owner of the run. A previous owner loses the snapshot, even if it is still
         alive.
         """
-        isolated, session = _is_isolated(order), order.session
+        isolated, session = self.is_apart(order), order.session
         place = self._here()
         if isolated:
             requested_ns = monotonic_ns()
             place = await in_thread(lambda: self._snapshot(order, epoch, requested_ns), self._detach)
-            if place.child is not None:
+            if place.child is not None and order.step.workspace_mode == "isolated":
                 fact = Snapshot if place.is_new else SnapshotReopened
                 place.evidence.append(fact(method=place.child.method, session_id=session))
         self._places[session] = place
@@ -175,7 +175,11 @@ class Isolation:
 
     def takes_time(self, order: Order[Job]) -> bool:
         """Whether opening the workspace of a step takes time: for a snapshot or a scan of the project."""
-        return bool(order.write_set) or _is_isolated(order)
+        return bool(order.write_set) or self.is_apart(order)
+
+    def is_apart(self, order: Order[Job]) -> bool:
+        """Whether a step works in its own snapshot, not in the project tree."""
+        return order.step.workspace_mode == "isolated" and order.step.traits.workspace != "project"
 
     async def check_proposals(self, order: Order[Job]) -> None:
         """Raise if the proposal of the previous turn is not applied yet: the new turn would not see it."""
@@ -437,10 +441,6 @@ class Isolation:
                 await in_thread(work)
         except (FanfoldError, OSError) as error:
             _log.warning("the workspaces of %s could not be discarded: %s", ", ".join(homes), error)
-
-
-def _is_isolated(order: Order[Job]) -> bool:
-    return order.step.workspace_mode == "isolated" and order.step.traits.workspace != "project"
 
 
 def _is_scratch(order: Order[Job]) -> bool:

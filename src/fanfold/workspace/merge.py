@@ -60,6 +60,10 @@ _OWN_FILES = {
 }
 
 
+LINK = 0o120000
+"""Git's mode of a link."""
+
+
 class FileState(NamedTuple):
     """The state of a path: git's mode and the hash of the content."""
 

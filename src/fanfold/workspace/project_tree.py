@@ -103,7 +103,7 @@ class ProjectTree:
                 check()
             for _ in range(MAX_TRIES):
                 outcome = self._decide(arriving)
-                conflicts = outcome.conflicts + _outside(outcome, arriving.write_set)
+                conflicts = outcome.conflicts + outside_write_set(outcome, arriving.write_set)
                 applied = tuple(step.path for step in outcome.steps)
                 merged = MergeResult(arriving.changes, conflicts, applied=() if conflicts else applied)
                 if conflicts or dry_run:
@@ -243,7 +243,7 @@ def _cannot_apply(error: OSError) -> WorldError:
     return WorldError("workspace.cannot_apply", message, hint=hint)
 
 
-def _outside(outcome: MergeOutcome, write_set: Sequence[str] | None) -> tuple[MergeConflict, ...]:
+def outside_write_set(outcome: MergeOutcome, write_set: Sequence[str] | None) -> tuple[MergeConflict, ...]:
     """Return conflicts for changes that a rename in the project tree moved outside the write-set."""
     if write_set is None:
         return ()

@@ -38,13 +38,17 @@ from fanfold.workspace.homes import make_policy
 from fanfold.workspace.ignored import Ignoring, may_change_dependency
 from fanfold.workspace.layout import Layout, read_kept
 from fanfold.workspace.merge import (
+    LINK,
+    FileState,
     LayeredContent,
     MergeResult,
     Objects,
     RecoveryResult,
+    Revision,
     StoredContent,
     TreeContent,
     revise,
+    state_at,
 )
 from fanfold.workspace.project_tree import Arriving, ProjectTree
 from fanfold.workspace.receipts import (
@@ -62,6 +66,7 @@ from fanfold.workspace.scan import SnapshotLimits
 
 if TYPE_CHECKING:
     from fanfold.workspace.delivery import Deliveries
+    from fanfold.workspace.transport import TreeObjects
 
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
@@ -75,10 +80,19 @@ class Workspaces:
     """The workspaces of one project."""
 
     def __init__(
-        self, project: Path, limits: SnapshotLimits | None = None, include: Iterable[str] = ()
+        self,
+        project: Path,
+        limits: SnapshotLimits | None = None,
+        include: Iterable[str] = (),
+        store: Path | None = None,
     ) -> None:
-        """Open them; `include` are ignored files that belong to snapshots, because the user named them."""
+        """Open them; `include` are ignored files that belong to snapshots, because the user named them.
+
+        `store` is the folder of an object store that several projects share.
+        """
         self._layout = Layout(project)
+        if store is not None:
+            self._layout.store = store
         self._layout.prepare()
         self._limits = limits or SnapshotLimits()
         self._objects = Objects(self._layout.store, self._layout.project)
@@ -217,6 +231,56 @@ class Workspaces:
     def home_of(self, session_id: str, origin: str, earlier: str = "") -> Path:
         """Return the private home folder of a session's agent. A new one is a copy of `earlier`, if given."""
         return homes.open_home(self._layout, session_id, origin, earlier)
+
+    # -------------------------------------------------------------------- trees of other machines
+
+    def capture(self, objects: TreeObjects) -> tuple[dict[str, FileState], bool]:
+        """Store the project tree as it is now; return its files, and whether it is in a git repository.
+
+        Links that lead out are left out: their targets exist on one machine only.
+        """
+        with self._parent.whole():
+            base = self._bases.current(time.monotonic_ns())
+            found: dict[str, FileState] = {}
+            with base.opened() as tree:
+                content = LayeredContent(tree)
+                for path in base.manifest.files:
+                    state = state_at(tree.at(path), path)
+                    if state is None:
+                        continue
+                    found[path] = state
+                    if not objects.has(state.oid):
+                        content.keep(path, state, objects)
+        for path, state in [(path, state) for path, state in found.items() if state.mode == LINK]:
+            if objects.leads_out(path, state, found):
+                del found[path]
+        return found, self._ignoring.has_git()
+
+    def bring(
+        self, name: str, base: Mapping[str, FileState], files: Mapping[str, FileState], source: TreeObjects
+    ) -> MergeResult:
+        """Merge the differences between two trees into the project tree. `name` is their origin."""
+        from fanfold.workspace.transport import changes_between
+
+        changes, revision = changes_between(source, base, files)
+        bad = tuple(violations(changes, None))
+        if bad or not changes:
+            return MergeResult(changes, violations=bad)
+        for file in revision.files:
+            for state in (file.before, file.after):
+                if state is not None:
+                    self._objects.put("blob", source.get(state.oid))
+        proposal = self._proposals.add(f"pull-{name}", "", None, changes, revision, name)
+        merged = self.apply(proposal.id)
+        if not merged.ok:
+            self._proposals.drop(proposal.id)
+        return merged
+
+    def take_proposal(self, proposal_id: str) -> Revision:
+        """Return the revision of a proposal and drop the proposal. Its content stays."""
+        revision = self._proposals.get(proposal_id).revision
+        self._proposals.drop(proposal_id)
+        return revision
 
     # ------------------------------------------------------------------------------ merging
 
