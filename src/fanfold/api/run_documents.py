@@ -92,7 +92,7 @@ class ApplyResult(Struct, frozen=True, kw_only=True):
     changes: list[ChangedPath]
 
 
-class PullResult(Struct, frozen=True, kw_only=True):
+class PulledChanges(Struct, frozen=True, kw_only=True):
     """What a pull changed in the user's folder. `tree` is the tree of the run that was pulled."""
 
     run_id: str

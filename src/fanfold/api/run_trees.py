@@ -14,7 +14,7 @@ import msgspec
 from fanfold.api.addresses import find_run
 from fanfold.api.ownership import frozen_at_first
 from fanfold.api.project import Project
-from fanfold.api.run_documents import PullResult
+from fanfold.api.run_documents import PulledChanges
 from fanfold.engine.run_trees import RunTrees, open_objects, store_snapshot, trees_folder
 from fanfold.errors import AuthorError, WorldError
 from fanfold.project_files import write_whole
@@ -76,7 +76,7 @@ def has_tree(project: Project, root: str) -> bool:
     return bool(frozen_at_first(project, root).tree)
 
 
-def pull(project: Project, run: str) -> PullResult:
+def pull(project: Project, run: str) -> PulledChanges:
     """Merge the changes of a run into the project's folder; raises `workspace.conflict` if it cannot."""
     root = find_run(project, run).tree.root.id
     trees = trees_of(project, root)
@@ -101,7 +101,7 @@ def pull(project: Project, run: str) -> PullResult:
     write_whole(note, trees.tip.encode())
     kinds = {change.path: change.kind for change in merged.changes}
     changes = [ChangedPath(path, kinds.get(path, "modified")) for path in merged.applied]
-    return PullResult(run_id=root, tree=trees.tip, changes=changes)
+    return PulledChanges(run_id=root, tree=trees.tip, changes=changes)
 
 
 def _conflicting(root: str, conflicts: tuple[MergeConflict, ...]) -> WorldError:

@@ -37,7 +37,7 @@ More commands; "fanfold recipe --help" describes a group:
   recipe   Write recipes: list, show, check, record, test, plan, convert,
            capture, schema
   history  Study, repeat and move runs: transcript, explain, query, costs,
-           compare, whatif, fork, apply, export, import, replay, verify
+           compare, whatif, fork, apply, pull, export, import, replay, verify
   agent    Delegate tasks to agents: roles, list, spawn, wait, send, close
   system   Look after this installation: schedule, doctor, smoke, gc, state,
            worker, cluster, completion
@@ -78,6 +78,7 @@ Usage: fanfold history COMMAND [OPTIONS] [ARGUMENTS]
   whatif      Forecast a recorded run with other concurrency
   fork        Start a new run from a step of an earlier one
   apply       Merge the proposed changes of a step
+  pull        Merge the changes of a cluster run into this folder
   export      Export a run as one file that opens in any browser
   import      Import a run from an exported file
   replay      Fold the log of a run again without running anything

@@ -82,7 +82,7 @@ class TreeIsolation(Isolation):
     def _snapshot(self, order: Order[Job], epoch: int, requested_ns: int) -> StepWorkspace:
         tree = self._latest()
         with self._folder.at(tree):
-            place = super()._snapshot(order, epoch, monotonic_ns())
+            place = super()._snapshot(order, epoch, max(requested_ns, monotonic_ns()))
             if place.is_new and place.child is not None:
                 write_whole(place.child.folder / BASE_FILE, tree.encode())
         return place
