@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fanfold.api.display import counted
 from fanfold import __version__
+from fanfold.api.display import counted
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import first_lines, notify, print_text
 from fanfold.errors import EXIT_OK, AuthorError
