@@ -111,21 +111,15 @@ def plan_delta(now: Manifest, root: Manifest, own: Collection[str]) -> BaseDelta
     if not gone_folders.isdisjoint(points):
         return None
     gone = gone_folders | (root.files.keys() - now.files.keys()) | (root.points.keys() - now.points.keys())
-    hidden = {path for path in gone if not _stands(path, now) and _has_folder(path, now)}
+    # An existing path hides the earlier file, and files of a missing folder are hidden with it.
+    hidden = {
+        path
+        for path in gone.difference(now.files, now.folders, now.points)
+        if "/" not in path or path.rpartition("/")[0] in now.folders
+    }
     if len(own) + len(hidden) + len(folders) > max(FEW, len(now.files) // SHARE):
         return None
     return BaseDelta(frozenset(own), folders, points, hidden)
-
-
-def _stands(path: str, now: Manifest) -> bool:
-    """Return whether the path exists now, which hides the earlier file."""
-    return path in now.files or path in now.folders or path in now.points
-
-
-def _has_folder(path: str, now: Manifest) -> bool:
-    """Return whether the folder of a path exists; files of a missing folder are hidden with it."""
-    folder = path.rpartition("/")[0]
-    return not folder or folder in now.folders
 
 
 def hide(tree: int, paths: Iterable[str]) -> None:
@@ -315,22 +309,19 @@ class Bases:
         if self._found is not None and asked_ns < self._looked_ns and self._found.is_there:
             return self._found
         looked_ns = time.monotonic_ns()
-        found = self._look_again()
-        self._looked_ns, self._found = looked_ns, found
-        return found
-
-    def _look_again(self) -> Base:
         newest = self._newest()
         with Closing(open_top(self._layout.project)) as top:
-            if newest is None:
-                now = scan_asking(top, self._ignoring, self._limits)
-                return self._make_root(top, now, None, list(now.files))
-            again = rescan(top, newest.manifest, self._ignoring, self._limits)
-            if again is not None and again.now is newest.manifest:
-                return newest
+            again = rescan(top, newest.manifest, self._ignoring, self._limits) if newest else None
             now = again.now if again else scan_asking(top, self._ignoring, self._limits)
-            differs = again.differs if again else differing(newest.manifest, now)
-            return self._make(top, now, newest, differs)
+            if newest is None:
+                base = self._make_root(top, now, None, list(now.files))
+            elif again is not None and again.now is newest.manifest:
+                base = newest
+            else:
+                differs = again.differs if again else differing(newest.manifest, now)
+                base = self._make(top, now, newest, differs)
+        self._looked_ns, self._found = looked_ns, base
+        return base
 
     def look(self, known: Manifest) -> Manifest:
         """Scan the current project tree; nothing is copied."""
@@ -393,8 +384,14 @@ class Bases:
         with previous.opened() as before:
             same = same_files(top, before, differs, now, previous.manifest)
         changed = [path for path in differs if path not in same]
-        if not changed and _same_shape(now, previous.manifest):
-            return self._refresh(previous, now)
+        known = previous.manifest
+        same_names = known.files.keys() == now.files.keys() and known.folders == now.folders
+        if not changed and same_names and known.points == now.points:  # only times differ
+            root = None if previous.root is previous else previous.root
+            write_whole(previous.folder / "manifest", encode(now, root.manifest if root else None))
+            fresh = Base(previous.folder, now, root, previous.own)
+            self._remember(fresh)
+            return fresh
         delta = plan_delta(now, previous.root.manifest, (previous.own & now.files.keys()).union(changed))
         if delta is not None:
             try:
@@ -406,14 +403,7 @@ class Bases:
     def _make_root(self, top: int, now: Manifest, previous: Base | None, changed: Collection[str]) -> Base:
         with self._begun() as (folder, tree):
             make_folders(tree, now)
-            copied = list(changed)
-            if previous is not None:
-                with previous.opened() as before:
-                    copied += link_files(before, tree, now.files.keys() - changed)
-            entries, gone = copy_files(top, tree, copied)
-            now.files.update(entries)
-            for path in gone:
-                del now.files[path]
+            _fill(top, tree, now, previous, changed, now.files.keys() - changed)
             write_whole(folder / "manifest", encode(now))
             return self._complete(folder, now)
 
@@ -423,13 +413,7 @@ class Bases:
         root = previous.root
         with self._begun() as (folder, tree):
             delta.make_folders(tree)
-            copied = list(changed)
-            with previous.opened() as before:
-                copied += link_files(before, tree, delta.own.difference(changed))
-            entries, gone = copy_files(top, tree, copied)
-            now.files.update(entries)
-            for path in gone:
-                del now.files[path]
+            gone = _fill(top, tree, now, previous, changed, delta.own.difference(changed))
             hide(tree, delta.hidden | (root.manifest.files.keys() & gone))
             own = delta.own.difference(gone)
             write_whole(folder / "manifest", encode(now, root.manifest))
@@ -461,14 +445,6 @@ class Bases:
         self._remember(base)
         return base
 
-    def _refresh(self, base: Base, now: Manifest) -> Base:
-        """Store the new times of files whose content did not change."""
-        root = None if base.root is base else base.root
-        write_whole(base.folder / "manifest", encode(now, root.manifest if root else None))
-        fresh = Base(base.folder, now, root, base.own)
-        self._remember(fresh)
-        return fresh
-
     def names(self) -> list[str]:
         """Return the names of all complete bases."""
         return [
@@ -484,7 +460,24 @@ class Bases:
         return name if name in self.names() else None
 
 
-def _same_shape(one: Manifest, other: Manifest) -> bool:
-    return (
-        one.files.keys() == other.files.keys() and one.folders == other.folders and one.points == other.points
-    )
+def _fill(
+    top: int,
+    tree: int,
+    now: Manifest,
+    previous: Base | None,
+    changed: Collection[str],
+    linked: Collection[str],
+) -> list[str]:
+    """Fill the tree of a new base: copy changed files of the project, link the others from the previous base.
+
+    Updates the manifest, and returns the files that are gone since the scan.
+    """
+    copied = list(changed)
+    if previous is not None:
+        with previous.opened() as before:
+            copied += link_files(before, tree, linked)
+    entries, gone = copy_files(top, tree, copied)
+    now.files.update(entries)
+    for path in gone:
+        del now.files[path]
+    return gone

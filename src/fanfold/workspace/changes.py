@@ -39,7 +39,7 @@ from fanfold.kernel.claims import (
     leads_out,
     plain_name,
 )
-from fanfold.kernel.paths import Glob, matches, read_glob
+from fanfold.kernel.paths import matches, read_glob
 from fanfold.process_identity import this_process
 from fanfold.project_files import Closing
 from fanfold.workspace import beneath
@@ -86,8 +86,13 @@ def asked_for(
     asked: set[str] = set()
     for path, found in by.items():
         folder = next((one for one in _above(path) if one + "/" in closed), "")
-        reaching = [glob for glob in found if not folder or _reaches(glob, folder)]
-        named = bool(folder and reaching) or any(_names(glob) for glob in reaching)
+        # A pattern applies to an ignored folder if it spells out the path to it.
+        reaching = [glob for glob in found if f"{'/'.join(glob.head)}/".startswith(f"{folder}/")]
+        reaching = reaching if folder else found
+        # A pattern names a file if it has a part of the file name, not only the folder.
+        named = bool(folder and reaching) or any(
+            not glob.subtree and glob.text.rpartition("/")[2].strip("*") for glob in reaching
+        )
         if named or (reaching and not ignoring.is_there(path)):
             asked.add(path)
     return asked
@@ -97,17 +102,6 @@ def _above(path: str) -> list[str]:
     """Return the folders of a path, the outermost first."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]
-
-
-def _reaches(glob: Glob, folder: str) -> bool:
-    """Return whether a pattern spells out the path to a folder."""
-    head = "/".join(glob.head)
-    return head == folder or head.startswith(folder + "/")
-
-
-def _names(glob: Glob) -> bool:
-    """Return whether a pattern contains a part of the file name, not only the folder."""
-    return not glob.subtree and bool(glob.text.rpartition("/")[2].strip("*"))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -180,25 +174,20 @@ def _look(tree: int, path: str, depth: int, found: list[str]) -> None:
         if landed is not None and landed[0]:
             found.append(landed[0])
         return
-    for name in _inside(tree, path) if depth else ():
-        _look(tree, f"{path}/{name}", depth - 1, found)
-
-
-def _inside(tree: int, path: str) -> list[str]:
-    """Return the links and folders in a folder."""
+    if not depth:
+        return
     try:
-        folder = open_folder(tree, path)
+        opened = open_folder(tree, path)
     except (OSError, PathProblem):
-        return []
-    try:
-        with os.scandir(folder) as entries:
-            return [
-                one.name
-                for one in islice(entries, MAX_NAMES)
-                if one.is_symlink() or one.is_dir(follow_symlinks=False)
-            ]
-    finally:
-        os.close(folder)
+        return
+    with Closing(opened) as folder, os.scandir(folder) as listing:
+        names = [
+            entry.name
+            for entry in islice(listing, MAX_NAMES)
+            if entry.is_symlink() or entry.is_dir(follow_symlinks=False)
+        ]
+    for name in names:
+        _look(tree, f"{path}/{name}", depth - 1, found)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -450,15 +439,11 @@ class TouchedPaths:
         """Return whether a folder belongs to a tool: its content is never a change."""
         return (name in DEPENDENCIES or name in CACHES) and path not in self.known.folders
 
-    def layer(self, upper: int) -> None:
-        """Add an open upper layer of an overlay: everything in it was touched."""
-        self._walk(upper, None, "", 0)
+    def add(self, handle: int, was: dict[str, FileEntry] | None, path: str = "", depth: int = 0) -> None:
+        """Add an open folder: an upper layer of an overlay, in which everything was touched, or a copy.
 
-    def compare(self, handle: int, was: dict[str, FileEntry], path: str = "", depth: int = 0) -> None:
-        """Add an open folder of a copied workspace; `was` are the entries of its files after the copy."""
-        self._walk(handle, was, path, depth)
-
-    def _walk(self, handle: int, was: dict[str, FileEntry] | None, path: str, depth: int) -> None:
+        For a copied workspace, `was` are the entries of its files after the copy.
+        """
         prefix = path + "/" if path else ""
         with os.scandir(handle) as listing:
             entries = list(listing)
@@ -483,7 +468,7 @@ class TouchedPaths:
                 if was is None and is_rewritten(below):
                     self.trees.add(where)
                 elif depth < CHANGES_MAX_DEPTH:
-                    self._walk(below, was, where, depth + 1)
+                    self.add(below, was, where, depth + 1)
 
     def missing(self, top: int) -> None:
         """Add the paths of the base that are missing in an open copied workspace."""
@@ -503,26 +488,20 @@ class TouchedPaths:
 
     def expand(self, child: int) -> None:
         """Replace trees by all their paths in the base and in the workspace, an open tree."""
+        known = self.known
         if self.trees:
-            self._take_whole()
+            self.paths.update(path for path in known.files if self._is_inside(path))
+            inside = {path for path in known.folders if path in self.trees or self._is_inside(path)}
+            used = {path.rpartition("/")[0] for path in (*known.files, *known.folders)}
+            self.hollow |= inside - used
         for tree in self.trees:
             try:
-                handle = open_folder(child, tree)
+                opened = open_folder(child, tree)
             except (FileNotFoundError, PathProblem):
                 self.paths.add(tree)
                 continue
-            try:
-                self.compare(handle, {}, tree, 1)
-            finally:
-                os.close(handle)
-
-    def _take_whole(self) -> None:
-        """Add the paths of the base in these trees."""
-        known = self.known
-        self.paths.update(path for path in known.files if self._is_inside(path))
-        inside = {path for path in known.folders if path in self.trees or self._is_inside(path)}
-        used = {path.rpartition("/")[0] for path in (*known.files, *known.folders)}
-        self.hollow |= inside - used
+            with Closing(opened) as handle:
+                self.add(handle, {}, tree, 1)
 
     def _is_inside(self, path: str) -> bool:
         """Return whether a path is in one of the trees."""
@@ -544,7 +523,10 @@ def judge(
         change = _judge(path, touched.known, base, child)
         if change is not None and not (change.kind == "added" and LEFTOVER.match(path.rpartition("/")[2])):
             found.append(change)
-    found += _folders(touched, child)
+    empty = [path for path in touched.folders if not _names_changes(child, path, "x")]
+    found += [Change(path, "added", "folder") for path in empty]
+    gone = (path for path in touched.hollow if not is_folder(child, path))
+    found += [Change(path, "deleted", "folder") for path in gone]
     new = [
         change.path + ("/" if change.what == "folder" else "") for change in found if change.kind == "added"
     ]
@@ -571,10 +553,10 @@ def _judge(path: str, known: Manifest, base: OpenLayers, child: int) -> Change |
     was = before.git_mode if before else 0
     folder, _, name = path.rpartition("/")
     try:
-        theirs = open_folder(child, folder)
+        opened = open_folder(child, folder)
     except (FileNotFoundError, PathProblem):
         return _deleted(path, was)
-    try:
+    with Closing(opened) as theirs:
         try:
             now = os.stat(name, dir_fd=theirs, follow_symlinks=False)
         except FileNotFoundError:
@@ -594,8 +576,6 @@ def _judge(path: str, known: Manifest, base: OpenLayers, child: int) -> Change |
             with Closing(open_folder(base.at(path), folder)) as ours:
                 return None if same_content(ours, theirs, name) else change
         return change
-    finally:
-        os.close(theirs)
 
 
 def _is_closed(path: str) -> bool:
@@ -607,21 +587,11 @@ def _deleted(path: str, was: int) -> Change | None:
     return Change(path, "deleted", "link" if was == 0o120000 else "file", 0, was) if was else None
 
 
-def _folders(touched: TouchedPaths, child: int) -> list[Change]:
-    """Return new empty folders, and removed folders that were empty."""
-    found = [
-        Change(path, "added", "folder") for path in touched.folders if not _names_changes(child, path, "x")
-    ]
-    gone = (path for path in touched.hollow if not is_folder(child, path))
-    return found + [Change(path, "deleted", "folder") for path in gone]
-
-
 def _names_changes(top: int, folder: str, otherwise: str = "") -> set[str]:
+    """Return the names in a folder of an open tree, or `otherwise` if it cannot be opened."""
     try:
-        handle = open_folder(top, folder)
+        opened = open_folder(top, folder)
     except (OSError, PathProblem):
         return {otherwise} if otherwise else set()
-    try:
+    with Closing(opened) as handle:
         return set(os.listdir(handle))
-    finally:
-        os.close(handle)

@@ -104,10 +104,10 @@ class Child:
         with Closing(open_top(self.path)) as child:
             if self.method.startswith("overlay"):
                 with Closing(open_top(self.folder / "upper")) as upper:
-                    touched.layer(upper)
+                    touched.add(upper, None)
             else:
                 file = self.folder / "copied"
-                touched.compare(child, decode(read_kept(file), file)[0].files)
+                touched.add(child, decode(read_kept(file), file)[0].files)
                 touched.missing(child)
             with self.base.opened() as base:
                 self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())

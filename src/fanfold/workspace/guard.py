@@ -21,7 +21,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -115,7 +115,8 @@ class Guard:
         for path in differ:
             if path.startswith(tuple(f"{one}/" for one in moved)):
                 continue
-            place = _place(path)
+            top, _, rest = path.partition("/")
+            place = f"{top}/{rest.partition('/')[0]}" if plain_name(top) in FOLDERS and rest else top
             rest = path[len(place) + 1 :]
             if confined and plain_name(place) == _OWN:
                 continue
@@ -191,12 +192,6 @@ def _places(top: int) -> Iterator[str]:
             with _inside(top, name) as folder:
                 inner = _names(folder)
             yield from (f"{name}/{one}" for one in inner if f"{plain}/{plain_name(one)}" in OWNERS)
-
-
-def _place(path: str) -> str:
-    """Return the protected name that contains a path."""
-    top, _, rest = path.partition("/")
-    return f"{top}/{rest.partition('/')[0]}" if plain_name(top) in FOLDERS and rest else top
 
 
 @contextmanager
@@ -445,20 +440,17 @@ class WorkspaceWatch:
         if self._base.manifest.files.get(path) != before:
             return False
         folder, _, name = path.rpartition("/")
-        with ExitStack() as opened:
-
-            def enter(top: int) -> int:
-                below = open_folder(top, folder)
-                opened.callback(os.close, below)
-                return below
-
-            try:
-                base = opened.enter_context(self._base.opened())
-                project = enter(opened.enter_context(Closing(open_readable(self._layout.project))))
+        try:
+            with (
+                self._base.opened() as base,
+                Closing(open_readable(self._layout.project)) as top,
+                Closing(open_folder(top, folder)) as project,
+                Closing(open_folder(base.at(path), folder)) as earlier,
+            ):
                 now = os.stat(name, dir_fd=project, follow_symlinks=False).st_mode
-                return not (now ^ before.mode) & 0o7777 and same_content(project, enter(base.at(path)), name)
-            except (OSError, PathProblem):  # an unused base is deleted when there is a newer one
-                return False
+                return not (now ^ before.mode) & 0o7777 and same_content(project, earlier, name)
+        except (OSError, PathProblem):  # an unused base is deleted when there is a newer one
+            return False
 
 
 class _Comparison:
@@ -493,7 +485,7 @@ class _Comparison:
         self._new: dict[str, Change] = {}
         self._seen: set[str] = set()
         self._caches: list[str] = []
-        self._told: list[str] = []
+        self._rules_changed: list[str] = []
         """Folders whose ignore rules changed."""
 
     def hidden(self, now: Mapping[str, HiddenEntry], before: Mapping[str, HiddenEntry]) -> None:
@@ -526,7 +518,9 @@ class _Comparison:
             for entry in listing:
                 where = prefix + entry.name
                 if entry.name == PATTERNS:
-                    self._check_rules(entry, where, path)
+                    with _gone():
+                        if FileEntry.of(entry.stat(follow_symlinks=False)) != known.rules.get(where):
+                            self._rules_changed.append(prefix)
                 before = known.files.get(where)
                 if before is not None and not entry.is_dir(follow_symlinks=False):
                     self._seen.add(where)
@@ -540,14 +534,11 @@ class _Comparison:
                 elif entry.is_dir(follow_symlinks=False):
                     self._new_folder(handle, entry.name, where, depth)
                 else:
-                    self._new_file(entry, where)
+                    self._file(entry, where, None)
         for name in below:
-            self._enter(handle, name, prefix + name, depth, is_other)
-
-    def _enter(self, above: int, name: str, path: str, depth: int, is_other: bool) -> None:
-        with self._opened(above, name, path) as handle:
-            if handle is not None:
-                self.folder(handle, path, depth + 1, is_other)
+            with self._opened(handle, name, prefix + name) as inner:
+                if inner is not None:
+                    self.folder(inner, prefix + name, depth + 1, is_other)
 
     def _other(self, folder: int, name: str, where: str) -> None:
         """Compare an entry that was ignored or protected before, and still is."""
@@ -593,11 +584,6 @@ class _Comparison:
             os.fchmod(handle, before)
         self.modified[path or "."] = Change(path or ".", "modified", "folder")
 
-    def _check_rules(self, entry: os.DirEntry[str], where: str, folder: str) -> None:
-        with _gone():
-            if FileEntry.of(entry.stat(follow_symlinks=False)) != self._known.rules.get(where):
-                self._told.append(f"{folder}/" if folder else "")
-
     def _was_other(self, entry: os.DirEntry[str], where: str) -> bool:
         """Return whether an entry was ignored or protected before, and has the same type."""
         known = self._known
@@ -610,33 +596,25 @@ class _Comparison:
             where if entry.is_file(follow_symlinks=False) or entry.is_symlink() else where + "//"
         ) in known.left_out
 
-    def _file(self, entry: os.DirEntry[str], where: str, before: FileEntry) -> bool:
+    def _file(self, entry: os.DirEntry[str], where: str, before: FileEntry | None) -> bool:
+        """Compare a file or link, new if `before` is None; return whether it differs."""
         with _gone():
-            now = entry.stat(follow_symlinks=False)
-            if FileEntry.of(now) != before:
-                self._check_set_id(where, now.st_mode, before.mode)
-                self.modified[where] = self._row(where, now.st_mode, before)
-                return True
+            status = entry.stat(follow_symlinks=False)
+            if FileEntry.of(status) == before:
+                return False
+            mode, was = status.st_mode, before.git_mode if before else 0
+            kind: Literal["added", "modified"] = "modified" if before else "added"
+            if stat.S_ISREG(mode) and mode & _SET_ID & ~(before.mode if before else 0):
+                self.set_id.append((where, stat.S_IMODE(mode) & ~_SET_ID))
+            if stat.S_ISLNK(mode):
+                change = Change(where, kind, "link", 0o120000, was, _target(self._top, where))
+            elif stat.S_ISREG(mode):
+                change = Change(where, kind, "file", git_mode(mode), was)
+            else:
+                change = Change(where, kind, "special", 0, was)
+            (self.modified if before else self._new)[where] = change
+            return True
         return False
-
-    def _new_file(self, entry: os.DirEntry[str], where: str) -> None:
-        with _gone():
-            now = entry.stat(follow_symlinks=False)
-            self._check_set_id(where, now.st_mode, 0)
-            self._new[where] = self._row(where, now.st_mode)
-
-    def _row(self, where: str, mode: int, before: FileEntry | None = None) -> Change:
-        made: Literal["added", "modified"] = "modified" if before else "added"
-        was = before.git_mode if before else 0
-        if stat.S_ISLNK(mode):
-            return Change(where, made, "link", 0o120000, was, _target(self._top, where))
-        if stat.S_ISREG(mode):
-            return Change(where, made, "file", git_mode(mode), was)
-        return Change(where, made, "special", 0, was)
-
-    def _check_set_id(self, where: str, mode: int, before: int) -> None:
-        if stat.S_ISREG(mode) and mode & _SET_ID & ~before:
-            self.set_id.append((where, stat.S_IMODE(mode) & ~_SET_ID))
 
     def _new_folder(self, above: int, name: str, where: str, depth: int) -> None:
         if is_protected(where):
@@ -674,7 +652,7 @@ class _Comparison:
         judged = {
             path: path + "/" if row.what == "folder" else path
             for path, row in self._new.items()
-            if not is_protected(path) and not path.startswith(tuple(self._told))
+            if not is_protected(path) and not path.startswith(tuple(self._rules_changed))
         }
         if not judged:
             return

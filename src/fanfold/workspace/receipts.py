@@ -20,7 +20,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,9 +29,7 @@ import msgspec
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import layout as trash
-from fanfold.workspace.bases import Base
 from fanfold.workspace.beneath import (
-    OpenLayers,
     PathProblem,
     differing,
     open_folder,
@@ -125,11 +123,15 @@ class Receipts:
         """Prepare the receipt of a merge, and store its new files."""
         modes: dict[str, int] = {}
         for step in steps:
-            mode = _mode_at(parent, step.path) if step.before is not None else None
-            if mode is not None:
-                modes[step.path] = mode
+            if step.before is not None:
+                with suppress(FileNotFoundError, PathProblem), spot_beneath(parent, step.path) as spot:
+                    status = spot.status()
+                    if status is not None and stat.S_ISREG(status.st_mode):
+                        modes[step.path] = stat.S_IMODE(status.st_mode)
             if step.after is not None:
                 contents[step.path].keep(step.path, step.after, self._objects, MAX_KEPT_BYTES)
+        around = ancestors({step.path for step in steps} | {f"{path}/." for path in revision.folders_gone})
+        folders = {path: manner_of(parent, path) for path in sorted(around)}
         return Receipt(
             id=f"m{os.urandom(8).hex()}",
             origin=origin,
@@ -137,7 +139,7 @@ class Receipts:
             merged_ns=self._next_ns(),
             files=steps,
             modes=modes,
-            folders=_folders_at(parent, {step.path for step in steps}, revision),
+            folders={path: manner[0] for path, manner in folders.items() if manner is not None},
             folders_made=revision.folders_made,
         )
 
@@ -212,22 +214,20 @@ class Receipts:
         coming = [step.path for step in steps if step.before is None]
         broken |= dict.fromkeys(path for path in coming if not has_room(parent, path, going))
         if broken:
-            return Reversal(blocked=self._blocked(broken, parent, {one.id for one in chosen}))
+            ids = {receipt.id for receipt in chosen}
+            others = [one for one in self.all() if one.id not in ids and not self.is_undone(one.id)]
+            blocked: list[BlockedPath] = []
+            for path in broken:
+                left = (path, state_at(parent, path))
+                by = [one.id for one in others for file in one.files if (file.path, file.after) == left]
+                blocked.append(BlockedPath(path, by[-1] if by else ""))
+            return Reversal(blocked=tuple(blocked))
         return Reversal(
             tuple(steps),
             modes | {folder: mode for folder, mode in folders.items() if mode is not None},
             tuple(sorted(folder for folder, mode in folders.items() if mode is not None)),
             tuple(sorted(folder for folder, mode in folders.items() if mode is None)),
         )
-
-    def _blocked(self, paths: Iterable[str], parent: int, chosen: set[str]) -> tuple[BlockedPath, ...]:
-        others = [one for one in self.all() if one.id not in chosen and not self.is_undone(one.id)]
-        found: list[BlockedPath] = []
-        for path in paths:
-            now = state_at(parent, path)
-            by = [one.id for one in others for file in one.files if (file.path, file.after) == (path, now)]
-            found.append(BlockedPath(path, by[-1] if by else ""))
-        return tuple(found)
 
     def _file(self, receipt_id: str) -> Path:
         if not re.fullmatch(_ID, receipt_id):
@@ -236,21 +236,6 @@ class Receipts:
 
     def _undone(self, receipt_id: str) -> Path:
         return self._file(receipt_id).with_suffix(".undone")
-
-
-def _folders_at(parent: int, paths: set[str], revision: Revision) -> dict[str, int]:
-    around = ancestors(paths | {f"{folder}/." for folder in revision.folders_gone})
-    found = {folder: manner_of(parent, folder) for folder in sorted(around)}
-    return {folder: manner[0] for folder, manner in found.items() if manner is not None}
-
-
-def _mode_at(parent: int, path: str) -> int | None:
-    try:
-        with spot_beneath(parent, path) as spot:
-            status = spot.status()
-    except (FileNotFoundError, PathProblem):
-        return None
-    return stat.S_IMODE(status.st_mode) if status is not None and stat.S_ISREG(status.st_mode) else None
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,7 +378,11 @@ def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
         child.base.opened() as now,
     ):
         revision = revise(source.changes(), base, theirs)
-        ours = _moved(source.base, child.base, revision, base, now)
+        before, after = source.base.manifest, child.base.manifest
+        paths = {file.path for file in revision.files} | differing(before, after)
+        paths |= before.files.keys() - after.files.keys()
+        states = {path: (state_at(base.at(path), path), state_at(now.at(path), path)) for path in paths}
+        ours = {path: pair for path, pair in states.items() if pair[0] != pair[1]}
         known, current = LayeredContent(base), LayeredContent(now)
         sides = gather(revision, TreeContent(theirs), ours, objects, known, current)
         conflicts, result, labels = _merge(*sides, objects)
@@ -401,9 +390,14 @@ def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
             return Dispute()
         if not can_be_settled(conflicts):
             raise WorldError("workspace.conflict", "the conflict cannot be laid out as files")
-        _put_the_rest(place, sides[1], result, {conflict.path for conflict in conflicts}, objects)
-        for folder in sorted(revision.folders_gone, reverse=True):
-            _remove_folder(place, folder)
+        own, disputed = sides[1], {conflict.path for conflict in conflicts}
+        changed = {path for path in own.keys() | result.keys() if own.get(path) != result.get(path)}
+        # Deletions first: a deleted file may block the path of a new one.
+        for path in sorted(changed - disputed, key=lambda path: (path in result, path)):
+            _put(place, path, result.get(path), objects)
+        for folder in sorted(revision.folders_gone, reverse=True):  # if they are empty
+            with suppress(OSError, PathProblem), spot_beneath(place, folder) as spot:
+                os.rmdir(spot.name, dir_fd=spot.folder)
         for folder in revision.folders_made:
             os.close(_make_folder(place, folder))
         return _put_disputed(place, conflicts, result, labels, objects)
@@ -439,16 +433,6 @@ def unsettled(child: Child, dispute: Dispute, objects: Objects) -> list[str]:
     return found
 
 
-def _moved(
-    before: Base, after: Base, revision: Revision, base: OpenLayers, now: OpenLayers
-) -> dict[str, tuple[FileState | None, FileState | None]]:
-    """Return the differences between two bases, and the paths of the revision."""
-    paths = {file.path for file in revision.files} | differing(before.manifest, after.manifest)
-    paths |= before.manifest.files.keys() - after.manifest.files.keys()
-    found = {path: (state_at(base.at(path), path), state_at(now.at(path), path)) for path in paths}
-    return {path: states for path, states in found.items() if states[0] != states[1]}
-
-
 def _merge(
     base: dict[str, FileState], ours: dict[str, FileState], theirs: dict[str, FileState], objects: Objects
 ) -> tuple[tuple[MergeConflict, ...], dict[str, FileState], tuple[str, str, str]]:
@@ -460,16 +444,6 @@ def _merge(
     tree, _, rest = output.partition(b"\0")
     conflicts = read_conflicts(rest) if code == 1 else ()
     return conflicts, objects.list_tree(tree.decode()), (sides[0], root, sides[1])
-
-
-def _put_the_rest(
-    place: int, ours: dict[str, FileState], result: dict[str, FileState], disputed: set[str], objects: Objects
-) -> None:
-    """Write the changes without conflicts."""
-    changed = [path for path in ours.keys() | result.keys() if ours.get(path) != result.get(path)]
-    # Deletions first: a deleted file may block the path of a new one.
-    for path in sorted(set(changed) - disputed, key=lambda path: (path in result, path)):
-        _put(place, path, result.get(path), objects)
 
 
 def _put_disputed(
@@ -490,7 +464,10 @@ def _put_disputed(
             _put(place, conflict.path, FileState(left.mode, objects.put("blob", data)), objects)
             marked.append(conflict.path)
         elif theirs is not None:
-            name = _free_name(place, f"{conflict.path}.theirs")
+            name, number = f"{conflict.path}.theirs", 1
+            while _is_taken(place, name):
+                number += 1
+                name = f"{conflict.path}.theirs{number}"
             # A link is written as a text file: a real link could lead anywhere.
             mode = theirs.mode if theirs.mode in _FILES else _FILES[0]
             _put(place, name, FileState(mode, theirs.oid), objects)
@@ -518,14 +495,6 @@ def _state(side: str | None) -> FileState | None:
     return FileState(int(mode, 8), oid)
 
 
-def _free_name(place: int, wanted: str) -> str:
-    name, number = wanted, 1
-    while _is_taken(place, name):
-        number += 1
-        name = f"{wanted}{number}"
-    return name
-
-
 def _is_taken(place: int, path: str) -> bool:
     try:
         with spot_beneath(place, path) as spot:
@@ -548,12 +517,6 @@ def _put(place: int, path: str, state: FileState | None, objects: Objects) -> No
         if state.mode in _FILES:
             wanted = 0o777 if state.mode & 0o111 else 0o666
             os.chmod(name, wanted & ~umask(), dir_fd=handle)
-
-
-def _remove_folder(place: int, path: str) -> None:
-    """Remove a folder of the workspace if it is empty."""
-    with suppress(OSError, PathProblem), spot_beneath(place, path) as spot:
-        os.rmdir(spot.name, dir_fd=spot.folder)
 
 
 def _make_folder(place: int, path: str) -> int:

@@ -123,19 +123,24 @@ class ServerCalls:
                     stdin=subprocess.PIPE, stdout=output.fileno(), stderr=why.fileno(),
                 )  # fmt: skip
 
-            code = self._begin_and_end(waiting)
+            process, own = self._begin(waiting)
+            assert process.stdin is not None
+            try:
+                process.stdin.write(b"known\n")  # lets the recorded program start
+                process.stdin.close()
+                code = process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError from None
+            finally:
+                try:
+                    _end(process)
+                finally:
+                    with self._lock():
+                        if self._known() == own:  # no other call has started since
+                            self._note.unlink(missing_ok=True)
             output.seek(0)
             why.seek(0)
             return EndedServerCall(code, output.read(MAX_HEARD_BYTES), why.read(MAX_HEARD_BYTES))
-
-    def _begin_and_end(self, waiting: Callable[[], subprocess.Popen[bytes]]) -> int:
-        process, own = self._begin(waiting)
-        try:
-            return _hear(process)
-        finally:
-            with self._lock():
-                if self._known() == own:  # no other call has started since
-                    self._note.unlink(missing_ok=True)
 
     def _begin(
         self, waiting: Callable[[], subprocess.Popen[bytes]]
@@ -149,7 +154,8 @@ class ServerCalls:
                     self._may_begin()
                     process = waiting()
                     try:
-                        own = _identity(process)
+                        begun = start_time(process.pid) or ""
+                        own = ProcessIdentity(boot_id(), process.pid, begun, pid_namespace())
                         write_whole(self._note, str(own).encode())
                     except BaseException:
                         _end(process)
@@ -170,23 +176,6 @@ class ServerCalls:
         with Closing(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-
-
-def _identity(process: subprocess.Popen[bytes]) -> ProcessIdentity:
-    return ProcessIdentity(boot_id(), process.pid, start_time(process.pid) or "", pid_namespace())
-
-
-def _hear(process: subprocess.Popen[bytes]) -> int:
-    """Let a recorded program start, and wait for its end."""
-    assert process.stdin is not None
-    try:
-        process.stdin.write(b"known\n")
-        process.stdin.close()
-        return process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    finally:
-        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -259,18 +248,12 @@ class Remote:
         self._project = project
         self._repository = repository
         self._store = store
-        self.name = name
-        self.address = self._address()
-
-    def _address(self) -> RemoteAddress:
-        url = self._setting(f"remote.{self.name}.pushurl") or self._setting(f"remote.{self.name}.url")
+        keys = (f"remote.{name}.pushurl", f"remote.{name}.url")
+        url = next(filter(None, (read_setting(project, repository, store, key) for key in keys)), "")
         if not url:
-            message = f'the repository has no remote "{self.name}"'
-            raise WorldError("deliver.no_remote", message, hint=f"git remote add {self.name} ADDRESS")
-        return _checked(url, self._repository)
-
-    def _setting(self, key: str) -> str:
-        return read_setting(self._project, self._repository, self._store, key)
+            message = f'the repository has no remote "{name}"'
+            raise WorldError("deliver.no_remote", message, hint=f"git remote add {name} ADDRESS")
+        self.address = _checked(url, repository)
 
     def look(self, calls: ServerCalls, branch: str) -> tuple[str, str]:
         """Return the commit of a branch on the remote (empty if there is none), and its default branch."""
@@ -360,13 +343,8 @@ def _checked(url: str, repository: Repository) -> RemoteAddress:
 # `gh` gets arguments, never a command line, and the name of the project on the server. It is started outside
 # any work tree, so that no configuration of a work tree applies.
 
-_OWN = (
-    "GH_TOKEN",
-    "GITHUB_TOKEN",
-    "GH_ENTERPRISE_TOKEN",
-    "GITHUB_ENTERPRISE_TOKEN",
-    "GH_HOST",
-    "GH_CONFIG_DIR",
+_OWN = tuple(
+    "GH_TOKEN GITHUB_TOKEN GH_ENTERPRISE_TOKEN GITHUB_ENTERPRISE_TOKEN GH_HOST GH_CONFIG_DIR".split()
 )
 _PULL_REQUESTS_NO_ACCESS = r"(?i)gh auth login|authentication|HTTP 401|bad credentials|HTTP 403"
 SIGNED_OUT = 4

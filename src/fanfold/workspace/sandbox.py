@@ -84,14 +84,11 @@ def program(project: Path) -> str | None:
     return find_program("bwrap", project)
 
 
-def _options(project: Path) -> str:
-    found = program(project)
-    return "" if found is None else _help_of(found)
-
-
 @cache
-def _help_of(found: str) -> str:
-    return tried([found, "--help"]).stdout
+def _options(project: Path) -> str:
+    """Return the help text of bubblewrap, which lists its options."""
+    found = program(project)
+    return "" if found is None else tried([found, "--help"]).stdout
 
 
 @cache
@@ -158,8 +155,10 @@ def arguments(policy: Policy, outside: Outside) -> list[Word]:
         found.append(Bind(INSIDE, str(policy.rooms.artifacts), read_only=False))
     for path in (*programs(policy, outside.hidden), *policy.rooms.also):
         found += ["--ro-bind-try", str(path), str(path)]
-    if policy.network:
-        found += _name_service(outside.hidden)
+    if policy.network:  # some systems keep the DNS configuration in a hidden run-time folder
+        real = os.path.realpath("/etc/resolv.conf")
+        if any(is_within(real, folder) for folder in outside.hidden):
+            found += ["--ro-bind-try", real, real]
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
     found += [*bound_in(policy), *sandbox_policy.words(policy, _sized(policy))]
     if "/sys" in outside.seen:
@@ -185,12 +184,6 @@ def bound_in(policy: Policy) -> list[Word]:
     found += [Bind(folder, folder) for folder in policy.repositories]
     others = (name for name in OWNERS if name not in (".git", ".fanfold"))
     return [*found, *(Bind(f"{project}/{name}", place, name) for name in others)]
-
-
-def _name_service(hidden: tuple[str, ...]) -> list[str]:
-    """Return the mount of the DNS configuration, which some systems keep in a hidden run-time folder."""
-    real = os.path.realpath("/etc/resolv.conf")
-    return ["--ro-bind-try", real, real] if any(is_within(real, one) for one in hidden) else []
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -224,14 +217,6 @@ def abi() -> int:
         return 0
 
 
-def _everything() -> int:
-    rights = (1 << 13) - 1
-    for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
-        if abi() >= version:
-            rights |= right
-    return rights
-
-
 def scope_only() -> dict[str, object] | None:
     """Return rules that only keep abstract sockets inside, without rules for files.
 
@@ -244,7 +229,10 @@ def scope_only() -> dict[str, object] | None:
 
 def rules(policy: Policy, scratch: Path, outside: Outside) -> dict[str, object]:
     """Return the rules of a policy for the launcher: rights on a path beneath a folder."""
-    everything = _everything()
+    everything = (1 << 13) - 1
+    for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
+        if abi() >= version:
+            everything |= right
     writing = everything & ~(_CHAR | _BLOCK)
     paths = [_rule(path, _READING) for path in outside.around(policy.project)]
     paths += [_rule("/proc", _READING), _rule("/dev", _LIST)]
@@ -439,16 +427,7 @@ def _landlock() -> Level:
 
 
 LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
-_ENVIRONMENT = [
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_*",
-    "TERM",
-    "TZ",
-    "TMPDIR",
-    "FANFOLD_SESSION",
-]
+_ENVIRONMENT = ["PATH", "HOME", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "FANFOLD_SESSION"]
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
@@ -610,29 +589,24 @@ class VisiblePaths(Struct, frozen=True, kw_only=True):
 def sight(level: str, policy: Policy, outside: Outside) -> VisiblePaths:
     """Return the visible paths of a program under a policy at a level."""
     confined = level != "unsafe"
+    own = [f"${VARIABLE}"] if policy.rooms.artifacts is not None and confined else []
+    bound: list[str] = []
+    private: list[str] = []
+    if level == "bubblewrap":
+        bound = [word.inside for word in bound_in(policy) if isinstance(word, Bind)]
+        private = [*outside.scratch, *own]
+    elif level == "landlock":
+        if not policy.shared:  # else the workspace contains all of it
+            bound = [str(policy.project / path) for path in sorted(policy.points) if path != ".fanfold"]
+        private = ["$HOME", "$TMPDIR", *own]
     return VisiblePaths(
         at=str(policy.project if level == "bubblewrap" else policy.place),
         writes=not policy.read_only or not confined,
         network=policy.network or not confined,
         variables=tuple(sorted(policy.environment)),
-        bound=tuple(_bound(level, policy)),
+        bound=tuple(bound),
         programs=tuple(str(path) for path in programs(policy, outside.hidden)) if confined else (),
         system=tuple(sorted(["/dev", "/proc", *outside.around(policy.project)])) if confined else ("/",),
-        private=tuple(_private(level, policy, outside)),
+        private=tuple(private),
         covered=tuple(covers(policy)),
     )
-
-
-def _bound(level: str, policy: Policy) -> list[str]:
-    if level == "bubblewrap":
-        return [word.inside for word in bound_in(policy) if isinstance(word, Bind)]
-    if level == "unsafe" or policy.shared:
-        return []  # the workspace contains all of it
-    return [str(policy.project / path) for path in sorted(policy.points) if path != ".fanfold"]
-
-
-def _private(level: str, policy: Policy, outside: Outside) -> list[str]:
-    own = [f"${VARIABLE}"] if policy.rooms.artifacts is not None and level != "unsafe" else []
-    if level == "bubblewrap":
-        return [*outside.scratch, *own]
-    return ["$HOME", "$TMPDIR", *own] if level == "landlock" else []

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -102,17 +103,13 @@ def programs(policy: Policy, hidden: tuple[str, ...]) -> tuple[Path, ...]:
     entries = [name for name in policy.path.split(":") if name.startswith("/") and not name.startswith(own)]
     entries += [f"{own}{point}/bin" for point in sorted(policy.points) if policy.points[point]]
     # A scan of a long PATH takes a tenth of a second. A new program changes the time of its folder.
-    return _programs(tuple(_stamped(entries)), policy.home, policy.project, hidden)
-
-
-def _stamped(folders: Sequence[str]) -> Iterator[tuple[str, int]]:
-    for name in folders:
-        try:
+    stamped: list[tuple[str, int]] = []
+    for name in entries:
+        with suppress(OSError):
             now = os.stat(name)
-        except OSError:
-            continue
-        if stat.S_ISDIR(now.st_mode):
-            yield name, now.st_mtime_ns
+            if stat.S_ISDIR(now.st_mode):
+                stamped.append((name, now.st_mtime_ns))
+    return _programs(tuple(stamped), policy.home, policy.project, hidden)
 
 
 @lru_cache(maxsize=16)
@@ -138,7 +135,10 @@ def _programs(
         for folder in dict.fromkeys((entry, Path(os.path.realpath(entry)))) if trusted else ():
             add(folder)
             _add_prefix(folder.parent, add, trusted)
-        for target in _targets(entry):
+        links: list[str] = []
+        with suppress(OSError), os.scandir(entry) as listing:
+            links = [link.path for link in listing if link.is_symlink()][:500]
+        for target in (Path(os.path.realpath(link)) for link in links):
             if target in tried or not str(target).startswith(below) or target.is_relative_to(project):
                 continue
             if trusted or _is_python(target):
@@ -175,16 +175,6 @@ def _is_python(program: Path) -> bool:
     library = program.parent.parent / "lib"
     named = re.fullmatch(r"(python|pypy)[\d.]*t?", program.name) is not None
     return named and program.parent.name == "bin" and any(library.glob("p*/os.py"))
-
-
-def _targets(folder: Path) -> list[Path]:
-    """Return the resolved targets of the links in a PATH entry."""
-    try:
-        with os.scandir(folder) as listing:
-            links = [entry.path for entry in listing if entry.is_symlink()][:500]
-    except OSError:
-        return []
-    return [Path(os.path.realpath(link)) for link in links]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -245,7 +235,10 @@ def _look(own: tuple[str, ...], stamps: tuple[tuple[int, ...], ...]) -> Outside:
     wanted = list(own)
     for top, shown in (("/", SYSTEM), ("/var", VARIABLE)):
         at_its_place = not os.path.islink(top)
-        for entry in _entries(top):
+        entries: list[os.DirEntry[str]] = []
+        with suppress(FileNotFoundError), os.scandir(top) as listing:
+            entries = list(listing)
+        for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
             if entry.name not in shown:
                 wanted.append(entry.path)
@@ -253,27 +246,17 @@ def _look(own: tuple[str, ...], stamps: tuple[tuple[int, ...], ...]) -> Outside:
                 links.append((entry.path, os.readlink(entry.path)))
             elif at_its_place and (entry.name in shown if is_folder else entry.is_file()):
                 seen.append(entry.path)
-    hidden = tuple(_outermost(os.path.realpath(name) for name in wanted if os.path.isdir(name)))
+    hidden: list[str] = []
+    folders = {os.path.realpath(name) for name in wanted if os.path.isdir(name)}
+    for name in sorted(folders, key=lambda name: name.split("/")):
+        inside = hidden and is_within(name, hidden[-1])
+        if (
+            name != "/" and not inside and not _is_system(name)
+        ):  # a top-level link may lead to a system folder
+            hidden.append(name)
     real = {*own, *map(os.path.realpath, _SCRATCH)}
     scratch = tuple(folder for folder in hidden if any(is_within(name, folder) for name in real))
-    return Outside(tuple(sorted({*seen} - _MADE_ANEW)), tuple(sorted(links)), hidden, scratch)
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as listing:
-            return list(listing)
-    except FileNotFoundError:
-        return []
-
-
-def _outermost(folders: Iterable[str]) -> Iterator[str]:
-    last = ""
-    for name in sorted({*folders}, key=lambda name: name.split("/")):
-        if name == "/" or (last and is_within(name, last)) or _is_system(name):
-            continue  # a top-level link may lead to a system folder
-        last = name
-        yield name
+    return Outside(tuple(sorted({*seen} - _MADE_ANEW)), tuple(sorted(links)), tuple(hidden), scratch)
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -363,18 +346,13 @@ def words(policy: Policy, sized: list[str]) -> list[str]:
         inside = str(policy.project / name)
         if is_folder:
             found += [*sized, "--tmpfs", inside]
-        else:
-            found += ["--ro-bind", str(_nothing(policy, name)), inside]
+            continue
+        data = b"{}\n" if name.endswith((".json", ".jsonc")) else b""  # a file without settings
+        file = policy.scratch / f"nothing-{len(data)}"
+        if not file.exists():
+            write_whole(file, data)
+        found += ["--ro-bind", str(file), inside]
     return found
-
-
-def _nothing(policy: Policy, name: str) -> Path:
-    """Return a file without settings: `{}` for a JSON file name, else empty."""
-    data = b"{}\n" if name.endswith((".json", ".jsonc")) else b""
-    file = policy.scratch / f"nothing-{len(data)}"
-    if not file.exists():
-        write_whole(file, data)
-    return file
 
 
 ALLOW = (

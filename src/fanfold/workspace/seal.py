@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fanfold.errors import EXIT_PERMISSION, FanfoldError, WorldError
-from fanfold.project_files import read_beneath, write_beneath, write_whole
-from fanfold.workspace.repository import UnreadableIndex, find_repository
+from fanfold.project_files import Closing, read_beneath, write_beneath, write_whole
+from fanfold.workspace.repository import UnreadableIndex, find_repository, is_split, tracked_below
 
 OWN_FOLDER = ".fanfold"
 SEAL = "state.seal"
@@ -41,20 +41,9 @@ ADOPTED = "adopted.json"
 """The runs that were in the state when it was adopted; see `list_adopted`."""
 SECRET = "secret"  # noqa: S105 - the name of the file that holds it
 STATE = frozenset(
-    (
-        "fanfold.db",
-        "index",
-        "index.lock",
-        "runs",
-        "wake",
-        "subagents",
-        "workspace",
-        "smoke",
-        "ctx",
-        SEAL,
-        ADOPTED,
-    )
+    (*"fanfold.db index index.lock runs wake subagents workspace smoke ctx".split(), SEAL, ADOPTED)
 )
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 STATE_PREFIXES = ("fanfold.db-", "index.old.")
 """Prefixes of other state files: files next to the database, and an index that is being removed."""
 VERSION = 2
@@ -96,14 +85,13 @@ def require_ours(project: Path, home: Path) -> str:
 
 def why_foreign(project: Path, home: Path) -> str:
     """Return why the state of a project is foreign; empty if it is ours or there is none."""
-    folder = project / OWN_FOLDER
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(project / OWN_FOLDER, _FOLDER)
     except FileNotFoundError:
         return ""
     except OSError:
         return "it is a link, a file, or may not be opened"
-    try:
+    with Closing(opened) as handle:
         state = sorted(filter(is_state, os.listdir(handle)))
         if not state:
             return ""
@@ -111,16 +99,14 @@ def why_foreign(project: Path, home: Path) -> str:
             return THEIRS
         for name in state:
             try:
-                found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                status = os.stat(name, dir_fd=handle, follow_symlinks=False)
             except FileNotFoundError:
                 continue  # another process has just closed its database
-            if stat.S_ISLNK(found.st_mode):
+            if stat.S_ISLNK(status.st_mode):
                 return f'"{name}" is a link'
-            if found.st_uid != os.geteuid():
+            if status.st_uid != os.geteuid():
                 return f'"{name}" belongs to another user'
         return _read_seal(handle, project, home)[0] or _why_brought(project)
-    finally:
-        os.close(handle)
 
 
 def claim(project: Path, home: Path) -> None:
@@ -129,12 +115,12 @@ def claim(project: Path, home: Path) -> None:
     folder = project / OWN_FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(folder, _FOLDER)
     except OSError as error:
         message = f"{folder} cannot be used: {error.strerror}"
         hint = "check that the project's folder may be written and the disk has space"
         raise WorldError("store.cannot_open", message, hint=hint) from error
-    try:
+    with Closing(opened) as handle:
         status = os.fstat(handle)
         if status.st_uid != os.geteuid():
             raise StateForeign(folder, THEIRS, MAKE_YOURS)
@@ -145,8 +131,6 @@ def claim(project: Path, home: Path) -> None:
             if why := _why_brought(project):
                 raise StateForeign(folder, why, _untrack_hint(project))
             _write_seal(handle, project, home, keyed=True)
-    finally:
-        os.close(handle)
 
 
 def chain_key(home: Path) -> bytes:
@@ -163,42 +147,33 @@ def is_keyed(project: Path, home: Path) -> bool:
     `require_ours` has already verified the seal.
     """
     try:
-        handle = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(project / OWN_FOLDER, _FOLDER)
     except OSError:
         return False
-    try:
+    with Closing(opened) as handle:
         parsed = _parse_seal(handle)
         return not isinstance(parsed, str) and parsed.keyed and not _read_seal(handle, project, home)[0]
-    finally:
-        os.close(handle)
 
 
 def note_keyed(project: Path, home: Path) -> None:
     """Record in the seal that the database is keyed now."""
     if is_keyed(project, home):
         return
-    handle = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with Closing(os.open(project / OWN_FOLDER, _FOLDER)) as handle:
         _write_seal(handle, project, home, keyed=True)
-    finally:
-        os.close(handle)
 
 
 def adopt(project: Path, home: Path) -> None:
     """Accept the existing state as the user's own. The user has inspected it and confirmed this."""
     folder = project / OWN_FOLDER
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with Closing(os.open(folder, _FOLDER)) as handle:
         if not any(map(is_state, os.listdir(handle))):
-            raise WorldError(
-                "state.none", f"there is no state in {folder}", hint="nothing needs to be adopted"
-            )
+            message = f"there is no state in {folder}"
+            raise WorldError("state.none", message, hint="nothing needs to be adopted")
         if os.fstat(handle).st_uid != os.geteuid():
             raise StateForeign(folder, THEIRS, MAKE_YOURS)
         os.fchmod(handle, 0o700)
         _write_seal(handle, project, home, keyed=False)
-    finally:
-        os.close(handle)
     require_ours(project, home)
 
 
@@ -237,7 +212,7 @@ def list_state(project: Path) -> list[tuple[str, str, int]]:
         if entry.is_symlink():
             rows.append((entry.name, "link", 0))
         elif entry.is_dir(follow_symlinks=False):
-            rows.append((entry.name, "folder", _size_below(entry.path)))
+            rows.append((entry.name, "folder", size_below(entry.path)))
         else:
             found = entry.stat(follow_symlinks=False)
             rows.append((entry.name, "file" if stat.S_ISREG(found.st_mode) else "special", found.st_size))
@@ -265,8 +240,15 @@ def _read_seal(handle: int, project: Path, home: Path) -> tuple[str, str]:
     signed = _sign(secret, parsed._replace(inode=parsed.inode or number))
     if not secret or not hmac.compare_digest(parsed.mac, signed):
         return "its seal is not of this user, or was made with another FANFOLD_HOME", ""
-    if parsed.inode not in (0, number) and parsed.path != here and _has_seal(parsed.path, parsed.mac):
-        return f"it is a copy of the state in {parsed.path}, which is adopted first", ""
+    if parsed.inode not in (0, number) and parsed.path != here:
+        try:
+            opened = os.open(Path(parsed.path) / OWN_FOLDER, _FOLDER)
+        except OSError:
+            return "", parsed.path
+        with Closing(opened) as other:
+            original = _parse_seal(other)
+        if not isinstance(original, str) and original.mac == parsed.mac:
+            return f"it is a copy of the state in {parsed.path}, which is adopted first", ""
     return "", parsed.path
 
 
@@ -296,35 +278,18 @@ def _parse_seal(handle: int) -> _Seal | str:
         return "its seal cannot be read"
 
 
-def _has_seal(project: str, mac: str) -> bool:
-    """Return whether a folder still has the state that a seal was made for."""
-    try:
-        handle = os.open(
-            Path(project) / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        )
-    except OSError:
-        return False
-    try:
-        parsed = _parse_seal(handle)
-        return not isinstance(parsed, str) and parsed.mac == mac
-    finally:
-        os.close(handle)
-
-
 def _renew_seal(project: Path, home: Path) -> str:
     """Renew the seal of state that was moved or restored; return a notice, or "" if nothing changed."""
     try:
-        handle = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(project / OWN_FOLDER, _FOLDER)
     except OSError:
         return ""
-    try:
+    with Closing(opened) as handle:
         _, place = _read_seal(handle, project, home)
         if place:
             parsed = _parse_seal(handle)
             with suppress(OSError):  # in a read-only folder it is recognised again the next time
                 _write_seal(handle, project, home, keyed=not isinstance(parsed, str) and parsed.keyed)
-    finally:
-        os.close(handle)
     if not place:
         return ""
     moved = place != os.path.realpath(project)
@@ -398,15 +363,10 @@ def _untrack_hint(project: Path) -> str:
     if not names:
         return ""
     paths = shlex.join(f"{OWN_FOLDER}/{name}" for name in names)
-    whole = "; git update-index --no-split-index" if _is_split(project) else ""
-    return f"take it out of the repository first, in the project's folder: git rm -r --cached {paths}{whole}"
-
-
-def _is_split(project: Path) -> bool:
-    from fanfold.workspace.repository import is_split
-
     repository = find_repository(Path(os.path.realpath(project)))
-    return repository is not None and is_split(repository.index_file)
+    split = repository is not None and is_split(repository.index_file)
+    whole = "; git update-index --no-split-index" if split else ""
+    return f"take it out of the repository first, in the project's folder: git rm -r --cached {paths}{whole}"
 
 
 def _tracked(project: Path) -> list[str]:
@@ -414,8 +374,6 @@ def _tracked(project: Path) -> list[str]:
     repository = find_repository(Path(os.path.realpath(project)))
     if repository is None:
         return []
-    from fanfold.workspace.repository import tracked_below
-
     below = os.path.relpath(os.path.realpath(project), repository.top)
     folder = OWN_FOLDER if below == "." else f"{below}/{OWN_FOLDER}"
     paths = tracked_below(repository.index_file, folder)
@@ -435,7 +393,8 @@ def make_removable(top: Path) -> None:
                 os.chmod(inner, 0o700)
 
 
-def _size_below(folder: str) -> int:
+def size_below(folder: str) -> int:
+    """Return the total size of the files below a folder."""
     total = 0
     for here, _, files in os.walk(folder):
         for name in files:
@@ -551,9 +510,6 @@ def _write(project: Path, listed: list[str]) -> None:
 @contextmanager
 def _locked(project: Path) -> Iterator[None]:
     """Hold the lock of the list; it ends with its process, even if the process is killed."""
-    folder = os.open(project / OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with Closing(os.open(project / OWN_FOLDER, _FOLDER)) as folder:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(folder)
