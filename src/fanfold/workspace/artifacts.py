@@ -164,7 +164,7 @@ class ArtifactRoom:
             names.add(path, self.owner(path) or own)
         found: dict[str, Artifact] = {}
         total = 0
-        for path, data in _walk(self.folder):
+        for path, data in _files_below(self.folder):
             digest = hashlib.sha256(data).hexdigest()
             if seen.get(path) == digest:
                 continue
@@ -176,7 +176,11 @@ class ArtifactRoom:
             if clean(data) != data:
                 message = f"artifacts/{path} holds a secret of yours, and is not published"
                 raise WorldError("artifact.secret", message, hint="leave the secret out of it")
-            found[path] = Artifact(path, len(data), digest, _text(data))
+            try:
+                text = "" if b"\0" in data else data.decode()
+            except UnicodeDecodeError:
+                text = ""
+            found[path] = Artifact(path, len(data), digest, text)
         return found
 
     def publish(self, paths: Mapping[str, Artifact]) -> None:
@@ -255,27 +259,23 @@ def clear_staging(home: Path) -> None:
         shutil.rmtree(home / "staging", ignore_errors=True)
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _files_below(
+    folder: str | Path, prefix: str = "", depth: int = 0, above: int | None = None
+) -> Iterator[tuple[str, bytes]]:
     """Iterate over all files below a folder in order of names, without following links."""
-    with Closing(os.open(folder, _FOLDER)) as top:
-        yield from _below(top, "", 0)
-
-
-def _below(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, bytes]]:
-    with os.scandir(folder) as listing:
-        names = sorted(entry.name for entry in listing)
-    for name in names:
-        path = f"{prefix}{name}"
-        if depth == MAX_DEPTH or len(path) > MAX_PATH_CHARS or not _is_text(path):
-            raise _refused(path, "its name is too long, too deep, or no plain text")
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if stat.S_ISDIR(mode):
-            with Closing(os.open(name, _FOLDER, dir_fd=folder)) as inner:
-                yield from _below(inner, f"{path}/", depth + 1)
-        elif stat.S_ISREG(mode):
-            yield path, _read(folder, name, path)
-        else:
-            raise _refused(path, "only regular files are published")
+    with Closing(os.open(folder, _FOLDER, dir_fd=above)) as handle:
+        for name in sorted(os.listdir(handle)):
+            path = f"{prefix}{name}"
+            text = path.isprintable() and not any("\ud800" <= char <= "\udfff" for char in path)
+            if depth == MAX_DEPTH or len(path) > MAX_PATH_CHARS or not text:
+                raise _refused(path, "its name is too long, too deep, or no plain text")
+            mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode):
+                yield from _files_below(name, f"{path}/", depth + 1, handle)
+            elif stat.S_ISREG(mode):
+                yield path, _read(handle, name, path)
+            else:
+                raise _refused(path, "only regular files are published")
 
 
 def _read(folder: int, name: str, path: str) -> bytes:
@@ -286,19 +286,8 @@ def _read(folder: int, name: str, path: str) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
-def _is_text(path: str) -> bool:
-    return path.isprintable() and not any("\ud800" <= char <= "\udfff" for char in path)
-
-
 def _refused(path: str, why: str) -> WorldError:
     return WorldError("artifact.refused", f"artifacts/{path!r:.120} cannot be published: {why}")
-
-
-def _text(data: bytes) -> str:
-    try:
-        return "" if b"\0" in data else data.decode()
-    except UnicodeDecodeError:
-        return ""
 
 
 def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = False) -> None:

@@ -162,11 +162,22 @@ def make(
     folder.mkdir(mode=0o700)
     for name in ("upper", "work", "workspace"):
         (folder / name).mkdir(mode=0o755)
-    method, entrance = _lay(folder, base, read_only)
+    entrance = None
+    overlays: tuple[Method, ...] = ("overlay", "overlay-userns")
+    for method in overlays:
+        if method in _failed:
+            continue
+        try:
+            entrance = _mount(method, folder, base, read_only)
+            break
+        except OSError:
+            _failed.add(method)
+    else:
+        method = _copy(folder, base)
     record = SnapshotRecord(
         session=session,
         base=base.id,
-        method=method or _copy(folder, base),
+        method=method,
         read_only=read_only,
         write_set=write_set,
         owner=str(this_process()),
@@ -177,20 +188,12 @@ def make(
     return Child(folder, record, base, ignoring, entrance)
 
 
-def _lay(folder: Path, base: Base, read_only: bool) -> tuple[Method | None, overlay.Entrance | None]:
+def _mount(method: Method, folder: Path, base: Base, read_only: bool) -> overlay.Entrance | None:
     layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
-    if "overlay" not in _failed:
-        try:
-            overlay.lay(*layers, read_only=read_only)
-            return "overlay", None
-        except OSError:
-            _failed.add("overlay")
-    if "overlay-userns" not in _failed:
-        try:
-            return "overlay-userns", overlay.lay_in_namespace(*layers, read_only=read_only)
-        except OSError:
-            _failed.add("overlay-userns")
-    return None, None
+    if method == "overlay-userns":
+        return overlay.lay_in_namespace(*layers, read_only=read_only)
+    overlay.lay(*layers, read_only=read_only)
+    return None
 
 
 def _copy(folder: Path, base: Base) -> Method:
@@ -271,12 +274,8 @@ def lay_again(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignori
     if record.method.startswith("overlay"):
         overlay.lift(folder / "workspace")
         overlay.forgive(folder / "work")
-        layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
         try:
-            if record.method == "overlay":
-                overlay.lay(*layers, read_only=record.read_only)
-            else:
-                entrance = overlay.lay_in_namespace(*layers, read_only=record.read_only)
+            entrance = _mount(record.method, folder, base, record.read_only)
         except OSError as error:
             message = f"the workspace of {record.session} cannot be laid again: {error}"
             raise WorldError("workspace.no_overlay", message) from error

@@ -26,7 +26,7 @@ from fanfold.kernel.plan import check_branch_name
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
 from fanfold.workspace.layout import Layout, open_kept, read_kept
-from fanfold.workspace.merge import FileState, Objects, PathRevision, merge_fully
+from fanfold.workspace.merge import FileState, Objects, PathRevision, merge_fully, read_listing
 from fanfold.workspace.receipts import Receipt
 from fanfold.workspace.remotes import PullRequests, PullRequestText, Remote, ServerCalls, borrow, read_setting
 from fanfold.workspace.repository import Repository, find_repository, has_long_hashes
@@ -176,11 +176,7 @@ class Commits:
         found: dict[str, FileState] = {}
         for start in range(0, len(paths), AT_ONCE):
             asked = ["--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", commit, "--"]
-            listing = self._git([*asked, *paths[start : start + AT_ONCE]])
-            for record in listing.split(b"\0")[:-1]:
-                facts, _, name = record.partition(b"\t")
-                mode, _, oid = facts.split()
-                found[os.fsdecode(name)] = FileState(int(mode, 8), oid.decode())
+            found |= read_listing(self._git([*asked, *paths[start : start + AT_ONCE]]))
         return found
 
     def _carry(self, state: dict[str, FileState | None], merge: Sequence[PathRevision]) -> None:

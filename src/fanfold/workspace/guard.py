@@ -21,7 +21,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -53,6 +53,7 @@ from fanfold.workspace.hidden import (
     is_bytecode,
     is_dependency,
     is_outermost,
+    suppress_gone,
 )
 from fanfold.workspace.ignored import CACHES, DEPENDENCIES, PATTERNS, may_change_dependency
 from fanfold.workspace.layout import OWN_FOLDER, make_folder
@@ -328,7 +329,7 @@ class WorkspaceWatch:
         self._hidden: dict[str, HiddenEntry] = {}
         with Closing(open_readable(self._layout.project)) as top:
             for path in ("", *self._before.folders, *self._before.points):
-                with _gone():
+                with suppress_gone():
                     status = os.stat(path or ".", dir_fd=top, follow_symlinks=False)
                     self._inodes[path] = status.st_ino
                     if path not in self._before.points:
@@ -518,7 +519,7 @@ class _Comparison:
             for entry in listing:
                 where = prefix + entry.name
                 if entry.name == PATTERNS:
-                    with _gone():
+                    with suppress_gone():
                         if FileEntry.of(entry.stat(follow_symlinks=False)) != known.rules.get(where):
                             self._rules_changed.append(prefix)
                 before = known.files.get(where)
@@ -546,7 +547,7 @@ class _Comparison:
         if name == BYTECODE:
             self._caches.append(where)
         if where in self._known.points and where != OWN_FOLDER:
-            with _gone():
+            with suppress_gone():
                 if self._is_other(os.stat(name, dir_fd=folder, follow_symlinks=False), where):
                     (self.replaced if is_protected(where) else self.exchanged).append(where)
 
@@ -598,7 +599,7 @@ class _Comparison:
 
     def _file(self, entry: os.DirEntry[str], where: str, before: FileEntry | None) -> bool:
         """Compare a file or link, new if `before` is None; return whether it differs."""
-        with _gone():
+        with suppress_gone():
             status = entry.stat(follow_symlinks=False)
             if FileEntry.of(status) == before:
                 return False
@@ -681,11 +682,11 @@ class _Comparison:
         """Remove set-id bits, new bytecode and new caches."""
         for path, mode in self.set_id:
             folder, _, name = path.rpartition("/")
-            with _gone(), Closing(open_folder(self._top, folder)) as handle:
+            with suppress_gone(), Closing(open_folder(self._top, folder)) as handle:
                 set_mode(handle, name, mode)
         for path in self._caches:
             folder, _, name = path.rpartition("/")
-            with _gone(), Closing(open_folder(self._top, folder)) as above:
+            with suppress_gone(), Closing(open_folder(self._top, folder)) as above:
                 _remove_fresh(above, name, self._began_ns)
 
 
@@ -714,11 +715,6 @@ def _seen_from_top(change: Change, project: Path) -> Change:
 
 def _target(top: int, path: str) -> str:
     folder, _, name = path.rpartition("/")
-    with _gone(), Closing(open_folder(top, folder)) as handle:
+    with suppress_gone(), Closing(open_folder(top, folder)) as handle:
         return os.readlink(name, dir_fd=handle)
     return ""
-
-
-def _gone() -> suppress:
-    """Suppress errors for files that another process removed or replaced since they were listed."""
-    return suppress(FileNotFoundError, NotADirectoryError, PathProblem)

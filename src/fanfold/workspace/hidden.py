@@ -123,7 +123,7 @@ class _HiddenSearch:
         """Judge the ignored files of a folder that is not ignored."""
         with self.opened(folder) as handle:
             for name in names if handle is not None else ():
-                with _gone():
+                with suppress_gone():
                     mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
                     self._judge(handle or 0, f"{folder}/{name}" if folder else name, name, mode)
 
@@ -158,7 +158,7 @@ class _HiddenSearch:
     def _is_final(self, handle: int, entry: os.DirEntry[str], where: str, depends: bool) -> bool:
         """Add an entry that counts; return whether it need not be searched."""
         name = entry.name
-        with _gone():
+        with suppress_gone():
             if depends:
                 is_repository = plain_name(name) == ".git"
                 if is_repository:
@@ -208,7 +208,7 @@ class _HiddenSearch:
     def opened(self, path: str) -> Iterator[int | None]:
         """Open a folder beneath the top; None if it is gone, or closed as before the step."""
         handle = None
-        with _gone():
+        with suppress_gone():
             try:
                 handle = _open(self._top, path)
             except (FileNotFoundError, NotADirectoryError):
@@ -251,6 +251,6 @@ def _open(top: int, path: str) -> int:
     return open_folder(top, path)
 
 
-def _gone() -> suppress:
+def suppress_gone() -> suppress:
     """Suppress errors for files that another process removed or replaced since they were listed."""
     return suppress(FileNotFoundError, NotADirectoryError, PathProblem)

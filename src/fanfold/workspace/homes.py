@@ -58,13 +58,13 @@ def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -
     folder.mkdir(mode=0o700, exist_ok=True)
     write_whole(folder / ORIGIN, origin.encode())
     made = folder / f".{os.urandom(4).hex()}"
+    made.mkdir(mode=0o700)
     if before is not None:
-        _copy_home(before, made)
+        with Closing(os.open(before, _FOLDER)) as source, Closing(os.open(made, _FOLDER)) as target:
+            _copy_folder(source, target, Copier(), MAX_DEPTH)
         for mark in before.parent.iterdir():  # records about the home that are next to its files
             if mark.is_file() and not (folder / mark.name).exists():
                 shutil.copyfile(mark, folder / mark.name)
-    else:
-        made.mkdir(mode=0o700)
     made.rename(files)  # atomic: this process may die during the copy
     return files
 
@@ -87,16 +87,6 @@ def _folder(layout: Layout, session_id: str) -> Path:
     return layout.homes / layout.child(session_id).name
 
 
-def _copy_home(before: Path, made: Path) -> None:
-    made.mkdir(mode=0o700)
-    source, target = os.open(before, _FOLDER), os.open(made, _FOLDER)
-    try:
-        _copy_folder(source, target, Copier(), MAX_DEPTH)
-    finally:
-        os.close(source)
-        os.close(target)
-
-
 def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
     """Copy the content of an open folder.
 
@@ -112,13 +102,11 @@ def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
             with suppress(WorldError):
                 copier.copy(source, name, target, name)
             continue
-        try:
+        with Closing(below) as folder:
             if depth > 0:
                 os.mkdir(name, 0o700, dir_fd=target)
                 with Closing(os.open(name, _FOLDER, dir_fd=target)) as inner:
-                    _copy_folder(below, inner, copier, depth - 1)
-        finally:
-            os.close(below)
+                    _copy_folder(folder, inner, copier, depth - 1)
 
 
 # Lent credentials
@@ -175,25 +163,17 @@ def _mark(home: Path) -> Path:
 
 def write_beneath(home: Path, place: str, data: bytes) -> None:
     """Write a file below a home, without following links that an agent may have created."""
-    folder, name = _folder_of(home, place, make=True)
-    try:
+    opened, name = _folder_of(home, place, make=True)
+    with Closing(opened) as folder:
         write_whole(name, data, folder=folder)
-    finally:
-        os.close(folder)
 
 
 def remove_beneath(home: Path, place: str) -> None:
     """Delete a file below a home, without following links."""
-    try:
-        folder, name = _folder_of(home, place, make=False)
-    except OSError:
-        return  # not there
-    try:
-        os.unlink(name, dir_fd=folder)
-    except OSError:
-        pass  # does not exist, or is not a file
-    finally:
-        os.close(folder)
+    with suppress(OSError):  # does not exist, or is not a file
+        opened, name = _folder_of(home, place, make=False)
+        with Closing(opened) as folder:
+            os.unlink(name, dir_fd=folder)
 
 
 def _folder_of(home: Path, place: str, *, make: bool) -> tuple[int, str]:
@@ -237,6 +217,11 @@ def make_policy(
     own = own_environment(project)
     points = {**points, own: True} if own else points
     entrance = child.entrance if child else None
+    repository = find_repository(project)
+    outside: list[Path] = []
+    if repository is not None and repository.top == project:  # git folders of this work tree outside of it
+        folders = dict.fromkeys((repository.common, repository.folder))
+        outside = [folder for folder in folders if not folder.is_relative_to(project)]
     return Policy(
         project=project,
         workspace=child.path if child else project,
@@ -247,18 +232,9 @@ def make_policy(
         network=network,
         environment=dict(environment),
         points=dict(points),
-        repositories=_repositories(project),
+        repositories=tuple(map(str, outside)),
         path=os.environ.get("PATH", os.defpath),
         home=Path.home(),
         rooms=rooms,
         limits=limits,
     )
-
-
-def _repositories(project: Path) -> tuple[str, ...]:
-    """Return the git folders of this work tree that are outside of it."""
-    found = find_repository(project)
-    if found is None or found.top != project:
-        return ()
-    folders = dict.fromkeys((found.common, found.folder))
-    return tuple(str(folder) for folder in folders if not folder.is_relative_to(project))

@@ -171,13 +171,11 @@ def throw_away(thing: Path, trash: Path) -> None:
 def let_be_removed(folder: Path) -> None:
     """Give the owner permission to delete the content of a folder: programs may make folders read-only."""
     try:
-        top = os.open(folder, _FOLDER)
+        opened = os.open(folder, _FOLDER)
     except OSError:
         return
-    try:
+    with Closing(opened) as top:
         _open_up(top, os.fstat(top).st_dev, MAX_DEPTH)
-    finally:
-        os.close(top)
 
 
 def _open_up(folder: int, device: int, depth: int) -> None:
@@ -199,10 +197,8 @@ def _open_up(folder: int, device: int, depth: int) -> None:
             continue
         finally:
             os.close(handle)
-        try:
-            _open_up(below, device, depth - 1)
-        finally:
-            os.close(below)
+        with Closing(below) as inner:
+            _open_up(inner, device, depth - 1)
 
 
 def empty(trash: Path, *, budget_s: float | None = None) -> bool:

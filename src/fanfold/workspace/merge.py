@@ -152,12 +152,7 @@ class Objects:
 
     def list_tree(self, oid: str) -> dict[str, FileState]:
         """Return all files of a tree."""
-        found: dict[str, FileState] = {}
-        for record in self.git(["ls-tree", "-r", "-z", oid])[1].split(b"\0")[:-1]:
-            facts, _, name = record.partition(b"\t")
-            mode, _, blob = facts.split()
-            found[os.fsdecode(name)] = FileState(int(mode, 8), blob.decode())
-        return found
+        return read_listing(self.git(["ls-tree", "-r", "-z", oid])[1])
 
     def has(self, oid: str) -> bool:
         return self._file(oid).exists()
@@ -188,6 +183,16 @@ class Objects:
             write_whole(file, data, mode=0o444, durable=True)
         else:
             write_whole(file, data)
+
+
+def read_listing(output: bytes) -> dict[str, FileState]:
+    """Parse the output of `ls-tree -z`."""
+    found: dict[str, FileState] = {}
+    for record in output.split(b"\0")[:-1]:
+        facts, _, name = record.partition(b"\t")
+        mode, _, blob = facts.split()
+        found[os.fsdecode(name)] = FileState(int(mode, 8), blob.decode())
+    return found
 
 
 def hash_file(handle: int) -> str:
@@ -269,8 +274,10 @@ def revise(changes: Iterable[Change], base: OpenLayers, child: int) -> Revision:
     for change in changes:
         if change.kind == "deleted":
             kept = _nearest(child, change.path, gone)
-            if kept and _is_empty(child, kept):
-                made.add(kept)
+            if kept:
+                with Closing(open_folder(child, kept)) as handle, os.scandir(handle) as entries:
+                    if next(entries, None) is None:
+                        made.add(kept)
         if change.what == "folder":
             (made if change.kind == "added" else gone).add(change.path)
             continue
@@ -292,11 +299,6 @@ def _nearest(tree: int, path: str, gone: set[str]) -> str:
         gone.add(folder)
         folder = folder.rpartition("/")[0]
     return ""
-
-
-def _is_empty(tree: int, path: str) -> bool:
-    with Closing(open_folder(tree, path)) as handle, os.scandir(handle) as entries:
-        return next(entries, None) is None
 
 
 class TreeContent:
@@ -451,14 +453,10 @@ def _leaves(parent: int, path: str, going: set[str]) -> bool:
             if not stat.S_ISDIR(status.st_mode):
                 return path in going
             below = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, PathProblem):  # `_reachable` has found a file in the way in `going`
         return True
-    except PathProblem:  # a file in the way, which `_reachable` has found in `going`
-        return True
-    try:
-        names = os.listdir(below)
-    finally:
-        os.close(below)
+    with Closing(below) as folder:
+        names = os.listdir(folder)
     return all(_leaves(parent, f"{path}/{name}", going) for name in names)
 
 
@@ -542,20 +540,32 @@ def merge_fully(
     objects: Objects,
 ) -> MergeOutcome:
     """Return the outcome of git's merge."""
-    root = objects.put_commit(objects.put_tree(base))
-    sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
-    arguments = ["merge-tree", "--write-tree", "-z", "--messages", *sides]
-    code, output = objects.git(arguments, ok=(0, 1))
-    tree, _, rest = output.partition(b"\0")
-    if code == 1:
-        return MergeOutcome(conflicts=read_conflicts(rest))
-    result = objects.list_tree(tree.decode())
+    conflicts, tree, _ = merge_trees(base, ours, theirs, objects)
+    if conflicts:
+        return MergeOutcome(conflicts=conflicts)
+    result = objects.list_tree(tree)
     steps = [
         PathRevision(path, ours.get(path), result.get(path))
         for path in sorted(ours.keys() | result.keys())
         if ours.get(path) != result.get(path)
     ]
     return MergeOutcome(tuple(steps), stored=frozenset(step.path for step in steps))
+
+
+def merge_trees(
+    base: Mapping[str, FileState],
+    ours: Mapping[str, FileState],
+    theirs: Mapping[str, FileState],
+    objects: Objects,
+    *options: str,
+) -> tuple[tuple[MergeConflict, ...], str, tuple[str, str, str]]:
+    """Return the conflicts of git's merge, the resulting tree, and the commits of ours, base and theirs."""
+    root = objects.put_commit(objects.put_tree(base))
+    mine, other = (objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs))
+    arguments = [*options, "merge-tree", "--write-tree", "-z", "--messages", mine, other]
+    code, output = objects.git(arguments, ok=(0, 1))
+    tree, _, rest = output.partition(b"\0")
+    return read_conflicts(rest) if code == 1 else (), tree.decode(), (mine, root, other)
 
 
 def read_conflicts(output: bytes) -> tuple[MergeConflict, ...]:

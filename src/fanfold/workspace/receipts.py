@@ -54,7 +54,7 @@ from fanfold.workspace.merge import (
     TreeContent,
     gather,
     has_room,
-    read_conflicts,
+    merge_trees,
     revise,
     state_at,
 )
@@ -385,11 +385,12 @@ def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
         ours = {path: pair for path, pair in states.items() if pair[0] != pair[1]}
         known, current = LayeredContent(base), LayeredContent(now)
         sides = gather(revision, TreeContent(theirs), ours, objects, known, current)
-        conflicts, result, labels = _merge(*sides, objects)
+        conflicts, merged, labels = merge_trees(*sides, objects, "-c", "merge.conflictStyle=diff3")
         if not conflicts:
             return Dispute()
         if not can_be_settled(conflicts):
             raise WorldError("workspace.conflict", "the conflict cannot be laid out as files")
+        result = objects.list_tree(merged)
         own, disputed = sides[1], {conflict.path for conflict in conflicts}
         changed = {path for path in own.keys() | result.keys() if own.get(path) != result.get(path)}
         # Deletions first: a deleted file may block the path of a new one.
@@ -431,19 +432,6 @@ def unsettled(child: Child, dispute: Dispute, objects: Objects) -> list[str]:
         if set(re.findall(_MARKER, text)) - had:
             found.append(conflict.path)
     return found
-
-
-def _merge(
-    base: dict[str, FileState], ours: dict[str, FileState], theirs: dict[str, FileState], objects: Objects
-) -> tuple[tuple[MergeConflict, ...], dict[str, FileState], tuple[str, str, str]]:
-    """Return the conflicts, the files of git's merge, and the labels of the three sides in the markers."""
-    root = objects.put_commit(objects.put_tree(base))
-    sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
-    arguments = ["-c", "merge.conflictStyle=diff3", "merge-tree", "--write-tree", "-z", "--messages", *sides]
-    code, output = objects.git(arguments, ok=(0, 1))
-    tree, _, rest = output.partition(b"\0")
-    conflicts = read_conflicts(rest) if code == 1 else ()
-    return conflicts, objects.list_tree(tree.decode()), (sides[0], root, sides[1])
 
 
 def _put_disputed(

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from fanfold.project_files import Closing
+
 _TOP = Path("/sys/fs/cgroup")
 _PREFIX = "fanfold-"
 
@@ -56,19 +58,12 @@ def make(max_processes: int, max_memory_bytes: int) -> Group:
             continue
         try:
             for file, value in limits.items():
-                _set(f"{folder}/{file}", b"%d" % value)
+                with Closing(os.open(f"{folder}/{file}", os.O_WRONLY | os.O_CLOEXEC)) as handle:
+                    os.write(handle, b"%d" % value)
             made.append(folder)
         except OSError:
             os.rmdir(folder)
     return Group(made)
-
-
-def _set(file: str, value: bytes) -> None:
-    handle = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(handle, value)
-    finally:
-        os.close(handle)
 
 
 def limits_processes() -> bool:

@@ -297,8 +297,13 @@ class Workspaces:
             return known
         changes = tuple(child.changes())
         allowed = () if child.read_only else write_set
+        linked: tuple[str, ...] = ()
+        if changes:  # the current targets of links with protected names in the project
+            files = child.base.manifest.files.items()
+            with Closing(open_top(self._layout.project)) as project:
+                linked = behind_links(project, [path for path, entry in files if entry.is_link])
         with Closing(open_top(child.path)) as tree:
-            bad = tuple(violations(changes, allowed, tree, self._linked(child) if changes else ()))
+            bad = tuple(violations(changes, allowed, tree, linked))
             if bad or mode == "discard" or not changes:
                 return MergeResult(changes, violations=bad)
             content = TreeContent(tree)
@@ -320,12 +325,6 @@ class Workspaces:
                 changes, revision, content, child.base, write_set, child.record.origin, child.session_id
             )
             return self._parent.put(arriving, child.folder / MERGED, child.require_held)
-
-    def _linked(self, child: Child) -> tuple[str, ...]:
-        """Return the current targets of links with protected names in the project."""
-        with Closing(open_top(self._layout.project)) as project:
-            files = child.base.manifest.files
-            return behind_links(project, [path for path, entry in files.items() if entry.is_link])
 
     def apply(self, proposal_id: str, *, dry_run: bool = False, drop: bool = True) -> MergeResult:
         """Merge a proposal into the current project tree; a dry run only returns the result.
