@@ -8,7 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -34,51 +34,34 @@ from fanfold.store.sealing import Database
 PATIENCE_S = 10.0
 """How long one attempt waits for the lock of another process, and how long attempts are repeated."""
 
-_MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
-    (
-        apsw.FullError,
-        "store.full",
-        "the disk is full",
-        "free some space; fanfold runs lists what can be resumed",
+_BUSY = (
+    "store.busy", "another process kept the database locked",
+    "find a process that hangs in the same project, end it, and try again",
+)  # fmt: skip
+_MEANINGS: dict[type[apsw.Error], tuple[str, str, str]] = {
+    apsw.FullError: (
+        "store.full", "the disk is full", "free some space; fanfold runs lists what can be resumed",
     ),
-    (apsw.PermissionsError, "store.read_only", "the database cannot be written", "check its permissions"),
-    (
-        apsw.CorruptError,
-        "store.corrupt",
-        "the database is damaged",
+    apsw.PermissionsError: ("store.read_only", "the database cannot be written", "check its permissions"),
+    apsw.CorruptError: (
+        "store.corrupt", "the database is damaged",
         "copy the folder, then restore a backup or move the damaged file away",
     ),
-    (
-        apsw.NotADBError,
-        "store.corrupt",
-        "the file is not a database",
-        "move it away; Fanfold then starts a new one",
+    apsw.NotADBError: (
+        "store.corrupt", "the file is not a database", "move it away; Fanfold then starts a new one",
     ),
-    (
-        apsw.ReadOnlyError,
-        "store.read_only",
-        "the database may only be read here",
+    apsw.ReadOnlyError: (
+        "store.read_only", "the database may only be read here",
         "its runs can be looked at; to run, resume or answer, the project's .fanfold must be writable",
     ),
-    (
-        apsw.CantOpenError,
-        "store.cannot_open",
-        "the database cannot be opened",
+    apsw.CantOpenError: (
+        "store.cannot_open", "the database cannot be opened",
         "check that the folder exists and may be written",
     ),
-    (
-        apsw.BusyError,
-        "store.busy",
-        "another process kept the database locked",
-        "find a process that hangs in the same project, end it, and try again",
-    ),
-    (
-        apsw.LockedError,
-        "store.busy",
-        "another process kept the database locked",
-        "find a process that hangs in the same project, end it, and try again",
-    ),
-)
+    apsw.BusyError: _BUSY,
+    apsw.LockedError: _BUSY,
+}  # fmt: skip
+"""The code, message and hint for each kind of error."""
 
 
 def fault(error: apsw.Error, file: str) -> FanfoldError:
@@ -86,7 +69,7 @@ def fault(error: apsw.Error, file: str) -> FanfoldError:
     details = {"file": file, "sqlite": f"{type(error).__name__}: {error}"}
     if isinstance(error, apsw.ConstraintError):
         return BugError("store.constraint", f"a write contradicts the store: {error}", details=details)
-    for kind, code, message, hint in _MEANINGS:
+    for kind, (code, message, hint) in _MEANINGS.items():
         if isinstance(error, kind):
             return StoreFault(code, f"{message}: {file}", hint=hint, details=details)
     hint = "check the disk and the system log; fanfold runs lists what can be resumed"
@@ -235,7 +218,10 @@ class Presence:
 
     def _moved_to(self) -> str:
         """Return the new path of the database if its folder was moved, else ""."""
-        for handle in _listed("/proc/self/fd"):
+        handles: list[str] = []
+        with suppress(OSError):
+            handles = os.listdir("/proc/self/fd")
+        for handle in handles:
             try:
                 name = os.readlink(f"/proc/self/fd/{handle}")
                 found = os.stat(name)
@@ -245,13 +231,6 @@ class Presence:
             if is_it and name != self._file and os.path.basename(name) == os.path.basename(self._file):
                 return name
         return ""
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def refuse_special(file: str) -> None:
@@ -412,7 +391,10 @@ class DatabaseConnections:
 
     def _connect(self) -> apsw.Connection:
         refuse_special(self._file)
-        db = self._connect_protected() if self._is_protected else self._connect_existing()
+        if self._is_protected:
+            db = self._connect_protected()
+        else:
+            db = Database(self._file, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         db.key = self._key
         for what in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
             db.config(what, 0)  # Fanfold creates none; any that exist come from another program
@@ -420,13 +402,11 @@ class DatabaseConnections:
         db.pragma("cache_size", -CACHE_KIB)
         return db
 
-    def _connect_existing(self) -> Database:
-        return Database(self._file, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
-
     def _connect_protected(self) -> Database:
         """Open the database read-only, without creating a file.
 
-        If there is no write-ahead log, SQLite creates one, unless the database is opened as immutable.
+        If there is no write-ahead log, SQLite creates one, unless the database is opened as immutable. A
+        database in an older format is copied to memory and migrated there.
         """
         from urllib.parse import quote
 
@@ -434,15 +414,13 @@ class DatabaseConnections:
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         db = Database(f"file:{quote(self._file)}?{how}", flags=flags, vfs=self._vfs)
-        return db if tables.version(db) in (0, tables.VERSION) else self._migrated_copy(db)
-
-    def _migrated_copy(self, older: apsw.Connection) -> Database:
-        """Return an in-memory copy of a read-only database in an older format, migrated to this format."""
+        if tables.version(db) in (0, tables.VERSION):
+            return db
         copy = Database(":memory:")
         copy.key = self._key
-        with older, copy.backup("main", older, "main") as backup:
+        with db, copy.backup("main", db, "main") as backup:
             backup.step()
-        older.close()
+        db.close()
         sealing.prepare(copy)
         tables.prepare(copy, adopts=self._adopts)
         return copy

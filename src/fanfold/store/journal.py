@@ -115,7 +115,8 @@ class Journal:
         if self.commit_remotely is not None:
             # In a task of its own: the commit, and what follows from it, outlives a caller that is cancelled.
             sending = asyncio.ensure_future(self.commit_remotely())
-            sending.add_done_callback(_note_error)
+            # Marks its error as seen: the host raises it if no caller is left.
+            sending.add_done_callback(lambda sent: None if sent.cancelled() else sent.exception())
             await asyncio.shield(sending)
             return
         if self.sessions <= 1:
@@ -151,9 +152,3 @@ class Journal:
             self.commit_tree()
         if self._held:
             self.write()
-
-
-def _note_error(sending: asyncio.Future[None]) -> None:
-    """Mark the error of a commit as seen: the host raises it if no caller is left."""
-    if not sending.cancelled():
-        sending.exception()

@@ -37,6 +37,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from fanfold.errors import NotFoundError
 from fanfold.kernel.events import Envelope
+from fanfold.project_files import Closing
 from fanfold.store.database import private_folder
 from fanfold.store.protocol import DELETED, OutputRow, Store
 from fanfold.store.search_queries import (
@@ -354,7 +355,11 @@ class Search:
                     del found[one]
                 if len(found) == k:
                     break
-            if known is None or _is_nearer(hit, known):
+            # The best address of a text is the step that created it, not one that passed it on.
+            if known is None or (
+                hit.kind == known.kind
+                and (bool(hit.role), len(hit.path)) > (bool(known.role), len(known.path))
+            ):
                 found[key] = hit if known is None else structs.replace(hit, score=known.score)
                 addresses[key], texts[key] = address, text
         return found, addresses
@@ -394,9 +399,8 @@ class Search:
         if not rows:
             return False
         number, row = rows[0]
-        return number > self._done or self._has(number, row)
-
-    def _has(self, number: int, row: OutputRow) -> bool:
+        if number > self._done:
+            return True
         from tantivy import Query
 
         index = self._opened()
@@ -477,7 +481,10 @@ class Search:
         """Open the existing index; raises if it is unusable."""
         import tantivy
 
-        _check_files(self._folder)
+        with os.scandir(self._folder) as listing:  # the library would block on a pipe and follow a link
+            odd = [entry.name for entry in listing if not entry.is_file(follow_symlinks=False)]
+        if odd:
+            raise ValueError(f"the index holds what is no file: {odd[0]!r}")
         version = (self._folder / "version").read_text()
         if version != _version():
             raise ValueError(f"the index is of version {version!r}")
@@ -534,18 +541,19 @@ class Search:
         """Hold the lock for writing the index; yields False if another process keeps it too long."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._lock_file, flags, 0o600)
-        try:
-            yield _lock(descriptor, time.monotonic() + (patience_s or LOCK_PATIENCE_S))
-        finally:
-            os.close(descriptor)
-
-
-def _is_nearer(hit: Hit, known: Hit) -> bool:
-    """Return whether `hit` is a better address of the same text than `known`.
-
-    The best address is the step that created the text, not one that passed it on.
-    """
-    return hit.kind == known.kind and (bool(hit.role), len(hit.path)) > (bool(known.role), len(known.path))
+        deadline = time.monotonic() + (patience_s or LOCK_PATIENCE_S)
+        with Closing(descriptor) as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_locked = True
+                    break
+                except BlockingIOError:
+                    is_locked = False
+                    if time.monotonic() >= deadline:
+                        break
+                    time.sleep(0.01)
+            yield is_locked
 
 
 def _hands_on(hit: Hit, text: str, inner: Hit, inner_text: str) -> bool:
@@ -587,35 +595,20 @@ def _newest_of_equals(
     equal = found[k - 1][0]
     better = [hit for hit in found if hit[0] > equal]
     newest = searcher.search(query, MAX_HITS, order_by_field="number", count=False).hits
-    equals = (
-        (equal, address)
-        for _, address in newest
-        if isclose(_score(searcher, query, address), equal, rel_tol=ROUNDED)
-    )
+
+    def has_equal_score(address: tantivy.DocAddress) -> bool:
+        explained = msgspec.json.decode(query.explain(searcher, address).to_json())
+        return isclose(float(explained["value"]), equal, rel_tol=ROUNDED)  # it reports fewer digits
+
+    equals = ((equal, address) for _, address in newest if has_equal_score(address))
     chosen = list(islice(equals, k - len(better)))
     return [*better, *chosen] if len(better) + len(chosen) == k else found
-
-
-def _score(searcher: tantivy.Searcher, query: tantivy.Query, address: tantivy.DocAddress) -> float:
-    """Return the score as `explain` reports it: with fewer digits than a search returns."""
-    return float(msgspec.json.decode(query.explain(searcher, address).to_json())["value"])
 
 
 def _version() -> str:
     from importlib.metadata import version
 
     return f"{INDEX_VERSION} {version('tantivy')}"
-
-
-def _check_files(folder: Path) -> None:
-    """Raise `ValueError` if the index contains anything but files.
-
-    The native library would block on a pipe and follow a link.
-    """
-    with os.scandir(folder) as listing:
-        odd = [entry.name for entry in listing if not entry.is_file(follow_symlinks=False)]
-    if odd:
-        raise ValueError(f"the index holds what is no file: {odd[0]!r}")
 
 
 def _is_damage(error: BaseException) -> bool:
@@ -625,14 +618,3 @@ def _is_damage(error: BaseException) -> bool:
     the library does not export.
     """
     return isinstance(error, OSError | ValueError) or type(error).__name__ == "PanicException"
-
-
-def _lock(descriptor: int, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import apsw
 
@@ -57,6 +57,8 @@ CHECKPOINT_PAGES = 2_000
 """The number of pages in the write-ahead log that triggers a checkpoint. It limits the log to 8 MB and stalls
 to 2-3 ms."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _AS_SET = nullcontext()
 _INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id, seal) VALUES (?, ?, ?, ?)"
 
@@ -140,7 +142,11 @@ class SqliteStore:
         if batch.requires and not db.execute("SELECT 1 FROM logs WHERE log = ?", (batch.requires,)).get:
             raise no_run(batch.requires)
         if batch.blobs or batch.outputs:
-            self._check_blobs(batch.blobs)
+            # Named by their hash, so they cannot be cleaned here.
+            unclean = [name for name, content in batch.blobs if self.clean(content) is not content]
+            if unclean:
+                message = f"the content of {unclean[0]} was to be stored with a secret in it"
+                raise BugError("store.secret", message)
             tables.write_values(db, batch)
         if batch.envelopes:
             leases.check_executions(db, batch.envelopes)
@@ -156,15 +162,6 @@ class SqliteStore:
             db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
         if batch.unclaimed:
             claims.drop(db, batch.root, list(batch.unclaimed))
-
-    def _check_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> None:
-        """Raise `BugError` if a blob contains a secret.
-
-        Its content cannot be changed here, because it is named by its hash.
-        """
-        for name, content in blobs:
-            if self.clean(content) is not content:
-                raise BugError("store.secret", f"the content of {name} was to be stored with a secret in it")
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[apsw.Connection]:
@@ -187,17 +184,8 @@ class SqliteStore:
                 raise faults.fault(error, self._file) from error
             self._presence.check()
             if self._log.pages >= CHECKPOINT_PAGES:
-                self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        """Write the pages of the write-ahead log back to the database.
-
-        If it fails, a later commit tries again.
-        """
-        try:
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error:
-            pass  # the commit is safe in the write-ahead log
+                with suppress(apsw.Error):  # the commit is safe in the log, and a later one tries again
+                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -208,8 +196,7 @@ class SqliteStore:
 
     def reach(self, root: str) -> int:
         """Return the `tree_seq` of the last event of a tree."""
-        with faults.translated(self._file):
-            return logs.reach(self._reader(), root)
+        return self._read(logs.reach, root)
 
     def commits(self, root: str) -> Iterator[Commit]:
         """Iterate over the commits of a run tree."""
@@ -234,13 +221,11 @@ class SqliteStore:
 
     def absent_blobs(self, hashes: Sequence[str]) -> list[str]:
         """Return the hashes that are not stored."""
-        with faults.translated(self._file):
-            return tables.absent(self._reader(), hashes)
+        return self._read(tables.absent, hashes)
 
     def roots(self) -> list[str]:
         """Return every tree with stored data, readable or not."""
-        with faults.translated(self._file):
-            return tables.roots(self._reader())
+        return self._read(tables.roots)
 
     def head(self, run_id: str) -> RunHead | None:
         """Return the summary row of one run."""
@@ -274,8 +259,7 @@ class SqliteStore:
 
     def resolve(self, prefix: str) -> str:
         """Return the run id for a unique prefix or `last`."""
-        with faults.translated(self._file):
-            return tables.resolve(self._reader(), prefix)
+        return self._read(tables.resolve, prefix)
 
     def cached(self, key: str) -> str | None:
         """Return the blob of a completed cacheable step with this content key."""
@@ -286,13 +270,11 @@ class SqliteStore:
         self, after: int = 0, limit: int = 1_000, root: str | None = None
     ) -> list[tuple[int, OutputRow]]:
         """Return outputs in order of arrival with their running number."""
-        with faults.translated(self._file):
-            return tables.read_outputs(self._reader(), root, after, limit)
+        return self._read(tables.read_outputs, root, after, limit)
 
     def ends(self) -> dict[str, int]:
         """Return the position of the last row of each tree."""
-        with faults.translated(self._file):
-            return logs.ends(self._reader())
+        return self._read(logs.ends)
 
     def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
         """Iterate over the events and session entries of a tree after a position."""
@@ -312,19 +294,14 @@ class SqliteStore:
 
     def unkeyed(self, root: str) -> int:
         """Count the first events of a tree that are not bound to the user's secret."""
-        from fanfold.store import tables
-
-        with faults.translated(self._file):
-            return tables.unkeyed(self._reader(), root)
+        return self._read(tables.unkeyed, root)
 
     def check(self, root: str | None = None) -> list[Damage]:
         """Find rows that differ from what was written, in one tree or in the whole store."""
-        from fanfold.store import tables
-
-        with faults.translated(self._file):
-            db = self._reader()
-            odd = () if root is not None else tables.odd_forms(db)
-            return [*tables.check(db, root), *(Damage("", text) for text in odd)]
+        found = self._read(tables.check, root)
+        if root is None:
+            found += [Damage("", text) for text in self._read(lambda db: list(tables.odd_forms(db)))]
+        return found
 
     # ------------------------------------------------------------------- ownership and requests
 
@@ -347,8 +324,7 @@ class SqliteStore:
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
         """Return the owner of the lease, and whether the lease is live."""
-        with faults.translated(self._file):
-            holder = leases.holder(self._reader(), root)
+        holder = self._read(leases.holder, root)
         return None if holder is None else (holder.owner, holder.is_alive())
 
     def now_ms(self) -> int:
@@ -357,8 +333,7 @@ class SqliteStore:
 
     def heartbeat_age_ms(self, root: str) -> int | None:
         """Return the milliseconds since the owner's last heartbeat."""
-        with faults.translated(self._file):
-            holder = leases.holder(self._reader(), root)
+        holder = self._read(leases.holder, root)
         return None if holder is None else holder.heartbeat_age_ms
 
     def release(self, lease: Lease) -> None:
@@ -387,13 +362,11 @@ class SqliteStore:
 
     def blocker(self, claim: Claim) -> Claim | None:
         """Return the claim of another tree that blocks this claim."""
-        with faults.translated(self._file):
-            return claims.find_blocker(self._reader(), claim)
+        return self._read(claims.find_blocker, claim)
 
     def claims_beside(self, root: str) -> list[Claim]:
         """Return claims that other trees hold, or released while any claim was held."""
-        with faults.translated(self._file):
-            return claims.beside(self._reader(), root)
+        return self._read(claims.beside, root)
 
     def _wake(self, roots: Sequence[str]) -> None:
         """Wake the owners of these trees, so that they retry their claims."""
@@ -409,8 +382,7 @@ class SqliteStore:
 
     def requests(self, root: str) -> list[Request]:
         """Return the unhandled requests, oldest first."""
-        with faults.translated(self._file):
-            return requests.select(self._reader(), root)
+        return self._read(requests.select, root)
 
     def listen(self, root: str) -> Signal:
         """Return a signal for the owner of a tree: woken by requests and released claims."""
@@ -424,10 +396,7 @@ class SqliteStore:
 
     def delete_tree(self, root: str) -> None:
         """Delete a run tree, its sessions, and the blobs that no other tree refers to."""
-        from fanfold.store.tables import Removal
-
-        with faults.translated(self._file):
-            removal = Removal(self._reader(), root)
+        removal = self._read(tables.Removal, root)
         with self._transaction() as db:
             holder = leases.holder(db, root)
             if holder is not None and holder.owner != this_process() and holder.is_alive():
@@ -446,14 +415,20 @@ class SqliteStore:
     # ---------------------------------------------------------------------------------- connections
 
     def _heads(self, rest: str, *values: str | int | None) -> list[RunHead]:
-        with faults.translated(self._file):
-            return tables.select(self._reader(), rest, *values)
+        return self._read(tables.select, rest, *values)
 
     def _one(self, query: str, value: str) -> object:
         with faults.translated(self._file):
             for (found,) in self._reader().execute(query, (value,)):
                 return found
         return None
+
+    def _read(
+        self, read: Callable[Concatenate[apsw.Connection, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Return the result of `read` with this thread's connection for reading."""
+        with faults.translated(self._file):
+            return read(self._reader(), *args, **options)
 
     def _reader(self) -> apsw.Connection:
         """Return this thread's connection for reading."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -232,7 +232,11 @@ def version(db: apsw.Connection) -> int:
             hint="move it away; Fanfold then starts a new one",
         )
     if number > VERSION:
-        release = _release(db)
+        release = ""
+        with suppress(apsw.SQLError):
+            release = str(db.execute("SELECT value FROM about WHERE name = 'release'").get)
+        if not release.replace(".", "").isalnum() or len(release) >= 20:
+            release = ""  # it does not look like a release
         raise StoreFault(
             "store.newer",
             f"{db.filename} was written by a newer Fanfold (format {number}, this one opens up to {VERSION})",
@@ -240,15 +244,6 @@ def version(db: apsw.Connection) -> int:
             details={"found": number, "known": VERSION, "release": release},
         )
     return int(number)
-
-
-def _release(db: apsw.Connection) -> str:
-    """Return the release that a newer database requires; "" if the value does not look like a release."""
-    try:
-        found = str(db.execute("SELECT value FROM about WHERE name = 'release'").get)
-    except apsw.SQLError:
-        return ""
-    return found if found.replace(".", "").isalnum() and len(found) < 20 else ""
 
 
 def check_readable(db: apsw.Connection) -> None:
@@ -486,8 +481,11 @@ def write_values(db: apsw.Connection, batch: Batch) -> None:
                 if not db.execute("SELECT 1 FROM blobs WHERE id = ?", (made[0],)).get:
                     number += 1
                     db.execute(_INSERT, _row_values(key, number, row, None))
-    if fresh:
-        values = [_value(key, n, *value) for n, value in enumerate(fresh.items(), number + 1)]
+    values: list[tuple[Any, ...]] = []
+    for n, (name, content) in enumerate(fresh.items(), number + 1):  # no outputs of steps
+        sealed = n, name, None, None, None, None, None, None, None
+        values.append((*sealed, seal(key, *sealed), content))
+    if values:
         db.executemany(_INSERT, values)
 
 
@@ -496,12 +494,6 @@ def _row_values(key: bytes, number: int, row: OutputRow, content: bytes | None) 
     known = content is None
     of_output = row.run_id, row.root_run_id, row.path, row.role, row.status, row.at
     sealed = number, None if known else row.blob, row.blob if known else None, *of_output
-    return *sealed, seal(key, *sealed), content
-
-
-def _value(key: bytes, number: int, hash: str, content: bytes) -> tuple[Any, ...]:
-    """Return the row of a value that is not the output of a step."""
-    sealed = number, hash, None, None, None, None, None, None, None
     return *sealed, seal(key, *sealed), content
 
 
@@ -664,10 +656,13 @@ _OF_TREE = {
 def check(db: apsw.Connection, root: str | None) -> list[Damage]:
     """Return all damage of one tree, or of the whole store."""
     if root is not None:
-        return [Damage(root, text) for text in (*_rows_of(db, root), *_tree(db, root))]
+        rows = (text for table, where in _OF_TREE.items() for text in sealing.changed(db, table, where, root))
+        return [Damage(root, text) for text in (*rows, *_tree(db, root))]
     found = [Damage("", text) for table in sealing.SEALED for text in sealing.changed(db, table)]
     found += [Damage(tree, text) for tree in roots(db) for text in _tree(db, tree)]
-    found += [Damage("", text) for text in _strays(db)]
+    query = f"SELECT count(*) FROM events WHERE id >> {KEY_SHIFT} NOT IN (SELECT key FROM logs)"  # noqa: S608 - constants only
+    if count := db.execute(query).get:
+        found.append(Damage("", f"{count} rows of the table events belong to no log"))
     blobs = db.execute("SELECT hash, content FROM blobs WHERE hash IS NOT NULL OR content IS NOT NULL")
     return found + [Damage("", text) for text in _unlike_their_name(blobs)]
 
@@ -714,11 +709,6 @@ def _make_plain(db: apsw.Connection, tree: int) -> None:
             db.execute("UPDATE events SET chain = ? WHERE id = ?", (before + state, row[0]))
 
 
-def _rows_of(db: apsw.Connection, root: str) -> Iterator[str]:
-    for table, where in _OF_TREE.items():
-        yield from sealing.changed(db, table, where, root)
-
-
 def _tree(db: apsw.Connection, root: str) -> Iterator[str]:
     found = db.execute("SELECT key, reaches, unkeyed FROM logs WHERE log = ?", (root,)).fetchone()
     if found is None or not isinstance(found[0], int):
@@ -739,14 +729,6 @@ def _tree(db: apsw.Connection, root: str) -> Iterator[str]:
     names = mentioned((data,) for _, data in stored_rows(db, key, "id, data") if isinstance(data, bytes))
     held = "SELECT hash, content FROM blobs WHERE hash IN (SELECT value FROM json_each(?))"
     yield from _unlike_their_name(db.execute(held, (as_text(sorted(names)),)))
-
-
-def _strays(db: apsw.Connection) -> Iterator[str]:
-    """Report rows that belong to no log."""
-    query = f"SELECT count(*) FROM events WHERE id >> {KEY_SHIFT} NOT IN (SELECT key FROM logs)"  # noqa: S608 - constants only
-    count = db.execute(query).get
-    if count:
-        yield f"{count} rows of the table events belong to no log"
 
 
 def _unlike_their_name(blobs: Iterable[tuple[object, object]]) -> Iterator[str]:
