@@ -135,7 +135,7 @@ load: $(READY) ## 200 clients reading, 50 following, 5 starting runs, in turn wi
 lock: ## resolve requirements/*.txt anew, with hashes, after a change of dependencies (ARGS=--upgrade)
 	tools/lock $(ARGS)
 
-dist: $(READY) ## build the packages and their SBOM into dist, twice and compared; try the wheel in a clean environment
+dist: $(READY) ## build the packages and their SBOM into dist, twice and compared; try the wheel with pip, pipx and uv
 	$(BIN)/python -m tools.release
 
 site: $(READY) ## build the documentation site into build/site/html; every link is checked

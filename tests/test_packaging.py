@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 import fanfold
 from tools.agents import check_installed
 from tools.audit import SOUND, UNKNOWN, VULNERABLE, judge
-from tools.release import build, sbom
+from tools.release import MAX_PACKAGES, build, sbom
 from tools.tidy import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -181,8 +181,17 @@ def test_python_m_fanfold_runs_only_without_the_current_folder_on_the_import_pat
     assert ("python -P -m fanfold" in done.stderr) == (status == 2)
 
 
+def test_what_is_installed_stays_within_the_limit_and_is_what_the_documentation_says():
+    pins = re.findall(r"^([\w.-]+==[^\\\n]+)", (ROOT / "requirements/package.txt").read_text(), re.MULTILINE)
+    here = {"sys_platform": "linux", "platform_system": "Linux", "python_version": "3.11"}
+    here |= {"python_full_version": "3.11.9", "platform_python_implementation": "CPython", "os_name": "posix"}
+    needed = [one for one in map(Requirement, pins) if one.marker is None or one.marker.evaluate(here)]
+    assert len(needed) + 1 <= MAX_PACKAGES
+    assert f"The package and the {len(needed)} it needs" in (ROOT / "docs/index.md").read_text()
+
+
 def test_the_sbom_lists_every_package_that_is_installed():
-    pins = (ROOT / "requirements/run.txt").read_text()
+    pins = (ROOT / "requirements/package.txt").read_text()
     document = sbom(pins, fanfold.__version__, b"wheel")
     assert len(document["components"]) == len(re.findall(r"^[\w.-]+==", pins, re.MULTILINE))
     assert all(component["hashes"] for component in document["components"])
