@@ -13,19 +13,13 @@ import re
 import sys
 from collections.abc import Callable
 
+from fanfold.cli.main import NOUNS
 from tools import cli_reference, long_tests, recipe_reference, state_diagrams
 from tools.cookbook import cookbook
 from tools.gallery import gallery
 from tools.tidy import ROOT
 
 NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost. -->\n\n"
-
-
-def static_help() -> str:
-    """Help texts as constants: the commands themselves would cost too much to import for them."""
-    head = '"""What `fanfold --help` ("") and `fanfold NOUN --help` print. Written by `make fix`."""\n\n'
-    texts = [f'    "{noun}": """\\\n{text}""",\n' for noun, text in cli_reference.help_texts().items()]
-    return f"{head}HELP = {{\n{''.join(texts)}}}\n"
 
 
 def http_routes() -> str:
@@ -159,7 +153,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/gallery.md": gallery,
     "docs/cli.md": cli_reference.reference_markdown,
 }
-MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
+HELP = {f"src/fanfold/cli/pages/help_{noun or 'fanfold'}.txt": noun for noun in ("", *NOUNS)}
+"""Help as text files: the commands themselves would cost too much to import for them."""
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams.state_diagrams,
     ("docs/recipes.md", "keys"): recipe_reference.reference_markdown,
@@ -173,15 +168,15 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
 }
 
 
-FILES = [*PAGES, *MODULES, *dict.fromkeys(name for name, _ in SECTIONS)]
+FILES = [*PAGES, *HELP, *dict.fromkeys(name for name, _ in SECTIONS)]
 
 
 def render(name: str) -> str:
     """What the file should hold, its hand-written parts kept as they are."""
     if name in PAGES:
         return NOTICE + PAGES[name]().strip() + "\n"
-    if name in MODULES:
-        return MODULES[name]()
+    if name in HELP:
+        return cli_reference.help_texts()[HELP[name]]
     page = (ROOT / name).read_text("utf-8")
     for (file, section), generate in SECTIONS.items():
         if file == name:

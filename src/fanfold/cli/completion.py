@@ -1,6 +1,7 @@
 """`fanfold completion`: lets a shell complete commands, options, recipes, inputs, runs, steps and roles.
 
-The script asks `fanfold completion --words` for what fits. What is offered comes from the declarations of the
+The script (`pages/completion.SHELL`) asks `fanfold completion --words` for what fits. That of zsh calls the
+function that it defines: as a file of $fpath it is the body of that function. What is offered comes from the declarations of the
 commands, so that a new option is completed without a word here. Only names are looked up, nothing is changed,
 and whatever goes wrong offers nothing: a shell that waits for a key press is no place for an error.
 
@@ -22,58 +23,13 @@ from typing import TYPE_CHECKING
 import click
 
 from fanfold.cli.command import Invocation, command, option
-from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS
+from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS, read_page
 from fanfold.cli.output import print_text
 from fanfold.errors import FanfoldError
 
 if TYPE_CHECKING:
     from fanfold.api.project import Project
 
-_SCRIPTS = {
-    "bash": """\
-_fanfold() {
-    local word
-    COMPREPLY=()
-    while IFS= read -r word; do
-        COMPREPLY+=("$word")
-    done < <(fanfold completion bash --words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-    [[ ${#COMPREPLY[@]} != 1 ]] || COMPREPLY=("$(printf %q "${COMPREPLY[0]}")")
-    [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
-}
-complete -o default -F _fanfold fanfold
-""",
-    # As a file of $fpath it is the body of the function that it defines, so it has to call that too.
-    "zsh": """\
-#compdef fanfold
-_fanfold() {
-    local -a found
-    found=("${(@f)$(fanfold completion zsh --words -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
-    if [[ -z "${found[1]}" ]]; then
-        _files
-    elif [[ "${found[1]}" == *= ]]; then
-        compadd -S '' -a found
-    else
-        compadd -a found
-    fi
-}
-if [[ "${funcstack[1]}" == _fanfold ]]; then
-    _fanfold "$@"
-else
-    compdef _fanfold fanfold
-fi
-""",
-    "fish": """\
-function __fanfold
-    set -l found (fanfold completion fish --words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
-    if test (count $found) -gt 0
-        printf '%s\\n' $found
-    else
-        __fish_complete_path (commandline -ct)
-    end
-end
-complete -c fanfold -f -a '(__fanfold)'
-""",
-}
 _UNQUOTED = frozenset({"bash"})
 """Shells that put what several names have in common onto the line as it is; the others quote it."""
 _SETUP = {
@@ -107,13 +63,13 @@ def _setup() -> list[str]:
     epilog="\b\nSet up with one of these:\n" + "\n".join(_setup()),
     says_where=False,
 )
-@click.argument("shell", type=click.Choice(list(_SCRIPTS)))
+@click.argument("shell", type=click.Choice(list(_SETUP)))
 @option("--words", is_flag=True, hidden=True)
 @click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:
     """Print a script for the shell to read: commands, options, recipes, inputs, runs, steps, roles."""
     if not words:
-        print_text(_SCRIPTS[shell])
+        print_text(read_page(f"completion.{shell}"))
         return 0
     with suppress(FanfoldError, OSError, ValueError):
         *before, last = typed or ("",)

@@ -1,7 +1,7 @@
 """The entry of `fanfold`.
 
 Rules
-* `--help` and `--version` import nothing but this file and one constant: start-up is a feature.
+* `--help` and `--version` import nothing but this file: start-up is a feature.
 * A command's module is imported when the command is called, and only that one.
 * Whatever happens, the caller gets an exit status of the table in `fanfold.errors` and, with `--json`,
   a document on stdout. A traceback is for developers (`FANFOLD_DEBUG=1`), never for users.
@@ -171,11 +171,15 @@ def _call(name: str, typed: str, arguments: list[str]) -> int:
 
 
 def _print_help(noun: str) -> int:
-    from fanfold.cli.help_text import HELP
-
-    sys.stdout.write(HELP[noun])
+    sys.stdout.write(read_page(f"help_{noun or 'fanfold'}.txt"))
     sys.stdout.flush()
     return 0
+
+
+def read_page(name: str) -> str:
+    """Return a text of the folder `pages`; `make fix` writes those of help."""
+    with open(f"{os.path.dirname(__file__)}/pages/{name}", encoding="utf-8") as page:
+        return page.read()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 ABOUT = {
     "cli/main.py: fanfold {}": "the version, and the name of a command's own help page",
-    "cli/help_text.py: ": "the help page, whose first steps have a test of their own",
     "cli/agents.py: are for fanfold mcp install": "which command an option belongs to",
     "cli/agents.py: is for fanfold models {}": "which command an option belongs to",
     "api/system.py: lists every setting": "a comment in a file that is written",
