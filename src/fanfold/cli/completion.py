@@ -1,9 +1,10 @@
 """`fanfold completion`: lets a shell complete commands, options, recipes, inputs, runs, steps and roles.
 
 The script (`pages/completion.SHELL`) asks `fanfold completion --words` for what fits. That of zsh calls the
-function that it defines: as a file of $fpath it is the body of that function. What is offered comes from the declarations of the
-commands, so that a new option is completed without a word here. Only names are looked up, nothing is changed,
-and whatever goes wrong offers nothing: a shell that waits for a key press is no place for an error.
+function that it defines: as a file of $fpath it is the body of that function. What is offered comes from the
+declarations of the commands, so that a new option is completed without a word here. Only names are looked up,
+nothing is changed, and whatever goes wrong offers nothing: a shell that waits for a key press is no place for
+an error.
 
 Names are those of files and recipes that came with a checkout, so no shell evaluates one: each is read as a
 line, and put there in quotes. Of several, bash puts what they have in common onto the command line as it is:
