@@ -30,7 +30,6 @@ MAX_FOLDERS = 2
 SHORT_FILES = {
     "src/fanfold/__main__.py": "the entry of python -m fanfold",
     "src/fanfold/steps/function_worker.py": "the program of a process of its own",
-    "src/fanfold/server/routes.py": "the one list of routes, made of all modules that have some",
 }
 """Modules that may be short, and why."""
 

@@ -25,7 +25,7 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.language.consent import ConsentRequest, rows_of
 from fanfold.language.inputs import bind_inputs
 from fanfold.server.requests import AppState
-from fanfold.server.run_routes import DryRunBody, RecipeQuery, foresee
+from fanfold.server.routes import DryRunBody, RecipeQuery, foresee
 from fanfold.wiring import wire
 from tests.hostile.plans import PlanMaker, forty
 

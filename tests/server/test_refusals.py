@@ -19,7 +19,7 @@ from msgspec import Struct
 from fanfold.api.system import digest_of
 from fanfold.errors import AuthorError
 from fanfold.server.requests import read_body
-from fanfold.server.run_routes import AnswerBody, StartBody
+from fanfold.server.routes import AnswerBody, StartBody
 from tests.server.conftest import Server, ended, lay_out, run_command, serving
 from tests.work import PATIENCE_S
 

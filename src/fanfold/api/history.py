@@ -54,9 +54,17 @@ from fanfold.store.protocol import RunHead, Store
 from fanfold.store.search import KINDS, NO_FILTERS, Filters, Hit, Search
 
 
-def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectDocument:
-    """Return a run with its child runs, as its log is now."""
-    return inspect_found(project, find_run(project, run), with_state=with_state)
+def inspect(
+    project: Project, run: str, at: int | None = None, *, with_state: bool = False
+) -> InspectDocument:
+    """Return a run with its child runs, as its log is now or was after event `at`."""
+    return inspect_found(project, find_run(project, run, at), with_state=with_state)
+
+
+def report_of(project: Project, run: str) -> str:
+    """Return the executive report of a run."""
+    found = find_run(project, run)
+    return executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
 
 
 def inspect_found(
@@ -379,15 +387,15 @@ def named_run(project: Project, words: Sequence[str]) -> str | None:
 
 
 def transcript(
-    project: Project, run: str, name: str, attempt: int | None = None, at: int | None = None
+    project: Project, run: str, step: str, attempt: int | None = None, at: int | None = None
 ) -> Transcript:
     """Return the transcript of a step's latest attempt, or of `attempt`.
 
-    `name` may also be a subagent (with all its turns) or the id of a session. `at`: as it was after that
+    `step` may also be a subagent (with all its turns) or the id of a session. `at`: as it was after that
     event of the tree.
     """
     found = find_run(project, run, at)
-    speaker = find_speaker(found, name, attempt)
+    speaker = find_speaker(found, step, attempt)
     if at is None:
         return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
     return transcript_of(found.tree, speaker, owned=True, until=found.tree.state.now)

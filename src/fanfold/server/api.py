@@ -18,16 +18,19 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fanfold.api.approvals import ErrorDocument, RefusedDocument
 from fanfold.api.changes import OpenedArtifact
 from fanfold.errors import AuthorError, BugError, FanfoldError, NotFoundError, WorldError
 from fanfold.server.auth import VISITOR, Principal, Role
 from fanfold.server.console_files import FileReply
 from fanfold.server.requests import (
+    MAX_KEY_CHARS,
+    UNUSABLE,
     AppState,
     Idempotency,
     KeptReply,
@@ -89,63 +92,94 @@ class Route(Struct, frozen=True, kw_only=True):
     """Whether its answer has no end of its own; then `handle` is given the `Streams`, and the request."""
     handle: Callable[..., Any]
     takes: tuple[str, ...]
+    name: str
+    """The operation id in the OpenAPI document."""
 
     @property
     def segments(self) -> tuple[str, ...]:
         return tuple(self.path.split("/")[1:])
 
-    @property
-    def name(self) -> str:
-        """What a generated client would call it."""
-        return getattr(self.handle, "__name__", self.path)
-
     def call(self, **known: Any) -> Any:
-        """What the handler gives, called with what it takes of this."""
-        return self.handle(**{name: known[name] for name in self.takes})
+        """Call the handler with those arguments that it takes."""
+        return self.handle(**{name: known[name] for name in self.takes if name in known})
 
 
 class Routes(list[Route]):
-    """Routes by their handlers, each under a decorator that says where it is asked for, and what kind it is.
+    """Routes, declared by decorated handlers or as operations of `fanfold.api`.
 
-    What a handler takes and gives is read from its signature: `asked` are the parameters, `body` is the
-    body. It is called in a thread, a coroutine in a loop of its own.
+    The types of a handler are its parameters (`asked`), its body (`body`) and its document. It is called in a
+    thread; a coroutine runs in an event loop of its own.
     """
 
     def look(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
-        """One that looks at runs, and at nothing else."""
-        return self._add("GET", path, summary, of_runs=True, **more)
+        """Declare a route that reads only runs."""
+        return self._declare("GET", path, summary, of_runs=True, **more)
 
     def get(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
-        """One that looks at something else, or gives something else than a document."""
-        return self._add("GET", path, summary, **more)
+        """Declare a route that reads something else, or returns something other than a document."""
+        return self._declare("GET", path, summary, **more)
 
     def change(
         self, method: Method, path: str, summary: str, role: Role = "operator", **more: Any
     ) -> Callable[[Handler], Handler]:
-        """One that changes something, or that needs a body."""
-        return self._add(method, path, summary, role=role, **more)
+        """Declare a route that changes something, or that needs a body."""
+        return self._declare(method, path, summary, role=role, **more)
 
-    def _add(
-        self, method: Method, path: str, summary: str, media: str = JSON_MEDIA, **more: Any
-    ) -> Callable[[Handler], Handler]:
+    def _declare(self, method: Method, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
         def declare(handle: Handler) -> Handler:
-            types = get_type_hints(handle)
-            route = Route(
-                method=method,
-                path=path,
-                summary=summary,
-                asked=types.get("asked", NoParameters),
-                body=None if method == "GET" else types.get("body", Nothing),
-                answer=types["return"] if media == JSON_MEDIA else None,
-                media=media,
-                handle=handle,
-                takes=tuple(inspect.signature(handle).parameters),
-                **more,
-            )
-            self.append(route)
+            self._add(handle.__name__, method, path, summary, handle, get_type_hints(handle), **more)
             return handle
 
         return declare
+
+    def operation(
+        self,
+        name: str,
+        method: Method,
+        path: str,
+        summary: str,
+        call: Callable[..., Any],
+        asked: type[Struct] = NoParameters,
+        body: type[Struct] = Nothing,
+        **more: Any,
+    ) -> None:
+        """Declare a route that calls an operation with the fields of its parameters and of its body."""
+        fields = [*structs.fields(asked), *structs.fields(body)]
+        inspect.signature(call).bind(None, **{field.name: None for field in fields})  # raises unless it fits
+        reads_history = more.get("of_runs") or more.get("gives_file")
+
+        def handle(desk: AppState, asked: Struct, body: Struct | None = None) -> Any:
+            given = structs.asdict(asked) | ({} if body is None else structs.asdict(body))
+            return call(desk.history if reads_history else desk.fresh(), **given)
+
+        types = {"asked": asked, "body": body, "return": get_type_hints(call)["return"]}
+        self._add(name, method, path, summary, handle, types, **more)
+
+    def _add(
+        self,
+        name: str,
+        method: Method,
+        path: str,
+        summary: str,
+        handle: Callable[..., Any],
+        types: dict[str, Any],
+        media: str = JSON_MEDIA,
+        **more: Any,
+    ) -> None:
+        route = Route(
+            name=name,
+            method=method,
+            path=path,
+            summary=summary,
+            asked=types.get("asked", NoParameters),
+            body=None if method == "GET" else types.get("body", Nothing),
+            answer=types["return"] if media == JSON_MEDIA else None,
+            media=media,
+            handle=handle,
+            takes=tuple(inspect.signature(handle).parameters),
+            **more,
+        )
+        self.append(route)
 
 
 class MatchedRequest(NamedTuple):
@@ -188,6 +222,88 @@ def _fits(words: tuple[str, ...], segments: tuple[str, ...]) -> bool:
         (_is_name(word) and part) or word == part for word, part in zip(words, segments, strict=True)
     )
 
+
+# -----------------------------------------------------------------------------------------------------------
+# The OpenAPI document of a table of routes, made from the structs that they name
+
+ERRORS = {
+    "400": "What was sent cannot be read, or means nothing",
+    "401": "No token, or none that counts",
+    "403": "The token, the page or the recipe may not do this",
+    "404": "There is no such thing",
+    "405": "Not for this path",
+    "408": "The body did not arrive",
+    "409": "Things are not as they would have to be",
+    "413": "Too large",
+    "415": "Not JSON",
+    "421": "Another host was meant",
+    "422": "A recipe, or a key, cannot be used",
+    "500": "A fault of the server",
+    "503": "Too many streams, or the server was stopped",
+}
+_KEY = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS, "pattern": "^[!-~]+$"}
+
+
+def describe(routes: list[Route], version: str) -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    types = [ErrorDocument, RefusedDocument, *(one.answer for one in routes if one.answer is not None)]
+    types += [one.body for one in routes if one.body is not None]
+    types += [one.asked for one in routes]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    known = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        properties = components[route.asked.__name__]["properties"]
+        operation = _operation(route, known, properties)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    for kind in {one.asked for one in routes}:
+        components.pop(kind.__name__, None)  # parameters, not documents
+    token = {"token": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Fanfold", "version": version},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": token},
+    }
+
+
+def _operation(route: Route, known: dict[Any, Any], properties: dict[str, Any]) -> dict[str, Any]:
+    parameters = []
+    for field in structs.fields(route.asked):
+        in_path = "{" + field.encode_name + "}" in route.segments
+        schema = dict(properties[field.encode_name])
+        described = schema.pop("description", None)
+        if "anyOf" in schema:  # an optional parameter is omitted, not null
+            choices = [one for one in schema["anyOf"] if one != {"type": "null"}]
+            schema = choices[0] if len(choices) == 1 else {**schema, "anyOf": choices}
+        parameter = {
+            "name": field.encode_name,
+            "in": "path" if in_path else "query",
+            "required": in_path or field.required,
+            "schema": schema,
+        }
+        parameters.append({**parameter, "description": described} if described else parameter)
+    schema = {"type": "string"} if route.answer is None else known[route.answer]
+    responses = {str(route.status): {"description": "Done", "content": {route.media: {"schema": schema}}}}
+    for status, words in ERRORS.items():
+        schema = known[RefusedDocument if status == str(UNUSABLE) else ErrorDocument]
+        responses[status] = {"description": words, "content": {JSON_MEDIA: {"schema": schema}}}
+    operation = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": parameters,
+        "responses": responses,
+    }
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON_MEDIA: {"schema": known[route.body]}}}
+        header = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": _KEY}
+        parameters.append(header)
+    return operation
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The application
 
 MAX_ACTING = 16
 """Operations that change something, or do not look at runs, at the same time; further ones wait."""

@@ -57,11 +57,9 @@ from msgspec import Struct
 from pydantic import AnyUrl, ValidationError
 from starlette.types import ASGIApp
 
-from fanfold.api.addresses import find_run
-from fanfold.api.history import inspect_step, transcript
+from fanfold.api.history import inspect_step, report_of, transcript
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
-from fanfold.api.report import executive_report
 from fanfold.api.run_documents import indented
 from fanfold.api.run_options import Options
 from fanfold.api.tool_registry import INSTRUCTIONS, call_tool, instructions, offered
@@ -175,8 +173,7 @@ def read_resource(project: Project, uri: str) -> tuple[str, str]:
     """The text behind an address, and what kind of text it is."""
     run, what, step = _parts(uri)
     if what == "report" and not step:
-        found = find_run(project, run)
-        text, kind = executive_report(found.tree, found.run, owned=project.has_owner(found.root_id)), MARKDOWN
+        text, kind = report_of(project, run), MARKDOWN
     elif what == "outputs" and step:
         text, kind = indented(inspect_step(project, run, step).output), "text/plain"
     elif what == "transcripts" and step:
