@@ -336,10 +336,10 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
 
         def make_mcp() -> MountedApp:
             # Hosts and origins are checked by the guard that stands before everything that is served here.
-            from fanfold.server.mcp import ON_THE_CONSOLE, FanfoldServer, http_endpoint
+            from fanfold.server.mcp import ON_THE_CONSOLE, FanfoldServer, HttpEndpoint
 
             make = partial(wire, folder, kept=children)
-            return http_endpoint(FanfoldServer(make, Options(), version, ON_THE_CONSOLE))
+            return HttpEndpoint(FanfoldServer(make, Options(), version, ON_THE_CONSOLE))
 
         watcher = threading.Thread(target=watch, name="fanfold-waits", daemon=True)
         watcher.start()

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from fanfold.api.run_options import Options
-from fanfold.server.mcp import http_endpoint
+from fanfold.server.mcp import HttpEndpoint
 from fanfold.wiring import make_mcp_server
 from tests.tools.conftest import SCRIPT, opened, project
 from tests.work import PATIENCE_S
@@ -47,7 +47,7 @@ class HttpServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         host = f"127.0.0.1:{self.port}"
-        endpoint = http_endpoint(server, [host], [f"http://{host}"])
+        endpoint = HttpEndpoint(server, [host], [f"http://{host}"])
         app = Starlette(routes=[Route("/mcp", endpoint=endpoint.app)], lifespan=lambda _: endpoint.lifespan())
         self.url = f"http://{host}/mcp"
         self._server = uvicorn.Server(

@@ -47,8 +47,7 @@ from fanfold.server.streams import Feed, Streams
 #
 # The same table is what requests are dispatched by and what the OpenAPI document is made from, so the two
 # cannot differ. A field of `asked` whose name stands in the path is a part of it, any other is a parameter
-# of
-# the query.
+# of the query.
 #
 # A part of a path is one segment: what holds a slash (the path of a step) has it encoded, as `%2F`.
 
@@ -322,9 +321,9 @@ class Api:
         self._desk = desk
         self._feed = feed
         self._table = table
-        self._streams = Streams(desk, feed, self._look_at_activity)
         self._looking = ThreadPoolExecutor(1, "fanfold look")
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
+        self._streams = Streams(desk, feed, partial(self._in_thread, self._looking))
         self._idempotency = keys
         self._kept = _KeptReplies()
         self._latest = _LatestReplies()
@@ -443,10 +442,6 @@ class Api:
             return await self._in_thread(self._acting, act)
         finally:
             self._feed.bump()
-
-    async def _look_at_activity(self, call: Callable[[], T]) -> T:
-        """Streams look at runs with the thread that does."""
-        return await self._in_thread(self._looking, call)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, call)

@@ -89,7 +89,11 @@ class Admission:
         self._configured: dict[str, Role] = dict.fromkeys(viewers, "viewer")
         self._configured |= dict.fromkeys(operators, "operator")
         self._link = None if link is None else digest_of(link)
-        self._sessions = _read(file)
+        try:
+            with file.open("rb") as opened:
+                self._sessions = msgspec.json.decode(opened.read(MAX_FILE_BYTES), type=list[Session])
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            self._sessions = []  # an unreadable file admits no user
 
     def with_token(self, token: str) -> Principal | None:
         """Who shows this token; every known one is compared, so that the time reveals nothing."""
@@ -134,21 +138,12 @@ class Admission:
         return cookie
 
 
-def _read(file: Path) -> list[Session]:
-    try:
-        with file.open("rb") as opened:
-            return msgspec.json.decode(opened.read(MAX_FILE_BYTES), type=list[Session])
-    except (OSError, msgspec.MsgspecError, RecursionError):
-        return []  # an unreadable file admits no user
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Which user of this machine is at the other end of a connection.
 #
 # Cookies know hosts and no ports: a page that another user of this machine serves is given those of our
-# console by a browser that opens it. So a session is worth something only to the user whose browser began
-# it,
-# and the kernel says which user that is.
+# console by a browser that opens it. So a session is valid only for the user whose browser began it, and the
+# kernel says which user that is.
 
 _HEADER = struct.Struct("=IHHII")
 _WANTED = struct.Struct("=BBBBI")
@@ -167,29 +162,27 @@ Address = tuple[str, int]
 
 
 def owner_of_peer(client: Address | None, server: Address | None) -> int | None:
-    """The user whose process connected from `client`; None for another machine, or if it is unknown."""
+    """Return the user whose process connected from `client`; None for another machine, or if it is unknown.
+
+    The kernel is asked about the client's socket, which takes some 50 microseconds.
+    """
     if client is None or server is None:
         return None
     try:
-        return _ask(client, server)
+        family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
+        ends = (socket.inet_pton(family, end[0]).ljust(16, b"\0") for end in (client, server))
+        body = _WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY)
+        body += _ENDS.pack(client[1], server[1], *ends) + _SOCKET.pack(0, _ANY, _ANY)
+        header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 1, 0)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
+            netlink.settimeout(_WAIT_S)
+            netlink.sendto(header + body, (0, 0))
+            reply = netlink.recv(4096)
+        if _HEADER.unpack_from(reply)[1] != _BY_FAMILY:
+            return None
+        owner: int = _UID.unpack_from(reply, _UID_AT)[0]
     except (AttributeError, OSError, struct.error):  # no such socket here, or no such kernel
         return None
-
-
-def _ask(client: Address, server: Address) -> int | None:
-    """One question to the kernel about the socket that is the client's: some 50 microseconds."""
-    family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
-    ends = (socket.inet_pton(family, end[0]).ljust(16, b"\0") for end in (client, server))
-    body = _WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY)
-    body += _ENDS.pack(client[1], server[1], *ends) + _SOCKET.pack(0, _ANY, _ANY)
-    header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
-        asked.settimeout(_WAIT_S)
-        asked.sendto(header + body, (0, 0))
-        reply = asked.recv(4096)
-    if _HEADER.unpack_from(reply)[1] != _BY_FAMILY:
-        return None
-    owner: int = _UID.unpack_from(reply, _UID_AT)[0]
     return owner
 
 
@@ -199,8 +192,8 @@ def _ask(client: Address, server: Address) -> int | None:
 # Rules
 # * The `Host` must be exactly one of ours: a name that an attacker's page was rebound to is not (421).
 # * An `Origin`, where there is one, must be exactly ours, and so must what the browser says of the site
-# (403).
-#   A change that comes with a cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can send.
+#   (403). A change that comes with a cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can
+#   send.
 # * A cookie counts only in the hands of the user of this machine whose browser it was given to.
 # * Everything needs a token, files of the console too, but for the one request that brings it: `/?token=…`,
 #   and for webhooks, which are signed.
@@ -243,7 +236,11 @@ class RequestGuard:
             elif entering is None:
                 scope[VISITOR] = self._visitor(scope, headers)
         except FanfoldError as error:
-            entering = self._refuse(error, scope, headers)
+            unknown = error.code == "request.unauthorized"
+            if unknown and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
+                entering = HTMLResponse(_WAY_IN, status_code=401)
+            else:
+                entering = failure(error, {"www-authenticate": "Bearer"} if unknown else None)
         await (entering or self._app)(scope, receive, _with_headers(send))
 
     def _check_origin(self, method: str, headers: Headers) -> None:
@@ -282,31 +279,20 @@ class RequestGuard:
             if found is None:
                 raise _unknown()
             return found
-        found = self._access.with_cookie(_cookie_of(headers, self._cookie), _user_of(scope))
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            cookie = None
+        found = self._access.with_cookie("" if cookie is None else cookie.value, _user_of(scope))
         if found is None:
             raise _unknown()
         if scope["method"] not in READING and "origin" not in headers and headers.get("x-fanfold") != "1":
             raise forbidden("a change needs the header X-Fanfold: 1, or an Origin")
         return found
 
-    def _refuse(self, error: FanfoldError, scope: Scope, headers: Headers) -> Response:
-        is_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-        if error.code == "request.unauthorized" and is_page:
-            return HTMLResponse(_WAY_IN, status_code=401)
-        unknown = {"www-authenticate": "Bearer"} if error.code == "request.unauthorized" else None
-        return failure(error, unknown)
-
 
 def _user_of(scope: Scope) -> int | None:
     return owner_of_peer(scope.get("client"), scope.get("server"))
-
-
-def _cookie_of(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def _unknown() -> FanfoldError:
@@ -408,7 +394,5 @@ class BoundedConnection(H11Protocol):
 
     def silent_since(self) -> float:
         """When it was last heard of; one that is being answered is not silent."""
-        answered = getattr(
-            self.cycle, "response_complete", True
-        )  # there is no cycle before the first request
+        answered = getattr(self.cycle, "response_complete", True)  # no cycle before the first request
         return self._heard_at if answered else float("inf")

@@ -67,7 +67,6 @@ from fanfold.api.tools import (
     CallMemory,
     Form,
     FormAnswer,
-    Tool,
     ToolContext,
     as_tool_calls,
     permit_by_forms,
@@ -75,12 +74,8 @@ from fanfold.api.tools import (
 )
 from fanfold.api.transcripts import transcript_text
 from fanfold.errors import FanfoldError, NotFoundError
-from fanfold.kernel.plan import JSON
 from fanfold.language.consent import ConsentRequest
 from fanfold.language.inputs import parse_input_text
-
-# -----------------------------------------------------------------------------------------------------------
-# Fanfold as an MCP server: tools, recipes as prompts, runs as resources. It presents and decides nothing.
 
 # -----------------------------------------------------------------------------------------------------------
 # Recipes as prompts: a person picks one in their client, and the model gets the call that runs it.
@@ -108,10 +103,7 @@ def list_prompts(project: Project) -> list[Prompt]:
 def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetPromptResult:
     """Return the prompt for the model when a person picked a recipe."""
     plan = check_recipe(project, name).runnable()
-    inputs: dict[str, JSON] = {}
-    for one in plan.inputs:
-        if one.name in given:
-            inputs[one.name] = parse_input_text(one, given[one.name])
+    inputs = {one.name: parse_input_text(one, given[one.name]) for one in plan.inputs if one.name in given}
     call = msgspec.json.encode({"name": name, "inputs": inputs}).decode()
     missing = [one.name for one in plan.inputs if one.required and one.name not in given]
     lines = [
@@ -155,23 +147,10 @@ TEMPLATES = (
 )
 
 
-def list_resources(project: Project) -> list[Resource]:
-    """The reports of the latest runs."""
-    return [
-        Resource(
-            uri=report_address(quote(head.run_id, safe="")),
-            name=head.run_id,
-            title=f"{head.recipe}: {head.status}",
-            description=f"Report of run {head.run_id} of {head.recipe}",
-            mime_type=MARKDOWN,
-        )
-        for head in project.heads(limit=MAX_LISTED)
-    ]
-
-
 def read_resource(project: Project, uri: str) -> tuple[str, str]:
-    """The text behind an address, and what kind of text it is."""
-    run, what, step = _parts(uri)
+    """Return the text of a resource and its media type."""
+    parts = uri.removeprefix(SCHEME).split("/", 2) if uri.startswith(SCHEME) else []
+    run, what, step = (*map(unquote, parts), "", "", "")[:3]
     if what == "report" and not step:
         text, kind = report_of(project, run), MARKDOWN
     elif what == "outputs" and step:
@@ -179,30 +158,13 @@ def read_resource(project: Project, uri: str) -> tuple[str, str]:
     elif what == "transcripts" and step:
         text, kind = transcript_text(transcript(project, run, step)), MARKDOWN
     else:
-        raise _unknown(uri)
+        hint = "fanfold://runs/RUN/report, /outputs/STEP or /transcripts/STEP"
+        raise NotFoundError("resource.not_found", f"there is no resource {uri[:200]}", hint=hint)
     if len(text) > MAX_CHARS:
-        left = f"{len(text) - MAX_CHARS:,} more characters: {_whole(what, run, step)}"
-        text = f"{text[:MAX_CHARS]}\n\n… {left}\n"
+        command = "inspect" if what == "outputs" else "transcript"
+        whole = f"fanfold {command} {shlex.quote(run)} {shlex.quote(step)}"
+        text = f"{text[:MAX_CHARS]}\n\n… {len(text) - MAX_CHARS:,} more characters: {whole}\n"
     return text, kind
-
-
-def _whole(what: str, run: str, step: str) -> str:
-    """The command that gives everything."""
-    command = "inspect" if what == "outputs" else "transcript"
-    return f"fanfold {command} {shlex.quote(run)} {shlex.quote(step)}"
-
-
-def _parts(uri: str) -> tuple[str, str, str]:
-    if not uri.startswith(SCHEME):
-        raise _unknown(uri)
-    run, _, rest = uri.removeprefix(SCHEME).partition("/")
-    what, _, step = rest.partition("/")
-    return unquote(run), what, unquote(step)
-
-
-def _unknown(uri: str) -> NotFoundError:
-    hint = "fanfold://runs/RUN/report, /outputs/STEP or /transcripts/STEP"
-    return NotFoundError("resource.not_found", f"there is no resource {uri[:200]}", hint=hint)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -298,10 +260,15 @@ class ClientPerson:
         return await permit_by_forms(self.fill_in, self._memory.shown, request)
 
     async def fill_in(self, form: Form) -> FormAnswer | None:
-        if not _can_ask(self._context):
-            return None
+        capabilities = self._context.client_capabilities
+        offered = None if capabilities is None else capabilities.elicitation
+        if offered is None or (offered.form is None and offered.url is not None):
+            return None  # a client that names no mode shows forms alone
         if is_version_at_least(self._context.protocol_version or "", IN_ROUNDS):
-            return self._filled(form)
+            answer = (self._context.input_responses or {}).get(form.key)
+            if not isinstance(answer, ElicitResult) or self._asked.get(form.key) != _digest(form):
+                raise InputRequired(form)
+            return _meant(answer)
         session = self._context.request_context.session
         if not session.can_send_request:
             return None
@@ -312,19 +279,6 @@ class ClientPerson:
         except (MCPError, ValidationError):
             return None  # it says that it shows forms, and did not
         return _meant(answered)
-
-    def _filled(self, form: Form) -> FormAnswer:
-        answer = (self._context.input_responses or {}).get(form.key)
-        if not isinstance(answer, ElicitResult) or self._asked.get(form.key) != _digest(form):
-            raise InputRequired(form)
-        return _meant(answer)
-
-
-def _can_ask(context: Context[Any, Any]) -> bool:
-    """Whether the client shows forms; one that names no mode shows forms alone."""
-    capabilities = context.client_capabilities
-    offered = None if capabilities is None else capabilities.elicitation
-    return offered is not None and (offered.form is not None or offered.url is None)
 
 
 def _meant(answer: ElicitResult) -> FormAnswer:
@@ -365,7 +319,8 @@ class FanfoldServer(MCPServer[Any]):
         version: str,
         how_to_allow: str = HOW_TO_ALLOW,
     ) -> None:
-        _quiet_logging()  # before the SDK sets up its own
+        # Before the SDK sets up its own: over stdio, stdout belongs to the protocol, so logs go to stderr.
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         super().__init__(
             "fanfold",
             title="Fanfold",
@@ -406,7 +361,22 @@ class FanfoldServer(MCPServer[Any]):
     async def list_tools(self) -> list[OfferedTool]:
         self.refresh_instructions()
         with self._project() as project:
-            return [_offered(tool) for tool in offered(project)]
+            return [
+                OfferedTool(
+                    name=tool.name,
+                    title=tool.title,
+                    description=tool.description,
+                    input_schema=tool.input_schema,
+                    output_schema=tool.output_schema,
+                    annotations=ToolAnnotations(
+                        read_only_hint=not tool.mutates,
+                        destructive_hint=tool.ends_something,
+                        idempotent_hint=False if tool.mutates else None,
+                        open_world_hint=tool.mutates,
+                    ),
+                )
+                for tool in offered(project)
+            ]
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
@@ -474,8 +444,18 @@ class FanfoldServer(MCPServer[Any]):
     # Runs
 
     async def list_resources(self) -> list[Resource]:
+        """List the reports of the latest runs."""
         with self._project() as project:
-            return list_resources(project)
+            return [
+                Resource(
+                    uri=report_address(quote(head.run_id, safe="")),
+                    name=head.run_id,
+                    title=f"{head.recipe}: {head.status}",
+                    description=f"Report of run {head.run_id} of {head.recipe}",
+                    mime_type=MARKDOWN,
+                )
+                for head in project.heads(limit=MAX_LISTED)
+            ]
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return list(TEMPLATES)
@@ -493,22 +473,6 @@ class FanfoldServer(MCPServer[Any]):
             except FanfoldError as error:
                 raise ResourceError(_words(error)) from None
         return [ReadResourceContents(content=text, mime_type=kind)]
-
-
-def _offered(tool: Tool) -> OfferedTool:
-    return OfferedTool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        annotations=ToolAnnotations(
-            read_only_hint=not tool.mutates,
-            destructive_hint=tool.ends_something,
-            idempotent_hint=False if tool.mutates else None,
-            open_world_hint=tool.mutates,
-        ),
-    )
 
 
 def _words(error: FanfoldError) -> str:
@@ -530,23 +494,27 @@ async def _undisturbed(call: Coroutine[Any, Any, _Result]) -> _Result:
         raise
 
 
-def _quiet_logging() -> None:
-    """What this process logs goes to stderr: over stdio, stdout belongs to the protocol."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-
-
 # -----------------------------------------------------------------------------------------------------------
 # How clients reach the server: over stdin and stdout, or as an endpoint of an HTTP server.
 #
-# Over HTTP the exact hosts and origins that may call are named; whether a caller is allowed at all is for
-# the
-# HTTP server around the endpoint.
+# Over HTTP the exact hosts and origins that may call are named. The HTTP server around the endpoint decides
+# whether a caller is allowed.
 
 
 class HttpEndpoint:
-    """`app` answers one path, as long as `lifespan` is entered."""
+    """The server as an endpoint: `app` answers one path, as long as `lifespan` is entered.
 
-    def __init__(self, server: MCPServer[Any], security: TransportSecuritySettings) -> None:
+    `hosts` and `origins` are exact, with their port. Without them, the surrounding server checks both.
+    """
+
+    def __init__(
+        self, server: MCPServer[Any], hosts: Sequence[str] | None = None, origins: Sequence[str] = ()
+    ) -> None:
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=hosts is not None,
+            allowed_hosts=list(hosts or ()),
+            allowed_origins=list(origins),
+        )
         server.streamable_http_app(transport_security=security)  # makes the manager that the endpoint is for
         self._server = server
         self._manager = server.session_manager
@@ -567,20 +535,6 @@ class HttpEndpoint:
         """End the calls because the server ends; they were not cancelled."""
         if isinstance(self._server, FanfoldServer):
             self._server.leaving = True
-
-
-def http_endpoint(
-    server: MCPServer[Any], hosts: Sequence[str] | None = None, origins: Sequence[str] = ()
-) -> HttpEndpoint:
-    """The server as an endpoint. `hosts` and `origins` are exact, with their port; without them, whoever
-    mounts the endpoint checks both.
-    """
-    allowed = TransportSecuritySettings(
-        enable_dns_rebinding_protection=hosts is not None,
-        allowed_hosts=list(hosts or ()),
-        allowed_origins=list(origins),
-    )
-    return HttpEndpoint(server, allowed)
 
 
 async def serve_stdio(server: FanfoldServer) -> None:

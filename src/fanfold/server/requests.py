@@ -7,6 +7,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -56,7 +57,7 @@ def segments_of(scope: Scope) -> tuple[str, ...] | None:
 
 def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
     """Parameters of path and query as a struct; what it does not know, and what stands twice, is refused."""
-    given: dict[str, str] = dict(parts)
+    given = dict(parts)
     try:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict"
@@ -90,9 +91,14 @@ async def read_bytes(request: Request, most: int) -> bytes:
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
         raise _too_large(most)
+    return await read_stream(request, most, asyncio.timeout(BODY_S))
+
+
+async def read_stream(request: Request, most: int, limit: asyncio.Timeout) -> bytes:
+    """Return what a request sends, of any type, within bounds of size and time."""
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_S):
+        async with limit:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
@@ -172,7 +178,7 @@ def _bad(message: str, place: str = "") -> FanfoldError:
     return AuthorError("request.invalid", where, hint=hint, details={"place": place} if place else {})
 
 
-def _too_large(most: int) -> FanfoldError:
+def _too_large(most: int) -> AuthorError:
     return AuthorError("request.too_large", f"a body has at most {most:,} bytes here")
 
 
@@ -300,8 +306,14 @@ class Idempotency:
         self._file = file
         self._known: OrderedDict[tuple[str, str], KeptRequest] = OrderedDict()
         self._under_way: set[tuple[str, str]] = set()
-        for one in _read(file):
-            self._keep(one)
+        try:
+            with file.open("rb") as opened:
+                lines = opened.read(2 * MAX_FILE_BYTES).splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            with suppress(msgspec.MsgspecError, RecursionError):  # the last line may have been cut off
+                self._keep(msgspec.json.decode(line, type=KeptRequest))
         self._write_anew()
 
     def begin(self, who: str, key: str, *request: bytes) -> KeptReply | None:
@@ -378,22 +390,6 @@ class Idempotency:
         write_whole(self._file, b"".join(reversed(lines)))
 
 
-def _read(file: Path) -> list[KeptRequest]:
-    """Every line that can be read: the last one may have been cut off."""
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(2 * MAX_FILE_BYTES)
-    except OSError:
-        return []
-    found: list[KeptRequest] = []
-    for line in text.splitlines():
-        try:
-            found.append(msgspec.json.decode(line, type=KeptRequest))
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-    return found
-
-
 # -----------------------------------------------------------------------------------------------------------
 # What the routes work with: the project as it is now, and its history, read by one thread.
 #
@@ -401,8 +397,7 @@ def _read(file: Path) -> list[KeptRequest]:
 # * `history` is for looking at runs. Its folded trees are kept and caught up, not folded anew for every
 #   request; so one thread alone reads them, the one that calls the handlers that look.
 # * `fresh` is for everything else: recipes, roles and configuration as they are on the disk at this moment.
-# Any
-#   thread may make one. All of them share one open store.
+#   Any thread may make one. All of them share one open store.
 
 
 class AppState(Struct, frozen=True):

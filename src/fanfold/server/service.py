@@ -147,19 +147,16 @@ class Application:
             await self._api(scope, receive, send)
         elif first == HOOKS:
             await self._hooks(scope, receive, send)
-        elif first == "mcp":
-            await self._serve_mcp(scope, receive, send)
-        else:
+        elif first != "mcp":
             await self._console(scope, receive, send)
-
-    async def _serve_mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visitor: Principal = scope[VISITOR]
-        try:
-            visitor.must_be_operator()
-        except WorldError as error:
-            await failure(error)(scope, receive, send)
         else:
-            await self._mcp(scope, receive, send)
+            visitor: Principal = scope[VISITOR]
+            try:
+                visitor.must_be_operator()
+            except WorldError as error:
+                await failure(error)(scope, receive, send)
+            else:
+                await self._mcp(scope, receive, send)
 
 
 GRACE_S = 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
@@ -30,14 +30,13 @@ from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.state import PAUSED, PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.server.requests import AppState
-from fanfold.store.protocol import RunHead, Store
+from fanfold.store.protocol import Store
 
 # -----------------------------------------------------------------------------------------------------------
 # Hearing of everything that runs of the project record, with one watch for all streams and caches.
 #
-# `generation` counts what was heard. A document that was made in a generation is what it would be now, as
-# long
-# as that is still the current one; a reader that waits for something new waits for the next.
+# `generation` counts what was heard. A document that was made in a generation is current as long as no newer
+# generation has begun. A reader that waits for something new waits for the next.
 
 PAUSE_S = 0.02
 """Between two wake-ups: a run that commits a thousand times a second causes fifty."""
@@ -103,7 +102,6 @@ LISTED = 200
 """The newest runs are looked at whether they are over or not; of older ones those that are not."""
 
 
-_NOT_OVER = (PENDING, RUNNING, WAITING, PAUSED)
 Look: TypeAlias = Callable[[Callable[[], list[Activity]]], Awaitable[list[Activity]]]
 
 
@@ -137,7 +135,7 @@ class Streams:
         self._project: Project = desk.fresh()
         self._feed = feed
         self._shared: dict[str, _SharedLog] = {}
-        self._open = 0
+        self.open_count = 0
         self._most = self._project.config.integer("server.streams")
 
     def of_run(self, run: str, after: int, request: Request) -> Response:
@@ -151,16 +149,10 @@ class Streams:
         return self._reply(self._project_frames(_last_seen(request, after)))
 
     def _reply(self, frames: AsyncIterator[bytes]) -> Response:
-        if self._open >= self._most:
+        if self.open_count >= self._most:
             hint = "server.streams in your own configuration allows more"
             raise WorldError("server.busy", f"{self._most} streams are open already", hint=hint)
         return _EventStream(frames, self)
-
-    def opened(self) -> None:
-        self._open += 1
-
-    def closed(self) -> None:
-        self._open -= 1
 
     async def _run_frames(self, run: str, root: str, after: int) -> AsyncIterator[bytes]:
         store = self._project.store
@@ -237,7 +229,15 @@ class _ProjectChanges:
         self._known: dict[str, tuple[int, str]] = {}
 
     def since_last_time(self) -> Iterator[RunChange]:
-        for head in self._heads():
+        """Yield what changed among the newest runs, and older ones that were unfinished at the last call."""
+        heads = {head.run_id: head for head in self._store.heads(limit=LISTED)}
+        if self._known:
+            older = [run for run, (_, status) in self._known.items() if status not in RUN_TERMINAL]
+            heads |= {head.run_id: head for head in map(self._store.head, older) if head is not None}
+        else:
+            for status in (PENDING, RUNNING, WAITING, PAUSED):
+                heads |= {head.run_id: head for head in self._store.heads(status=status, limit=-1)}
+        for head in heads.values():
             before = self._known.get(head.run_id)
             over = head.status in RUN_TERMINAL
             if over and before is not None and before[1] == head.status:
@@ -249,17 +249,6 @@ class _ProjectChanges:
             long_ago = over and before is None and (head.ended_at or 0) < self._since_ms
             if not long_ago:
                 yield RunChange(head.run_id, *now)
-
-    def _heads(self) -> Iterable[RunHead]:
-        """The newest runs, and of older ones those that are not over, or were not at the last look."""
-        found = {head.run_id: head for head in self._store.heads(limit=LISTED)}
-        if self._known:
-            older = [run for run, (_, status) in self._known.items() if status not in RUN_TERMINAL]
-            found |= {head.run_id: head for head in map(self._store.head, older) if head is not None}
-        else:
-            for status in _NOT_OVER:
-                found |= {head.run_id: head for head in self._store.heads(status=status, limit=-1)}
-        return found.values()
 
 
 class _SharedLog:
@@ -305,16 +294,21 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        self._streams.opened()
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        self._streams.open_count += 1
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_until_gone(receive))
+        leaving = asyncio.create_task(until_gone())
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
-            self._streams.closed()
+            self._streams.open_count -= 1
 
     async def _send(self, send: Send) -> None:
         start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -326,11 +320,6 @@ class _EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._frames.aclose()  # type: ignore[attr-defined]  # it is a generator
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _happens(news: asyncio.Event) -> bool:

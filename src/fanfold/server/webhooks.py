@@ -13,14 +13,14 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fanfold.api.project import Project
 from fanfold.api.schedules import WebhookReply, deliver, unsigned
-from fanfold.errors import AuthorError, FanfoldError, WorldError
-from fanfold.server.requests import BODY_S, failure, segments_of
+from fanfold.errors import FanfoldError
+from fanfold.server.requests import BODY_S, failure, read_stream, segments_of
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_READ = 64
@@ -50,7 +50,15 @@ class Webhooks:
         segments = segments_of(request.scope) or ()
         if request.method != "POST" or len(segments) != 2:
             raise unsigned()
-        body = await self._body(request)
+        limit = asyncio.timeout(BODY_S)
+        self._arriving.append(limit)
+        if len(self._arriving) > MAX_READ:
+            self._arriving.pop(0).reschedule(0)
+        try:
+            body = await read_stream(request, MAX_MESSAGE_BYTES, limit)
+        finally:
+            if limit in self._arriving:
+                self._arriving.remove(limit)
         headers = {name.lower(): value for name, value in request.headers.items()}
 
         def start() -> WebhookReply:
@@ -58,24 +66,3 @@ class Webhooks:
 
         async with self._verifying:
             return await asyncio.to_thread(start)
-
-    async def _body(self, request: Request) -> bytes:
-        body = bytearray()
-        limit = asyncio.timeout(BODY_S)
-        try:
-            async with limit:
-                self._arriving.append(limit)
-                if len(self._arriving) > MAX_READ:
-                    self._arriving.pop(0).reschedule(0)
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > MAX_MESSAGE_BYTES:
-                        raise AuthorError("request.too_large", f"at most {MAX_MESSAGE_BYTES:,} bytes")
-        except TimeoutError:
-            raise WorldError("request.slow", f"the body did not arrive within {BODY_S:g} s") from None
-        except ClientDisconnect:
-            raise WorldError("request.slow", "the connection ended before the body did") from None
-        finally:
-            if limit in self._arriving:
-                self._arriving.remove(limit)
-        return bytes(body)
