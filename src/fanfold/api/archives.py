@@ -91,23 +91,33 @@ def read_contents(store: Store, tree: RunTree, version: str) -> RunContents:
         [structs.replace(one, data=as_json(one.data)) for one in commit.envelopes]
         for commit in store.commits(root)
     ]
-    sessions = dict(_sessions(store, tree))
-    texts = [msgspec.json.encode(one.data) for commit in commits for one in commit]
-    texts += [msgspec.json.encode(one.data) for log in sessions.values() for one in log]
+    sessions: dict[str, list[Envelope]] = {}
+    for node in tree.nodes():
+        for attempt in range(1, node.attempt + 1) if node.kind == LEAF else ():
+            logs = {name: list(store.log(name)) for name in sessions_of(store, node, attempt)}
+            sessions |= {name: log for name, log in logs.items() if log}
+    texts = [msgspec.json.encode(one.data) for log in (*commits, *sessions.values()) for one in log]
     blobs, renamed = _without_secrets(_blobs(store, texts), store.clean)
 
-    def cleaned(envelopes: Iterable[Envelope]) -> list[Envelope]:
-        return [_cleaned(one, store.clean, renamed) for one in envelopes]
+    def cleaned(log: list[Envelope]) -> list[Envelope]:
+        texts = (_with_new_names(store.clean(msgspec.json.encode(one.data)), renamed) for one in log)
+        pairs = zip(log, texts, strict=True)
+        return [structs.replace(one, data=msgspec.json.decode(text)) for one, text in pairs]
 
     without_secrets = {name: cleaned(log) for name, log in sessions.items()}
     links: dict[str, str] = {}  # of the chains of sessions: as events name them, and without secrets
     for name, log in sessions.items():
         links |= zip(_links(log), _links(without_secrets[name]), strict=True)
+
+    def relinked(event: Envelope) -> Envelope:
+        link = event.data.get("chain") if isinstance(event.data, dict) else None
+        return structs.replace(event, data={**event.data, "chain": links[link]}) if link in links else event
+
     return RunContents(
         format=FORMAT,
         made_by=version,
         root=root,
-        commits=[[_relinked(one, links) for one in cleaned(commit)] for commit in commits],
+        commits=[[relinked(one) for one in cleaned(commit)] for commit in commits],
         sessions=without_secrets,
         blobs={name: content.decode() for name, content in sorted(blobs.items())},
     )
@@ -120,24 +130,6 @@ def _links(log: Iterable[Envelope], before: str = "") -> Iterator[str]:
         data = one.data if isinstance(one.data, bytes) else msgspec.json.encode(one.data)
         link = session_link(link, one.log, one.seq, one.at, one.epoch, data)
         yield link.hex()
-
-
-def _relinked(event: Envelope, links: dict[str, str]) -> Envelope:
-    """Return the event with the link that its session has without secrets."""
-    known = event.data.get("chain") if isinstance(event.data, dict) else None
-    return (
-        event
-        if known is None
-        else structs.replace(event, data={**event.data, "chain": links.get(known, known)})
-    )
-
-
-def _sessions(store: Store, tree: RunTree) -> Iterator[tuple[str, list[Envelope]]]:
-    for node in tree.nodes():
-        for attempt in range(1, node.attempt + 1) if node.kind == LEAF else ():
-            for name in sessions_of(store, node, attempt):
-                if log := list(store.log(name)):
-                    yield name, log
 
 
 def _blobs(store: Store, texts: Iterable[bytes]) -> dict[str, bytes]:
@@ -175,11 +167,6 @@ def _with_new_names(text: bytes, renamed: dict[bytes, bytes]) -> bytes:
     if not renamed:
         return text
     return re.sub(_NAME, lambda match: b'"' + renamed.get(match[1], match[1]) + b'"', text)
-
-
-def _cleaned(envelope: Envelope, clean: Clean, renamed: dict[bytes, bytes]) -> Envelope:
-    data = msgspec.json.encode(envelope.data)
-    return structs.replace(envelope, data=msgspec.json.decode(_with_new_names(clean(data), renamed)))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -230,36 +217,10 @@ class _PageWriter:
 
     def __init__(self, tree: RunTree) -> None:
         self._tree = tree
-        self._clean = tree.store.clean
 
     def page(self) -> str:
-        root = self._tree.root
-        title = f"{root.plan.name}@{root.plan.version}"
-        picture = self._cleaned(svg(root.plan, draw_run(self._tree)))
-        parts = [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="referrer" content="no-referrer">',
-            '<meta name="viewport" content="width=device-width,initial-scale=1">',
-            f"<title>{self._text(title)} · {escape(root.id)}</title><style>{_STYLE}</style></head><body>",
-            *self._head(title),
-            f'<div class="graph">{picture}</div>',
-            *self._answer(),
-            *self._steps(),
-            *self._artifacts(),
-        ]
-        return "\n".join(parts)
-
-    def _cleaned(self, value: JSON) -> JSON:
-        return msgspec.json.decode(self._clean(msgspec.json.encode(value)))
-
-    def _text(self, value: JSON) -> str:
-        """Return any value as escaped text."""
-        return escape(shorten(indented(self._cleaned(value)), MAX_SHOWN_CHARS))
-
-    def _head(self, title: str) -> Iterator[str]:
         tree, root = self._tree, self._tree.root
+        title = self._text(f"{root.plan.name}@{root.plan.version}")
         usage, agents = tree.spent(root)
         facts = [
             run_status(tree.state, root),
@@ -269,46 +230,56 @@ class _PageWriter:
             counted(usage.tokens, "token"),
             "price unknown" if usage.micro_usd is None else f"${usage.micro_usd / 1_000_000:.4f}",
         ]
-        yield f"<h1>{self._text(title)}</h1><p>{self._text(root.plan.description)}</p>"
-        yield f'<p class="dim">{escape(" · ".join(fact for fact in facts if fact))}</p>'
-        error = run_error(tree, root)
-        if error is not None:
-            yield f"<pre>{self._text(error.message)}</pre>"
+        parts = [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="referrer" content="no-referrer">',
+            '<meta name="viewport" content="width=device-width,initial-scale=1">',
+            f"<title>{title} · {escape(root.id)}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>{title}</h1><p>{self._text(root.plan.description)}</p>",
+            f'<p class="dim">{escape(" · ".join(fact for fact in facts if fact))}</p>',
+        ]
+        if (error := run_error(tree, root)) is not None:
+            parts.append(f"<pre>{self._text(error.message)}</pre>")
+        parts.append(f'<div class="graph">{self._cleaned(svg(root.plan, draw_run(tree)))}</div>')
+        if inputs := tree.values.inputs(root):
+            parts.append(f"<h2>Asked</h2><pre>{self._text(inputs)}</pre>")
+        if root.output is not None:
+            parts.append(f"<h2>Answer</h2><pre>{self._text(tree.blobs.get(root.output))}</pre>")
+        leaves = [node for node in tree.nodes() if node.kind == LEAF]
+        parts += _table("Steps", ("step", "who", "status", "took", "tokens"), leaves, self._step)
+        # The page has the digests of published files, not their contents.
+        if files := list(artifacts_below(tree, root)):
+            parts += _table("Artifacts", ("file", "step", "bytes", "sha256"), files, self._artifact)
+        return "\n".join(parts)
 
-    def _answer(self) -> Iterator[str]:
-        tree = self._tree
-        inputs = tree.values.inputs(tree.root)
-        if inputs:
-            yield f"<h2>Asked</h2><pre>{self._text(inputs)}</pre>"
-        if tree.root.output is not None:
-            yield f"<h2>Answer</h2><pre>{self._text(tree.blobs.get(tree.root.output))}</pre>"
+    def _cleaned(self, value: JSON) -> JSON:
+        return msgspec.json.decode(self._tree.store.clean(msgspec.json.encode(value)))
 
-    def _steps(self) -> Iterator[str]:
-        nodes = [node for node in self._tree.nodes() if node.kind == LEAF]
-        yield from _table("Steps", ("step", "who", "status", "took", "tokens"), nodes, self._step)
+    def _text(self, value: JSON) -> str:
+        """Return any value as escaped text."""
+        return escape(shorten(indented(self._cleaned(value)), MAX_SHOWN_CHARS))
 
-    def _artifacts(self) -> Iterator[str]:
-        """Yield the table of published files. The page contains their digests, not their contents."""
-
-        def row(one: PublishedFile) -> str:
-            cells = f"<td>{self._text(one.path)}</td><td>{self._text(one.step)}</td>"
-            return f'<tr>{cells}<td class="n">{one.size:,}</td><td><code>{one.sha256[:16]}</code></td></tr>'
-
-        if found := list(artifacts_below(self._tree, self._tree.root)):
-            yield from _table("Artifacts", ("file", "step", "bytes", "sha256"), found, row)
+    def _artifact(self, file: PublishedFile) -> str:
+        cells = f"<td>{self._text(file.path)}</td><td>{self._text(file.step)}</td>"
+        return f'<tr>{cells}<td class="n">{file.size:,}</td><td><code>{file.sha256[:16]}</code></td></tr>'
 
     def _step(self, node: Node) -> str:
         document = step_document(self._tree, node)
         took = duration(node.ended_at - node.started_at) if node.ended_at and node.started_at else ""
         usage = document.usage
         tokens = "" if usage is None else f"{usage.input_tokens + usage.output_tokens:,}"
-        about = (
-            ("Task", self._tree.memory.tasks.get((node.run.id, node.path), "")),
-            ("Output", document.output),
-            ("Error", document.error.message if document.error is not None else None),
+        about = {
+            "Task": self._tree.memory.tasks.get((node.run.id, node.path), ""),
+            "Output": document.output,
+            "Error": document.error.message if document.error is not None else None,
+        }
+        details = "".join(
+            f"<b>{word}</b><pre>{self._text(value)}</pre>"
+            for word, value in about.items()
+            if value not in (None, "")
         )
-        held = [(word, value) for word, value in about if value not in (None, "")]
-        details = "".join(f"<b>{word}</b><pre>{self._text(value)}</pre>" for word, value in held)
         path = self._text(node.run.tree_path(node.path))
         name = f"<details><summary>{path}</summary>{details}</details>" if details else path
         cells = [name, self._text(node.step.traits.role or node.step.type), escape(document.status)]
@@ -363,7 +334,13 @@ def import_run(project: Project, page: bytes) -> ImportResult:
             batches, status, recipe = _prepare(store, contents)
         finally:
             store.close()
-    _check_new(project.store, contents)
+    for name in dict.fromkeys(one.run_id for commit in contents.commits for one in commit):
+        if project.store.head(name) is not None:
+            message = f"run {name} is in this project already"
+            raise AuthorError("archive.known", message, hint=f"fanfold inspect {name}")
+    for content in (text.encode() for text in contents.blobs.values()):
+        if project.store.clean(content) is not content:
+            raise _bad("it holds a secret of yours, which is not stored")
     # Listed as adopted before it is written: a crash in between leaves an extra entry, never a missing one.
     add_adopted(project.folder, contents.root)
     _write(project.store, contents, batches)
@@ -408,77 +385,49 @@ def _check_names(contents: RunContents) -> None:
 
 def _prepare(store: Store, contents: RunContents) -> tuple[list[Batch], str, str]:
     """Return the batches to write, after they were written to a temporary store and verified."""
+    root, tree = contents.root, None
     try:
         values = [(name, text.encode()) for name, text in contents.blobs.items()]
-        store.write([Batch(root=contents.root, epoch=0, blobs=values)])
-        folding = _Folding(store, contents)
-        batches = list(folding.batches())
+        store.write([Batch(root=root, epoch=0, blobs=values)])
+        batches: list[Batch] = []
+        for commit in contents.commits:
+            tree, batch = _fold(store, root, tree, commit)
+            batches.append(batch)
+        batches += [Batch(root=root, epoch=0, envelopes=log) for log in contents.sessions.values() if log]
         _write(store, contents, batches)
     except FanfoldError as error:
         raise _bad(error.message) from None
     except Exception as error:  # noqa: BLE001 - a file of another user may contain anything
         raise _bad(f"{type(error).__name__}: {error}") from None
-    verdict = verify(store, contents.root)
+    verdict = verify(store, root)
     if not verdict.ok:
         raise _bad(verdict.violations[0].message)
-    tree = folding.tree
     assert tree is not None
     batches[0] = structs.replace(batches[0], blobs=values)
     return batches, run_status(tree.state, tree.root), tree.root.plan.name
 
 
-class _Folding:
-    """Replays the commits of a file and derives the data that is stored besides the log."""
-
-    def __init__(self, store: Store, contents: RunContents) -> None:
-        self._store = store
-        self._contents = contents
-        self.tree: RunTree | None = None
-
-    def batches(self) -> Iterator[Batch]:
-        for commit in self._contents.commits:
-            yield self._batch(commit)
-        for log in self._contents.sessions.values():
-            if log:
-                yield Batch(root=self._contents.root, epoch=0, envelopes=log)
-
-    def _batch(self, commit: list[Envelope]) -> Batch:
-        events, outputs = [], []
-        for envelope in commit:
-            event = event_of(envelope)
-            if self.tree is None:
-                self.tree = RunTree.reading(self._store, envelope)
-            else:
-                self.tree.catch_up([envelope])
-            if not isinstance(event.data, Evidence):
-                events.append((event.run, event.data))
-            outputs += self.tree.outputs_of(event)
-        assert self.tree is not None
-        heads = self.tree.changed_heads(commit)
-        facts = self.tree.memory.frozen
-        source = None if facts is None else from_json(self.tree.blobs.get(facts)).forked_from
-        return Batch(
-            root=self._contents.root,
-            epoch=0,
-            envelopes=commit,
-            heads=[
-                structs.replace(one, forked_from=source if one.parent_run_id is None else None)
-                for one in heads
-            ],
-            outputs=outputs,
-            state=trace(self.tree.state, events),
-        )
-
-
-def _check_new(store: Store, contents: RunContents) -> None:
-    for name in dict.fromkeys(one.run_id for commit in contents.commits for one in commit):
-        if store.head(name) is not None:
-            message = f"run {name} is in this project already"
-            raise AuthorError("archive.known", message, hint=f"fanfold inspect {name}")
-    for text in contents.blobs.values():
-        content = text.encode()
-        if store.clean(content) is not content:
-            raise _bad("it holds a secret of yours, which is not stored")
+def _fold(store: Store, root: str, tree: RunTree | None, commit: list[Envelope]) -> tuple[RunTree, Batch]:
+    """Replay one commit of a file, and derive the data that is stored besides the log."""
+    events, outputs = [], []
+    for envelope in commit:
+        event = event_of(envelope)
+        if tree is None:
+            tree = RunTree.reading(store, envelope)
+        else:
+            tree.catch_up([envelope])
+        if not isinstance(event.data, Evidence):
+            events.append((event.run, event.data))
+        outputs += tree.outputs_of(event)
+    assert tree is not None
+    facts = tree.memory.frozen
+    source = None if facts is None else from_json(tree.blobs.get(facts)).forked_from
+    heads = [
+        structs.replace(one, forked_from=source if one.parent_run_id is None else None)
+        for one in tree.changed_heads(commit)
+    ]
+    state = trace(tree.state, events)
+    return tree, Batch(root=root, epoch=0, envelopes=commit, heads=heads, outputs=outputs, state=state)
 
 
 def _write(store: Store, contents: RunContents, batches: list[Batch]) -> None:
@@ -665,14 +614,6 @@ class _Audit:
             name = data.session_id or session_id(event.run, data.step, max(1, data.attempt))
             self.named[name] = data.chain, data.status != "interrupted"
 
-    def _compare_links(self) -> Iterator[InvariantViolation]:
-        """Compare the links that events name with the chains of the stored sessions."""
-        for session, (link, is_last) in self.named.items():
-            links = self.links.get(session, [])
-            if link not in links or (is_last and link != links[-1]):
-                text = f"session {session} is not as it was when its step ended: its chain differs"
-                yield InvariantViolation(PRESENT, text)
-
     def compare(self, root: str, outputs: Iterable[OutputRow]) -> Iterator[InvariantViolation]:
         """Compare the rows that follow from the log with the stored rows."""
         assert self.tree is not None
@@ -680,7 +621,11 @@ class _Audit:
         if memory.frozen is not None:
             forked_from = from_json(self.tree.blobs.get(memory.frozen)).forked_from
             self.heads[root] = structs.replace(self.heads[root], forked_from=forked_from)
-        yield from self._compare_links()
+        for session, (link, is_last) in self.named.items():
+            links = self.links.get(session, [])
+            if link not in links or (is_last and link != links[-1]):
+                text = f"session {session} is not as it was when its step ended: its chain differs"
+                yield InvariantViolation(PRESENT, text)
         found = {head.run_id: head for head in self.store.tree_heads(root)}
         for run in dict.fromkeys((*self.heads, *found)):
             due, says = self.heads.get(run), found.get(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
+from itertools import islice
 from statistics import median
 from typing import Literal, TypeAlias
 
@@ -69,7 +70,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUNNING, WAITING, Node
 from fanfold.language.draft import FoundRecipe
 from fanfold.language.json_text import as_text
-from fanfold.language.library import ListedRecipe, is_path, said_by_file
+from fanfold.language.library import is_path, said_by_file
 from fanfold.language.terminal import shorten_line
 from fanfold.sessions.log import read_recorded
 from fanfold.steps.records import is_agent, session_of
@@ -149,31 +150,28 @@ _KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
 
 def show_home(project: Project) -> Home:
     """Return the overview of a project as it is now."""
-    here = datetime.now().astimezone()
-    midnight = here.replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     week = list(_since(project, midnight - timedelta(days=6)))
-    today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
-    return Home(
-        needs=[*_questions(project), *_stuck(project), *_paused(project), *_failed(week)],
-        running=[described(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
-        finished=[
-            FinishedRun(described(project, head), _first_line(project, head))
-            for head in [head for head in week if head.ended_at is not None][:MAX_FINISHED]
-        ],
-        spend=SpendDocument(_spend(today), _spend(week), _days(week, midnight)),
-        recipes=len(project.library.names()),
-        runs=len(project.heads(limit=COUNTED)),
-    )
-
-
-def _days(week: list[RunHead], midnight: datetime) -> list[DaySpend]:
     days: dict[str, list[RunHead]] = {
         (midnight - timedelta(days=back)).date().isoformat(): [] for back in range(6, -1, -1)
     }
     for head in week:
         day = datetime.fromtimestamp(head.created_at / 1_000).astimezone().date().isoformat()
         days.setdefault(day, []).append(head)
-    return [DaySpend(day, _spend(heads)) for day, heads in days.items()]
+    today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
+    return Home(
+        needs=list(_open_items(project, week)),
+        running=[described(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
+        finished=[
+            FinishedRun(described(project, head), _first_line(project, head))
+            for head in [head for head in week if head.ended_at is not None][:MAX_FINISHED]
+        ],
+        spend=SpendDocument(
+            _spend(today), _spend(week), [DaySpend(day, _spend(heads)) for day, heads in days.items()]
+        ),
+        recipes=len(project.library.names()),
+        runs=len(project.heads(limit=COUNTED)),
+    )
 
 
 def _first_line(project: Project, head: RunHead) -> str:
@@ -202,63 +200,42 @@ def _since(project: Project, moment: datetime) -> Iterator[RunHead]:
         before = heads[-1].run_id
 
 
-def _questions(project: Project) -> Iterator[OpenItem]:
-    """Yield open questions, without those of paused runs: there the pause comes first."""
+def _open_items(project: Project, week: Sequence[RunHead]) -> Iterator[OpenItem]:
+    """Yield open questions, then runs that are stuck or paused, then failed runs of the week."""
     try:
-        questions = _questions_in(project, WAITING, RUNNING)
+        questions = _questions_in(project, WAITING, RUNNING)  # in a paused run, the pause comes first
     except FanfoldError:
-        return  # `doctor` reports a log that cannot be read
+        questions = []  # `doctor` reports a log that cannot be read
     for one in questions:
         kind = _KINDS.get(one.type, "approval")
         yield OpenItem(kind, NEEDS[kind], one.run_id, one.recipe, one.step, one.message, one.since)
-
-
-def _stuck(project: Project) -> Iterator[OpenItem]:
     for root in abandoned(project):
         head = project.resolve(root)
         if _is_stuck(head, owner_of(project, root)):
             since = when(head.started_at)
             yield OpenItem("stuck", NEEDS["stuck"], root, head.recipe, None, ORPHANED, since)
+    for head in project.heads(PAUSED, limit=MAX_PAUSED):
+        try:
+            tree = project.view(head.run_id)
+        except FanfoldError:
+            continue
+        error = run_error(tree, tree.root)
+        message = "the run is paused" if error is None else error.message
+        since = when(tree.state.now)
+        yield OpenItem("paused", NEEDS["paused"], head.run_id, head.recipe, None, message, since)
+    continued = {head.forked_from for head in week}  # forks and retries
+    failed = (head for head in week if head.status in ("failed", "partial", "timed_out"))
+    for head in islice((head for head in failed if head.run_id not in continued), MAX_FAILED):
+        state, step, message = NEEDS["failed"], None, f"the run is {head.status}"
+        if head.error is not None:
+            state = "timed out" if head.error.kind == "timeout" else state
+            step, message = head.error.step or None, gist(head.error, REASON_CHARS)
+        yield OpenItem("failed", state, head.run_id, head.recipe, step, message, when(head.ended_at))
 
 
 def _is_stuck(head: RunHead, owner: OwnerDocument | None) -> bool:
     """Whether a run that should continue has no owner. A new run may still be waiting for its process."""
     return not owner.alive if owner is not None else head.created_at <= wall_clock_ms() - STARTING_MS
-
-
-def _paused(project: Project) -> Iterator[OpenItem]:
-    """Yield the paused runs, regardless of who or what paused them."""
-    for head in project.heads(PAUSED, limit=MAX_PAUSED):
-        try:
-            tree = project.view(head.run_id)
-        except FanfoldError:
-            continue  # `doctor` reports a log that cannot be read
-        held = run_error(tree, tree.root)
-        message = "the run is paused" if held is None else held.message
-        since = when(tree.state.now)
-        yield OpenItem("paused", NEEDS["paused"], head.run_id, head.recipe, None, message, since)
-
-
-def _failed(heads: Sequence[RunHead]) -> list[OpenItem]:
-    """List the runs of the week that failed and were not forked or retried since."""
-    taken_up = {head.forked_from for head in heads}
-    failed = [
-        head
-        for head in heads
-        if head.status in ("failed", "partial", "timed_out") and head.run_id not in taken_up
-    ]
-    return [
-        OpenItem(
-            "failed",
-            "timed out" if head.error is not None and head.error.kind == "timeout" else NEEDS["failed"],
-            head.run_id,
-            head.recipe,
-            head.error.step or None if head.error is not None else None,
-            gist(head.error, REASON_CHARS) if head.error is not None else f"the run is {head.status}",
-            when(head.ended_at),
-        )
-        for head in failed[:MAX_FAILED]
-    ]
 
 
 def _spend(heads: Sequence[RunHead]) -> Spend:
@@ -508,35 +485,36 @@ PROJECT = "project"
 
 def list_shelf(project: Project) -> RecipeRows:
     """List every recipe with statistics about its runs."""
-    return RecipeRows([_recipe_row(project, one) for one in project.library.list()])
-
-
-def _recipe_row(project: Project, one: ListedRecipe) -> RecipeRow:
-    warnings = list(one.warnings)
-    try:
-        checked = find_named(project, f"{one.name}@{one.version}")
-        plan = checked.plan
-        warnings += [found.message for found in checked.diagnostics if found.severity == "error"]
-    except FanfoldError as error:
-        plan = None
-        warnings.append(error.message)
-    heads = project.heads(recipe=one.name, limit=LOOKED_AT)
-    done = [head for head in heads if head.status == "completed"]
-    prices = [head.usage.micro_usd / 1_000_000 for head in done if head.usage.micro_usd is not None]
-    times = [(head.ended_at - head.started_at) / 1_000 for head in done if head.ended_at and head.started_at]
-    return RecipeRow(
-        name=one.name,
-        version=one.version,
-        description=one.description,
-        source=one.origin,
-        file=one.file,
-        warnings=list(dict.fromkeys(warnings)),
-        inputs=None if plan is None else recipe_document(plan, one.file).inputs,
-        runs=len(heads),
-        last_run=LastRun(heads[0].run_id, heads[0].status, when(heads[0].created_at)) if heads else None,
-        median_s=median(times) if times else None,
-        median_usd=median(prices) if prices else None,
-    )
+    rows = []
+    for one in project.library.list():
+        warnings = list(one.warnings)
+        try:
+            checked = find_named(project, f"{one.name}@{one.version}")
+            plan = checked.plan
+            warnings += [found.message for found in checked.diagnostics if found.severity == "error"]
+        except FanfoldError as error:
+            plan = None
+            warnings.append(error.message)
+        heads = project.heads(recipe=one.name, limit=LOOKED_AT)
+        done = [head for head in heads if head.status == "completed"]
+        prices = [head.usage.micro_usd / 1_000_000 for head in done if head.usage.micro_usd is not None]
+        ended = [(head.started_at, head.ended_at) for head in done]
+        times = [(end - start) / 1_000 for start, end in ended if start and end]
+        row = RecipeRow(
+            name=one.name,
+            version=one.version,
+            description=one.description,
+            source=one.origin,
+            file=one.file,
+            warnings=list(dict.fromkeys(warnings)),
+            inputs=None if plan is None else recipe_document(plan, one.file).inputs,
+            runs=len(heads),
+            last_run=LastRun(heads[0].run_id, heads[0].status, when(heads[0].created_at)) if heads else None,
+            median_s=median(times) if times else None,
+            median_usd=median(prices) if prices else None,
+        )
+        rows.append(row)
+    return RecipeRows(rows)
 
 
 def find_named(project: Project, name: str, *, scripted: bool = False) -> CheckedRecipe:
@@ -574,7 +552,8 @@ def try_text(project: Project, text: str, name: str = "recipe") -> CheckedText:
     """Check a text as if it were in the project's folder of recipes; nothing is written."""
     checked = _tried(project, text, name)
     return CheckedText(
-        **structs.asdict(CheckReport(checked.ok, checked.diagnostics)),
+        ok=checked.ok,
+        diagnostics=checked.diagnostics,
         graph=draw(checked.plan) if checked.ok and checked.plan is not None else None,
         needs=needs_of(project, checked),
     )
@@ -661,14 +640,17 @@ def live_sessions(project: Project) -> list[LiveSession]:
         tree = project.view(head.run_id)
         for node in tree.state.in_flight.values():
             if is_agent(node) and node.status == RUNNING:
-                task = tree.memory.tasks.get((node.run.id, node.path), "")
-                path = node.run.tree_path(node.path)
-                role, since = node.step.traits.role or "", when(node.started_at)
-                found.append(
-                    LiveSession(
-                        session_of(node), head.run_id, head.recipe, path, role, task, since, node.attempt
-                    )
+                session = LiveSession(
+                    session_id=session_of(node),
+                    run_id=head.run_id,
+                    recipe=head.recipe,
+                    step=node.run.tree_path(node.path),
+                    role=node.step.traits.role or "",
+                    task=tree.memory.tasks.get((node.run.id, node.path), ""),
+                    since=when(node.started_at),
+                    attempt=node.attempt,
                 )
+                found.append(session)
     return found
 
 
@@ -706,16 +688,15 @@ class Activities:
 
     def look(self, project: Project) -> list[Activity]:
         """Return the activity of every running agent."""
-        live = live_sessions(project)
-        self._heard = {one.session_id: self._read(project, one) for one in live}
-        return [activity for _, activity in self._heard.values()]
-
-    def _read(self, project: Project, session: LiveSession) -> tuple[int, Activity]:
-        nothing = Activity(session.run_id, session.step, "", shorten_line(session.task, MAX_WORDS), 0)
-        seq, activity = self._heard.get(session.session_id, (0, nothing))
-        for envelope, entry in read_recorded(project.store, session.session_id, seq):
-            seq, activity = envelope.seq, _after(activity, entry)
-        return seq, activity
+        current = {}
+        for session in live_sessions(project):
+            nothing = Activity(session.run_id, session.step, "", shorten_line(session.task, MAX_WORDS), 0)
+            seq, activity = self._heard.get(session.session_id, (0, nothing))
+            for envelope, entry in read_recorded(project.store, session.session_id, seq):
+                seq, activity = envelope.seq, _after(activity, entry)
+            current[session.session_id] = (seq, activity)
+        self._heard = current
+        return [activity for _, activity in current.values()]
 
 
 def _after(before: Activity, entry: Entry) -> Activity:

@@ -174,6 +174,12 @@ def executive_report(tree: RunTree, run: Run | None = None, *, owned: bool = Tru
         for claim in review.claims
     ]
     claims.sort(key=lambda one: one[1].fate != "refuted")
+    proposed = (
+        f"- proposed, not applied: {path}: `fanfold apply {tree.root.id} {shlex.quote(path)}`"
+        for one in runs
+        for path in waiting_proposals(tree, one)
+    )
+    changed = (f"- {row.kind} {row.path} ({row.step}, {row.state})" for row in changes_below(tree, run))
     head = [
         f"# {run.plan.name}: {status}",
         f"{counted(agents, 'agent')}, {counted(usage.tokens, 'token')}, {price(usage.micro_usd)}",
@@ -183,7 +189,7 @@ def executive_report(tree: RunTree, run: Run | None = None, *, owned: bool = Tru
         _Section("Answer", [answer], 6, "text", fence="" if output is None or output is answer else "json"),
         _Section("Phases", list(_phases(tree, run)), 5, "paragraphs"),
         _lines("Steps", 4, _steps(run), lambda node: _step_line(tree, node)),
-        _lines("Changes", 3, _change_lines(tree, runs), str),
+        _lines("Changes", 3, [*proposed, *changed], str),
         _lines("Artifacts", 1, artifacts_below(tree, run), lambda one: f"- {one.path} ({one.size:,} bytes)"),
         _lines("Reviews", 3, claims, lambda one: _claim_line(*one)),
         _trouble(tree, run, runs, status),
@@ -230,20 +236,21 @@ def _steps(run: Run) -> Iterator[Node]:
         whole = isinstance(node, WorkflowCall) or (isinstance(node, Map) and len(node.children) > MAX_ITEMS)
         if fold or (isinstance(node, Composite) and node.children and not whole and not did_not_pass(node)):
             continue
-        if any(item.status == COMPLETED for item in _folded_items(node)):
+        if _is_folded(node):
             continue
         yield node
         if isinstance(node, WorkflowCall) and node.child is not None:
             yield from _steps(node.child)
 
 
-def _folded_items(node: Node) -> Iterator[Node]:
-    """Yield the items of large maps that a node is, or is inside of."""
-    current, parent = node, node.parent
+def _is_folded(node: Node) -> bool:
+    """Whether a node is a completed item of a large map, or is inside of one."""
+    item, parent = node, node.parent
     while parent is not None and parent.run is node.run:
-        if isinstance(parent, Map) and len(parent.children) > MAX_ITEMS:
-            yield current
-        current, parent = parent, parent.parent
+        if isinstance(parent, Map) and len(parent.children) > MAX_ITEMS and item.status == COMPLETED:
+            return True
+        item, parent = parent, parent.parent
+    return False
 
 
 def _step_line(tree: RunTree, node: Node) -> str:
@@ -261,16 +268,6 @@ def _step_line(tree: RunTree, node: Node) -> str:
     if node.status == COMPLETED and not isinstance(node, Map) and (gave := tree.values.summary(node)):
         line += f": {gave}"
     return shorten_line(line, LINE_CHARS)
-
-
-def _change_lines(tree: RunTree, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield changed files of the run and the runs below it, and the commands that apply open proposals."""
-    root = tree.root.id
-    for run in runs:
-        for path in waiting_proposals(tree, run):
-            yield f"- proposed, not applied: {path}: `fanfold apply {root} {shlex.quote(path)}`"
-    for row in changes_below(tree, runs[0]):
-        yield f"- {row.kind} {row.path} ({row.step}, {row.state})"
 
 
 def _claim_line(path: str, claim: ReviewedClaim) -> str:
@@ -386,11 +383,8 @@ def _outputs(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
 
 def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
     """Yield one file for each agent step, with all its attempts."""
-    begun = (
-        (path, node)
-        for path, node in run.nodes.items()
-        if node.kind == LEAF and node.attempt and is_agent(node)
-    )
+    leaves = ((path, node) for path, node in run.nodes.items() if node.kind == LEAF)
+    begun = ((path, node) for path, node in leaves if node.attempt and is_agent(node))
     for path, node in islice(begun, MAX_TRANSCRIPTS):
         speakers = (speaker_of(tree, node, attempt) for attempt in range(1, node.attempt + 1))
         texts = [transcript_text(transcript_of(tree, one, owned=False)) for one in speakers]
@@ -458,7 +452,10 @@ class Transitions:
             group = step is not None and step.type == "group"
             reused = isinstance(data, StepEvent) and data.cached
             transition = Transition(envelope.at, _path(envelope, data.step), word, text, item, group, reused)
-            if word == "completed" and self._is_round(envelope.run_id, data.step):
+            loop, _, number = data.step.rpartition("#")
+            loop_step = self._find_step(envelope.run_id, loop) if number.isdecimal() else None
+            # A round of a loop, and not a turn of a subagent.
+            if word == "completed" and loop_step is not None and loop_step.repeat is not None:
                 self._to_be_judged[envelope.run_id, data.step] = transition
                 return None
             return transition
@@ -472,12 +469,6 @@ class Transitions:
         if self.tree is None or not self._names_items:
             return ""
         return item_around(self.tree, self.tree.node(run, path))
-
-    def _is_round(self, run: str, path: str) -> bool:
-        """Whether a path is a round of a loop, and not a turn of a subagent."""
-        loop, _, number = path.rpartition("#")
-        step = self._find_step(run, loop) if number.isdecimal() else None
-        return step is not None and step.repeat is not None
 
     def _of_decision(self, envelope: Envelope, data: ValueDecided) -> Transition | None:
         """Return the transition of a map that got its items, or of a round that is now judged."""
@@ -527,22 +518,20 @@ class Transitions:
         return None
 
     def _of_step(self, envelope: Envelope, data: StepEvent | SubagentEvent, word: str) -> str | None:
-        key = (envelope.run_id, data.step)
+        key, step = (envelope.run_id, data.step), self._find_step(envelope.run_id, data.step)
         if word == "started":
             self._started[key] = envelope.at
-            return f"started{self._who(envelope, data)}"
+            return f"started{_who(data, step)}"
         took = self._took(key, envelope.at)
         if word == "completed":
             if isinstance(data, StepEvent) and data.cached:
                 return "completed (reused)"
-            step = self._find_step(envelope.run_id, data.step)
             if step is not None and step.traits.ends is not None:
                 summary = one_line(data.summary, MAX_NOTE_CHARS)
                 return f"ends the run as {step.traits.ends}{': ' if summary else ''}{summary}"
             return _ended("completed", took) + _why(data.error, "warning: ")
         if word in ("failed", "timed_out", "cancelled", "interrupted"):
             self._ended_badly.add(key)
-            step = self._find_step(envelope.run_id, data.step)
             # The step, item or iteration inside that failed was reported before, with its cause.
             inside = step is not None and (
                 step.type == "group"
@@ -551,14 +540,12 @@ class Transitions:
             )
             return _ended(word.replace("_", " "), took) + ("" if inside else _why(data.error))
         if word == "agreed":
-            step = self._find_step(envelope.run_id, data.step)
             is_answer = step is not None and step.traits.role is not None
             done = "was answered by" if is_answer else "was agreed to by"
             return f"{done} {one_line(data.summary, MAX_NOTE_CHARS)}"
         if word in ("waiting", ASKED):
             self._started[key] = envelope.at
             asked = one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
-            step = self._find_step(envelope.run_id, data.step)
             waits = "waits for approval" if step is None else type_of(step).waiting
             return f"{waits}: {asked}" if asked else waits
         if word == "retrying":
@@ -593,19 +580,19 @@ class Transitions:
         started = self._started.pop(key, None)
         return "" if started is None else duration(at - started)
 
-    def _who(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
-        names: list[str] = []
-        if isinstance(data, SubagentEvent):
-            names.append(one_line(data.role))
-        else:
-            step = self._find_step(envelope.run_id, data.step)
-            if step is not None and step.type != "group":
-                names.append(step.type)
-        if data.attempt > 1:
-            names.append(f"attempt {data.attempt}")
-        if data.execution > 1:
-            names.append("again")
-        return f" ({', '.join(names)})" if names else ""
+
+def _who(data: StepEvent | SubagentEvent, step: Step | None) -> str:
+    """Return the role or type of a started step, and which attempt it is."""
+    names: list[str] = []
+    if isinstance(data, SubagentEvent):
+        names.append(one_line(data.role))
+    elif step is not None and step.type != "group":
+        names.append(step.type)
+    if data.attempt > 1:
+        names.append(f"attempt {data.attempt}")
+    if data.execution > 1:
+        names.append("again")
+    return f" ({', '.join(names)})" if names else ""
 
 
 def _ended(word: str, took: str) -> str:
