@@ -105,9 +105,9 @@ def test_the_same_plan_gives_the_same_picture():
 
 
 def test_steps_without_edges_stand_in_one_column():
-    placed = place([(10.0, 10.0)] * 4, [])
+    placed = place(((10.0, 10.0),) * 4, ())
     assert {x for x, _ in placed.at} == {0.0}
-    assert place([], []).at == ()
+    assert place((), ()).at == ()
 
 
 @pytest.mark.full

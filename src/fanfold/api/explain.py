@@ -186,31 +186,32 @@ def recipe_path(node: Node) -> str:
 
 def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, StepTouch]) -> list[SuggestedSet]:
     """Suggest sets for steps whose declared sets differ from the files they used."""
-    used = ((path, step, seen[path]) for path, step in steps if path in seen)
-    return [one for path, step, touched in used for one in _suggest(recipe, path, step, touched)]
-
-
-def _suggest(recipe: str, path: str, step: Step, touched: StepTouch) -> Iterator[SuggestedSet]:
-    def suggested(key: str, declared: tuple[str, ...], proposed: list[str], note: str = "") -> SuggestedSet:
-        return SuggestedSet(
-            recipe=recipe,
-            step=path,
-            key=key,
-            declared=list(declared),
-            proposed=proposed,
-            runs=len(touched.runs),
-            note=note,
-        )
-
-    if step.posture == "writer" and not touched.unseen_writes:
-        writes = touched.proposed("writes")
-        note = "" if writes else "it changed nothing: a role that only reads would do"
-        if writes != sorted(step.write_set):
-            yield suggested("write_set", step.write_set, writes, note)
-    if step.read_set == EVERYTHING and touched.reads and not touched.unseen_reads:
-        reads = touched.proposed("reads")
-        if reads != list(EVERYTHING):
-            yield suggested("read_set", step.read_set, reads)
+    suggestions = []
+    for path, step in steps:
+        if (touched := seen.get(path)) is None:
+            continue
+        proposals: list[tuple[str, tuple[str, ...], list[str], str]] = []
+        if step.posture == "writer" and not touched.unseen_writes:
+            writes = touched.proposed("writes")
+            note = "" if writes else "it changed nothing: a role that only reads would do"
+            if writes != sorted(step.write_set):
+                proposals.append(("write_set", step.write_set, writes, note))
+        if step.read_set == EVERYTHING and touched.reads and not touched.unseen_reads:
+            reads = touched.proposed("reads")
+            if reads != list(EVERYTHING):
+                proposals.append(("read_set", step.read_set, reads, ""))
+        for key, declared, proposed, note in proposals:
+            suggestion = SuggestedSet(
+                recipe=recipe,
+                step=path,
+                key=key,
+                declared=list(declared),
+                proposed=proposed,
+                runs=len(touched.runs),
+                note=note,
+            )
+            suggestions.append(suggestion)
+    return suggestions
 
 
 def plan_steps(steps: Iterable[Step], prefix: str = "") -> Iterator[tuple[str, Step]]:
@@ -287,7 +288,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     own = [one for one in read if one is not None and one.path == path]
     return ExplainedStep(
         **structs.asdict(explain_in(tree, node)),
-        ran_then="; ".join(filter(None, (_why_then(node, _added_at(project, node)), _held_by(tree, node)))),
+        ran_then="; ".join(filter(None, (_why_then(project, node), _held_by(tree, node)))),
         history=[HistoryEntry(when(one.at), one.text) for one in own],
         approval=approval_document(tree, node) if is_open(node) else UNSET,
         **_used(project, tree, node),
@@ -360,18 +361,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     )
 
 
-def _added_at(project: Project, node: Node) -> int:
-    """Return when a step was added to an open run; 0 for a step of a recipe."""
-    if not node.run.plan.open:
-        return 0
-    for envelope in project.store.log(node.run.id):
-        event = event_of(envelope)
-        if isinstance(event.data, StepAdded) and event.data.step.id == node.path:
-            return event.at
-    return 0
-
-
-def _why_then(node: Node, added_at: int) -> str:
+def _why_then(project: Project, node: Node) -> str:
     """Describe what a started step had waited for."""
     if not node.started_at or isinstance(node, Composite):
         return ""
@@ -379,6 +369,9 @@ def _why_then(node: Node, added_at: int) -> str:
     edges = node.step.depends_on + node.step.after
     names = [f"{prefix}/{name}" if prefix else name for name in edges]
     before = [one for name in names if (one := node.run.nodes.get(name)) is not None and one.ended_at]
+    log = map(event_of, project.store.log(node.run.id) if node.run.plan.open else ())
+    added = (one.at for one in log if isinstance(one.data, StepAdded) and one.data.step.id == node.path)
+    added_at = next(added, 0)  # 0 for a step of a recipe
     if added_at and all(one.ended_at <= added_at for one in before):
         waited = node.started_at - added_at
         late = f", and started {duration(waited)} later (slots, conflicts)" if waited >= SOON_MS else ""

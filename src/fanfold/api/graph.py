@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from html import escape
 from itertools import count, groupby, takewhile
 from math import ceil, sqrt
@@ -159,7 +160,7 @@ def edges_of(steps: Sequence[Step]) -> list[tuple[int, int]]:
         for step in steps
     ]
     above: dict[int, int] = {}  # bit set of all steps before a step
-    for i in _topological(needs):
+    for i in TopologicalSorter(dict(enumerate(needs))).static_order():
         above[i] = 0
         for before in needs[i]:
             above[i] |= above[before] | 1 << before
@@ -180,22 +181,6 @@ def steps_inside(step: Step) -> tuple[Step, ...]:
     leads_on = {before for inner in held for before in inner.depends_on}
     ends = tuple(inner.id for inner in held if inner.id not in leads_on)
     return (*held, replace(step.fold, depends_on=ends))
-
-
-def _topological(needs: Sequence[Sequence[int]]) -> Iterator[int]:
-    """Yield step indexes in topological order: steps may be declared in any order."""
-    waiting = [len(befores) for befores in needs]
-    after: list[list[int]] = [[] for _ in needs]
-    for i, befores in enumerate(needs):
-        for before in befores:
-            after[before].append(i)
-    ready = [i for i, left in enumerate(waiting) if not left]
-    for i in ready:
-        yield i
-        for later in after[i]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                ready.append(later)
 
 
 NODE_HEIGHT = 52.0
@@ -271,7 +256,7 @@ class _Scope:
         if boxes.grid:
             self.placed = _grid(self._sizes)
         else:
-            self.placed = place(self._sizes, boxes.edges, in_turn=boxes.added_one_by_one)
+            self.placed = place(tuple(self._sizes), boxes.edges, boxes.added_one_by_one)
 
     def collect(
         self, dx: float, dy: float, parent: str | None, nodes: list[DrawnStep], edges: list[DrawnEdge]
@@ -279,38 +264,34 @@ class _Scope:
         """Add all boxes and edges of this scope and of inner scopes, moved by `dx` and `dy`."""
         names = [box.path for box in self._boxes.boxes]
         for i, box in enumerate(self._boxes.boxes):
-            (x, y), (width, height) = self.placed.at[i], self._sizes[i]
-            nodes.append(_drawn(box, round(x + dx, 1), round(y + dy, 1), (width, height), parent))
+            (x, y), (width, height), held = self.placed.at[i], self._sizes[i], box.held
+            step = DrawnStep(
+                path=box.path,
+                x=round(x + dx, 1),
+                y=round(y + dy, 1),
+                w=round(width, 1),
+                h=height,
+                kind=box.kind,
+                look=box.label.kind,
+                title=box.label.title,
+                subtitle=box.label.subtitle,
+                status=box.status,
+                spoken=box.label.spoken,
+                marks=box.label.marks,
+                open=box.inside is not None,
+                parent=parent,
+                run_id=box.run_id,
+                count=None if held is None else len(held),
+                cells=cells_of(held) if held and box.inside is None else None,
+                tally=tally_of(held) if held else None,
+            )
+            nodes.append(step)
             if (inner := self._inner.get(i)) is not None:
                 left = x + max((width - inner.placed.width) / 2, GROUP_PADDING)
                 inner.collect(left + dx, y + dy + GROUP_HEAD, box.path, nodes, edges)
         for (source, target), points in zip(self._boxes.edges, self.placed.routes, strict=True):
             moved = tuple((round(x + dx, 1), round(y + dy, 1)) for x, y in points) if dx or dy else points
             edges.append(DrawnEdge(names[source], names[target], moved))
-
-
-def _drawn(box: Box, x: float, y: float, size: tuple[float, float], parent: str | None) -> DrawnStep:
-    held = box.held
-    return DrawnStep(
-        path=box.path,
-        x=x,
-        y=y,
-        w=round(size[0], 1),
-        h=size[1],
-        kind=box.kind,
-        look=box.label.kind,
-        title=box.label.title,
-        subtitle=box.label.subtitle,
-        status=box.status,
-        spoken=box.label.spoken,
-        marks=box.label.marks,
-        open=box.inside is not None,
-        parent=parent,
-        run_id=box.run_id,
-        count=None if held is None else len(held),
-        cells=cells_of(held) if held and box.inside is None else None,
-        tally=tally_of(held) if held else None,
-    )
 
 
 def _size(box: Box, inner: _Scope | None) -> tuple[float, float]:
@@ -453,8 +434,7 @@ def mermaid(plan: Plan) -> str:
     """Return the plan as a Mermaid flowchart."""
     lines = ["flowchart LR"]
     writers: list[str] = []
-    counter = count()
-    _draw_scope(plan.steps, lines, writers, counter, "  ")
+    _draw_scope(plan.steps, lines, writers, count(), "  ")
     if writers:
         lines.append("  classDef writer stroke:#b45309,stroke-width:2px")
         lines.append(f"  class {','.join(writers)} writer")

@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from msgspec import Struct
@@ -85,29 +86,28 @@ class _Net:
         return ROW_GAP if upper < self.real and lower < self.real else WAYPOINT_GAP
 
 
+@lru_cache(maxsize=KEPT)
 def place(
-    sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]], *, in_turn: bool = False
+    sizes: tuple[tuple[float, float], ...], edges: tuple[tuple[int, int], ...], in_turn: bool = False
 ) -> GraphLayout:
     """Lay out nodes of the given sizes (width, height). Every edge is (from, to); cycles are not allowed.
 
     `in_turn`: nodes are added one by one, and each depends only on earlier ones. A new node is placed where
-    it fits, without changing the order of existing nodes.
+    it fits, without changing the order of existing nodes. Layouts are cached: statuses do not affect them, so
+    a layout changes only when a step is added.
     """
-    return _place(tuple(sizes), tuple(edges), in_turn)
-
-
-@lru_cache(maxsize=KEPT)
-def _place(
-    sizes: tuple[tuple[float, float], ...], edges: tuple[tuple[int, int], ...], in_turn: bool
-) -> GraphLayout:
-    """Cached: statuses do not affect the layout, so it changes only when a step is added."""
     net = _Net(sizes, edges)
     if in_turn:
         _order_in_turn(net)
     else:
         _order(net)
     middle = _heights(net)
-    lefts, width = _lefts(net, sizes)
+    lefts: list[float] = []
+    x = 0.0
+    for column in net.columns:
+        lefts.append(x)
+        x += max((sizes[n][0] for n in column if n < net.real), default=0.0) + COLUMN_GAP
+    width = max(x - COLUMN_GAP, 0.0)
     top = min((middle[n] - net.heights[n] / 2 for n in range(len(middle))), default=0.0)
     middle = [y - top for y in middle]
     height = max((middle[n] + net.heights[n] / 2 for n in range(len(middle))), default=0.0)
@@ -120,20 +120,13 @@ def _place(
 
 
 def _columns(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    waiting = [0] * count
-    after: list[list[int]] = [[] for _ in range(count)]
+    """Return the column of each node: one after the last node that it depends on."""
+    before: dict[int, list[int]] = {node: [] for node in range(count)}
     for source, target in edges:
-        after[source].append(target)
-        waiting[target] += 1
+        before[target].append(source)
     columns = [0] * count
-    ready = [node for node in range(count) if not waiting[node]]
-    for node in ready:
-        for target in after[node]:
-            columns[target] = max(columns[target], columns[node] + 1)
-            waiting[target] -= 1
-            if not waiting[target]:
-                ready.append(target)
-    assert len(ready) == count, "a graph with a cycle has no layers"
+    for node in TopologicalSorter(before).static_order():
+        columns[node] = max((columns[source] + 1 for source in before[node]), default=0)
     return columns
 
 
@@ -181,22 +174,18 @@ def _exchange(net: _Net) -> None:
         for column in net.columns:
             for i in range(len(column) - 1):
                 upper, lower = column[i], column[i + 1]
-                if _saved(net, rank, upper, lower) > 0:
+                saved = sum(
+                    (rank[a] > rank[b]) - (rank[a] < rank[b])
+                    for links in (net.before, net.after)
+                    for a in links[upper]
+                    for b in links[lower]
+                )
+                if saved > 0:
                     column[i], column[i + 1] = lower, upper
                     rank[upper], rank[lower] = rank[lower], rank[upper]
                     better = True
         if not better:
             return
-
-
-def _saved(net: _Net, rank: Sequence[float], upper: int, lower: int) -> int:
-    """Return how many crossings a swap of two adjacent nodes removes."""
-    saved = 0
-    for links in (net.before, net.after):
-        for a in links[upper]:
-            for b in links[lower]:
-                saved += (rank[a] > rank[b]) - (rank[a] < rank[b])
-    return saved
 
 
 def _order_in_turn(net: _Net) -> None:
@@ -275,15 +264,6 @@ def _spread(net: _Net, column: Sequence[int], wanted: Sequence[float]) -> list[f
         pools.append((total, weight, members))
     bases = [total / weight for total, weight, members in pools for _ in range(members)]
     return [base + offset for base, offset in zip(bases, offsets, strict=True)]
-
-
-def _lefts(net: _Net, sizes: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
-    lefts: list[float] = []
-    x = 0.0
-    for column in net.columns:
-        lefts.append(x)
-        x += max((sizes[n][0] for n in column if n < net.real), default=0.0) + COLUMN_GAP
-    return lefts, max(x - COLUMN_GAP, 0.0)
 
 
 def _route(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -352,21 +352,14 @@ def query(
     text = " ".join(words).encode("utf-8", "replace").decode()  # arguments from a shell may not be valid text
     if run is not None:
         filters = structs.replace(filters, run=project.resolve(run).run_id)
-    with _index_folder(project) as folder:
+    with ExitStack() as stack:
+        folder = project.memory
+        if not os.access(folder, os.W_OK | os.X_OK):  # the index of a read-only project is temporary
+            from tempfile import TemporaryDirectory
+
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="fanfold-query-")))
         search = Search(project.store, folder)
         return FoundOutputs(search.query(text, filters, k=most, explained=explained))
-
-
-@contextmanager
-def _index_folder(project: Project) -> Iterator[Path]:
-    """Yield the folder of the search index: a temporary one if the project is not writable."""
-    if os.access(project.memory, os.W_OK | os.X_OK):
-        yield project.memory
-        return
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory(prefix="fanfold-query-") as temporary:
-        yield Path(temporary)
 
 
 def named_run(project: Project, words: Sequence[str]) -> str | None:
@@ -467,6 +460,18 @@ class CostLine(Struct, kw_only=True):
     cache_hits: int = 0
     """Steps whose output was reused from an earlier run, at no cost."""
 
+    def add(self, spent: _Spending) -> None:
+        usage = spent.usage
+        if usage is None:
+            self.cache_hits += 1
+            return
+        self.requests += spent.requests
+        self.input_tokens += usage.input_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.output_tokens += usage.output_tokens
+        self.unpriced += spent.requests if usage.micro_usd is None else 0
+        self.cost_usd = round(self.cost_usd + (usage.micro_usd or 0) / 1_000_000, 6)
+
 
 class Costs(Struct, frozen=True, kw_only=True):
     """The lines, most expensive first; days in chronological order."""
@@ -499,8 +504,8 @@ def costs(project: Project, by: By, since: int | None = None) -> Costs:
             lines.setdefault(name, CostLine(name=name)).runs += 1
         total.runs += bool(spent)
         for one in spent:
-            for line in (lines[_name(by, head, one)], total):
-                _add(line, one)
+            lines[_name(by, head, one)].add(one)
+            total.add(one)
     ordered = sorted(lines.values(), key=lambda line: (-line.cost_usd, -line.input_tokens, line.name))
     if by == "day":
         ordered = sorted(lines.values(), key=lambda line: line.name)
@@ -508,28 +513,9 @@ def costs(project: Project, by: By, since: int | None = None) -> Costs:
 
 
 def _name(by: By, head: RunHead, spent: _Spending) -> str:
-    match by:
-        case "recipe":
-            return head.recipe
-        case "run":
-            return head.run_id
-        case "day":
-            return datetime.fromtimestamp(spent.at / 1_000).astimezone().date().isoformat()
-        case _:
-            return spent.model or UNKNOWN_MODEL
-
-
-def _add(line: CostLine, spent: _Spending) -> None:
-    usage = spent.usage
-    if usage is None:
-        line.cache_hits += 1
-        return
-    line.requests += spent.requests
-    line.input_tokens += usage.input_tokens
-    line.cached_tokens += usage.cached_tokens
-    line.output_tokens += usage.output_tokens
-    line.unpriced += spent.requests if usage.micro_usd is None else 0
-    line.cost_usd = round(line.cost_usd + (usage.micro_usd or 0) / 1_000_000, 6)
+    if by == "day":
+        return datetime.fromtimestamp(spent.at / 1_000).astimezone().date().isoformat()
+    return {"recipe": head.recipe, "run": head.run_id, "model": spent.model or UNKNOWN_MODEL}[by]
 
 
 def _spent_in(store: Store, head: RunHead) -> Iterator[_Spending]:

@@ -176,16 +176,16 @@ def run_rows(
     tree: RunTree, run: Run, now: int, *, every: bool = False, fold_finished: bool = False
 ) -> list[Row]:
     """Return the rows of one run and of the runs below it; `every` shows all of them."""
-    return list(_Walk(tree, now, every, fold_finished).children(run.scope.children, 0))
+    return [row for row, _ in _Walk(tree, now, every, fold_finished).rows(run.scope.children)]
 
 
 def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
     """Return at most `height` rows, the interesting ones first."""
     walk = _Walk(tree, now, every=False, fold_finished=False)
-    found = list(walk.children(tree.root.scope.children, 0))
+    found = [row for row, _ in walk.rows(tree.root.scope.children)]
     if len(found) < height and walk.left_out:
         more = _Walk(tree, now, every=False, fold_finished=False, most=MAX_BUSY_ITEMS + height - len(found))
-        all_of_it = list(more.children(tree.root.scope.children, 0))
+        all_of_it = [row for row, _ in more.rows(tree.root.scope.children)]
         found = all_of_it if len(all_of_it) <= height else found
     if len(found) > height:
         found = run_rows(tree, tree.root, now, fold_finished=True)
@@ -234,15 +234,16 @@ class _Walk:
         self._fold_finished = fold_finished
         self._shown: dict[int, str] = {}
 
-    def children(self, nodes: Sequence[Node], depth: int) -> Iterator[Row]:
+    def rows(self, nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Row, Node]]:
+        """Yield the row of each node, with the node, then the rows inside it."""
         for node in nodes:
             inside = self._inside(node)
-            yield self._row(node, depth, inside)
+            yield self._row(node, depth, inside), node
             if self._fold_finished and node.status in (COMPLETED, SKIPPED):
                 continue
             if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
                 inside = self._attention(inside)
-            yield from self.children(inside, depth + 1)
+            yield from self.rows(inside, depth + 1)
 
     def _inside(self, node: Node) -> Sequence[Node]:
         if not isinstance(node, Composite):
@@ -257,7 +258,10 @@ class _Walk:
         name = f"{name} {item}" if item else name
         path = node.run.tree_path(node.path)
         status = "failed" if did_not_pass(node) else self._status(node)
-        who, took, note = self._who(node), self._took(node, status), self._note(node, inside)
+        took = ""
+        if node.started_at and status != SKIPPED and (node.ended_at or status in (RUNNING, WAITING)):
+            took = duration((node.ended_at or self._now) - node.started_at)
+        who, note = self._who(node), self._note(node, inside)
         return Row(depth, name, path, status, who, took, note, node.kind == LEAF, item, is_open(node))
 
     def _who(self, node: Node) -> str:
@@ -279,13 +283,6 @@ class _Walk:
             found = next((word for word in (RUNNING, WAITING) if word in inside), READY)
             self._shown[id(node)] = found
         return found
-
-    def _took(self, node: Node, status: str) -> str:
-        if not node.started_at or status == SKIPPED:
-            return ""
-        if node.ended_at:
-            return duration(node.ended_at - node.started_at)
-        return duration(self._now - node.started_at) if status in (RUNNING, WAITING) else ""
 
     def _note(self, node: Node, inside: Sequence[Node]) -> str:
         if node.kind == LEAF and node.status == COMPLETED and node.error is None and node.attempt <= 1:
@@ -373,40 +370,33 @@ class RunTable(Struct, frozen=True):
     left_off: int
 
 
-def nodes_by_path(tree: RunTree) -> dict[str, Node]:
-    """Return every step instance of a tree, by its tree path."""
-    return {node.run.tree_path(node.path): node for node in tree.nodes()}
-
-
 def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
     """Return the table of a run and of the runs below it."""
-    nodes = nodes_by_path(tree)
-    rows = run_rows(tree, run, now, every=True)
-    found = [_table_row(tree, nodes[row.path], row) for row in rows[:MAX_ROWS]]
-    return RunTable(found, max(0, len(rows) - MAX_ROWS))
-
-
-def _table_row(tree: RunTree, node: Node, row: Row) -> TableRow:
-    spent = tree.usage_of(node)
-    child = getattr(node, "child", None)
-    return TableRow(
-        path=row.path,
-        depth=row.depth,
-        name=row.name,
-        kind=KINDS.get(node.kind, "group"),
-        type=node.step.type,
-        who=row.who,
-        status=status_of(tree, node),
-        run_id=node.run.id,
-        started_at=when(node.started_at),
-        ended_at=when(node.ended_at),
-        stopped_at=when(stopped_at(tree)),
-        attempts=node.attempt,
-        note=row.note,
-        asks=is_open(node),
-        child_run_id=child.id if isinstance(child, Run) else None,
-        **(structs.asdict(step_usage(spent)) if spent is not None else {}),
-    )
+    rows = []
+    walk = list(_Walk(tree, now, every=True, fold_finished=False).rows(run.scope.children))
+    for row, node in walk[:MAX_ROWS]:
+        spent = tree.usage_of(node)
+        child = getattr(node, "child", None)
+        table_row = TableRow(
+            path=row.path,
+            depth=row.depth,
+            name=row.name,
+            kind=KINDS.get(node.kind, "group"),
+            type=node.step.type,
+            who=row.who,
+            status=status_of(tree, node),
+            run_id=node.run.id,
+            started_at=when(node.started_at),
+            ended_at=when(node.ended_at),
+            stopped_at=when(stopped_at(tree)),
+            attempts=node.attempt,
+            note=row.note,
+            asks=row.asks,
+            child_run_id=child.id if isinstance(child, Run) else None,
+            **(structs.asdict(step_usage(spent)) if spent is not None else {}),
+        )
+        rows.append(table_row)
+    return RunTable(rows, max(0, len(walk) - MAX_ROWS))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -670,11 +660,9 @@ def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -
     now = now if (stopped := stopped_at(tree)) is None else stopped
     until = tree.memory.run_ended.get(run.id, tree.state.now) if ended else now
     spans = _spans(envelopes)
-    nodes = nodes_by_path(tree)
+    walk = _Walk(tree, now, every=True, fold_finished=False)
     # A round that did not pass is not shown as failed, as in the graph and the table.
-    rows = [
-        replace(row, status=status_of(tree, nodes[row.path])) for row in run_rows(tree, run, now, every=True)
-    ]
+    rows = [replace(row, status=status_of(tree, node)) for row, node in walk.rows(run.scope.children)]
     _around(rows, spans)
     found = [
         TimelineRow(row.path, row.name, row.depth, row.status, row.leaf, spans.get(row.path, []))
