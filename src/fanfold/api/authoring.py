@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.agents.entries import Response
-from fanfold.api.addresses import find_run
+from fanfold.api.addresses import ResolvedRun, find_run
 from fanfold.api.explain import StepTouch, plan_steps, suggest, touched_by
 from fanfold.api.project import Project
 from fanfold.api.recipes import (
@@ -37,9 +37,9 @@ from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.events import StepAdded, SubagentEvent, event_of
 from fanfold.kernel.plan import EVERYTHING, JSON, Plan
-from fanfold.kernel.state import COMPLETED, Node, Run
-from fanfold.language.builder import as_yaml
-from fanfold.language.capture.quotes import Delegation, OmittedChild, StandsFor
+from fanfold.kernel.state import COMPLETED, Node
+from fanfold.language.builder import Recipe, as_yaml
+from fanfold.language.capture.quotes import Delegation, Emission, OmittedChild, StandsFor
 from fanfold.language.capture.recover import recover
 from fanfold.language.compile import compile_recipe
 from fanfold.language.convert.crewai import ANY_CREW
@@ -182,8 +182,36 @@ def capture(
     is the user's request, for an open run whose log does not contain it.
     """
     found = find_run(project, run)
-    if not found.run.plan.open:
-        return _own_recipe(project, found.run, name, save=save, replace=replace)
+    if not found.run.plan.open:  # its own recipe, unchanged except for its name
+        name = name or found.run.plan.name
+        text = renamed(recipe_of_run(project, run), name)
+        file = str(project.folder / "<run>")
+        compiled = compile_recipe(text.encode(), file, project.surroundings(scripted=True))
+        unchanged = [f"the recipe of run {found.run.id}, unchanged"]
+        emission = Emission(
+            recipe=None, made_of={}, recognised=unchanged, guessed=[], stands_for=[], left_out=[]
+        )
+    else:
+        emission, own = _recover(found, children, request, name)
+        name, text = own.name, own.to_yaml()
+        compiled = own.compile(project.surroundings(scripted=True), project.folder)
+    saved = save and compiled.plan is not None
+    return CaptureResult(
+        run_id=found.run.id,
+        name=name,
+        recipe=text,
+        made_of=emission.made_of,
+        recognised=emission.recognised,
+        guessed=emission.guessed,
+        stands_for=emission.stands_for,
+        left_out=emission.left_out,
+        diagnostics=compiled.report.diagnostics,
+        file=str(save_recipe(project, name, text, replace=replace)) if saved else None,
+    )
+
+
+def _recover(found: ResolvedRun, children: Sequence[str], request: str, name: str) -> tuple[Emission, Recipe]:
+    """Recover a recipe from the delegations of an open run; raises if none completed."""
     for child in children:
         if not found.turns(child):
             raise no_subagent(child, {child_name(node.path) for node in found.run.scope.children})
@@ -197,23 +225,7 @@ def capture(
             message = f"nothing that was delegated in run {found.run.id} completed: {reasons}"
         hint = f"fanfold inspect {found.run.id} shows who worked"
         raise NotFoundError("capture.nothing", message, hint=hint)
-    compiled = emission.recipe.compile(project.surroundings(scripted=True), project.folder)
-    diagnostics = compiled.report.diagnostics
-    text = emission.recipe.to_yaml()
-    saved = save and compiled.plan is not None
-    file = str(save_recipe(project, emission.recipe.name, text, replace=replace)) if saved else None
-    return CaptureResult(
-        run_id=found.run.id,
-        name=emission.recipe.name,
-        recipe=text,
-        made_of=emission.made_of,
-        recognised=emission.recognised,
-        guessed=emission.guessed,
-        stands_for=emission.stands_for,
-        left_out=emission.left_out,
-        diagnostics=diagnostics,
-        file=file,
-    )
+    return emission, emission.recipe
 
 
 def recipe_of_run(project: Project, run: str) -> str:
@@ -228,29 +240,6 @@ def recipe_of_run(project: Project, run: str) -> str:
         message = f"the log of run {found.id} has no text of its recipe {plan.name}@{plan.version}"
         hint = f"fanfold inspect {found.id} shows its steps"
     raise NotFoundError("recipe.no_text", message, hint=hint)
-
-
-def _own_recipe(project: Project, run: Run, name: str, *, save: bool, replace: bool) -> CaptureResult:
-    """Return the recipe that a run was started with, unchanged except for its name."""
-    name = name or run.plan.name
-    text = renamed(recipe_of_run(project, run.id), name)
-    compiled = compile_recipe(
-        text.encode(), str(project.folder / "<run>"), project.surroundings(scripted=True)
-    )
-    saved = save and compiled.plan is not None
-    file = str(save_recipe(project, name, text, replace=replace)) if saved else None
-    return CaptureResult(
-        run_id=run.id,
-        name=name,
-        recipe=text,
-        made_of={},
-        recognised=[f"the recipe of run {run.id}, unchanged"],
-        guessed=(),
-        stands_for=(),
-        left_out=(),
-        diagnostics=compiled.report.diagnostics,
-        file=file,
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------

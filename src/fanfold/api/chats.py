@@ -124,14 +124,13 @@ def lead_step(
     with_workflows: bool = False,
 ) -> Step:
     """Return the next turn of the lead. It starts after the turn `before`, however that ended."""
+    without_workflows = (*(spec.name for spec in SPECS), *sorted(ROOT_TOOLS - WORKFLOW_TOOLS))
     body = AgentBody(
         agent=NAME,
         prompt=literal(text),
         purpose="lead",
         continue_from=before,
-        tools=None
-        if with_workflows
-        else (*(spec.name for spec in SPECS), *sorted(ROOT_TOOLS - WORKFLOW_TOOLS)),
+        tools=None if with_workflows else without_workflows,
     )
     inputs: dict[str, Value] = {}
     if heard:
@@ -184,9 +183,15 @@ def _heard_before(tree: RunTree) -> Iterator[tuple[str, int]]:
         heard = node.step.inputs.get(HEARD)
         if isinstance(heard, Constant) and node.attempt:
             yield from ((one["id"], one["turn"]) for one in heard.value)
-        for entry in read_entries(tree.store, session_of(node)) if node.attempt else ():
-            if isinstance(entry, ToolResult) and entry.tool in ROOT_TOOLS:
-                yield from _agents_in(entry.result)
+        for result in _tool_results(tree, node):
+            if result.tool in ROOT_TOOLS:
+                yield from _agents_in(result.result)
+
+
+def _tool_results(tree: RunTree, node: Node) -> Iterator[ToolResult]:
+    for entry in read_entries(tree.store, session_of(node)) if node.attempt else ():
+        if isinstance(entry, ToolResult):
+            yield entry
 
 
 def runs_started(tree: RunTree) -> Iterator[str]:
@@ -195,15 +200,14 @@ def runs_started(tree: RunTree) -> Iterator[str]:
         ran = node.step.inputs.get(RAN)
         if isinstance(ran, Constant):
             yield from (one["run_id"] for one in ran.value)
-        for entry in read_entries(tree.store, session_of(node)) if node.attempt else ():
-            if isinstance(entry, ToolResult):
-                match entry.tool, entry.result:
-                    case "run_workflow", {"run": {"run_id": str(run)}}:
-                        yield run
-                    case "plan_workflow", {"runs": list(drafts)}:
-                        yield from map(str, drafts)
-                    case "plan_workflow", {"error": {"details": {"run_id": str(run)}}}:
-                        yield run  # a failed plan was paid for, too
+        for result in _tool_results(tree, node):
+            match result.tool, result.result:
+                case "run_workflow", {"run": {"run_id": str(run)}}:
+                    yield run
+                case "plan_workflow", {"runs": list(drafts)}:
+                    yield from map(str, drafts)
+                case "plan_workflow", {"error": {"details": {"run_id": str(run)}}}:
+                    yield run  # a failed plan was paid for, too
 
 
 def _agents_in(result: JSON) -> Iterator[tuple[str, int]]:
@@ -515,19 +519,14 @@ def find_chat(project: Project, run: str) -> str:
     heads = [head for head in project.heads() if is_chat(head.run_id)]
     open_ones = [head.run_id for head in heads if head.status not in RUN_TERMINAL]
     if run in ("", "last"):
-        if not open_ones:
-            raise _none("")
-        return open_ones[0]
-    wanted = run if is_chat(run) else f"{CHAT}{run}"
-    found = [head.run_id for head in heads if head.run_id.startswith(wanted)]
-    if len(found) != 1:
-        raise _none(run)
-    return found[0]
-
-
-def _none(run: str) -> NotFoundError:
-    what = f"there is no chat {run}" if run else "there is no chat to continue"
+        chosen, message = open_ones[:1], "there is no chat to continue"
+    else:
+        wanted = run if is_chat(run) else f"{CHAT}{run}"
+        chosen = [head.run_id for head in heads if head.run_id.startswith(wanted)]
+        message = f"there is no chat {run}"
+    if len(chosen) == 1:
+        return chosen[0]
     hint = "fanfold chat begins one; fanfold runs lists them"
     if " " in run:  # the option took a message as its value
         hint = f"to say it, put it first: fanfold chat {shlex.quote(run)} --resume"
-    return NotFoundError("chat.not_found", what, hint=hint)
+    raise NotFoundError("chat.not_found", message, hint=hint)

@@ -339,7 +339,7 @@ async def _ask_planner(
         runs.append(run_id)
         if not answer["fit"]:
             return _DraftAnswer(False, str(answer["reason"]), "", runs, None)
-        text = _named(unfenced(str(answer["recipe"])), wanted)
+        text = renamed(unfenced(str(answer["recipe"])), wanted.name)
         checked, problems = _check(project, text, phased=present is None)
         if not problems:
             return _DraftAnswer(True, str(answer["reason"]), text, runs, checked)
@@ -394,10 +394,6 @@ async def _round(
     )
 
 
-def _named(text: str, wanted: DraftRequest) -> str:
-    return text if wanted.name is None else renamed(text, wanted.name)
-
-
 def _check(project: Project, text: str, *, phased: bool) -> tuple[CheckedRecipe | None, str]:
     """Return the compiled draft and its problems."""
     if len(text) > MAX_DRAFT_CHARS:
@@ -421,7 +417,7 @@ def _from_template(project: Project, wanted: DraftRequest, options: Options) -> 
         return _shown(project, wanted, drafted, options, source="template")
     kind = kind_of(wanted.task)
     own_tests = project.around.own_command("tests") is not None
-    text = _named(fill_in(kind, wanted.task, has_tests=own_tests), wanted)
+    text = renamed(fill_in(kind, wanted.task, has_tests=own_tests), wanted.name)
     checked, problems = _check(project, text, phased=True)
     if problems:
         raise WorldError("plan.invalid", f"the template does not fit this project:\n{problems.rstrip()}")
@@ -513,12 +509,15 @@ async def workflow_suitable(
 ) -> Suitability:
     """Return whether a request suits a workflow, with the reason."""
     verdict = judge(text)
+    config, chosen = project.config, None
+    named = model or config.text("workflows.model")
+    note = "the local model is not asked such questions unless it is chosen"
     try:
-        chosen = _fast_model(project, model)
+        choice = choose_model(config, local_state(config.home), flag=named)
+        if choice.provider is not None or named is not None:
+            chosen, note = choice.fast_model or choice.model, ""
     except FanfoldError as error:
-        chosen, note = None, error.message
-    else:
-        note = "" if chosen is not None else "the local model is not asked such questions unless it is chosen"
+        note = error.message
     if chosen is not None and verdict.pattern != "nothing":
         try:
             answer, spent = await asyncio.wait_for(_ask(project, chosen, text), patience_s)
@@ -530,16 +529,6 @@ async def workflow_suitable(
         except FanfoldError as error:
             note = f"{chosen} gave no answer: {error.message}"
     return structs.replace(verdict, note=note)
-
-
-def _fast_model(project: Project, named: str | None) -> str | None:
-    """Return the model for small questions; None if only the local model exists and was not chosen."""
-    config = project.config
-    asked = named or config.text("workflows.model")
-    choice = choose_model(config, local_state(config.home), flag=asked)
-    if choice.provider is None and asked is None:
-        return None
-    return choice.fast_model or choice.model
 
 
 async def _ask(project: Project, model: str, text: str) -> tuple[dict[str, JSON], Usage | None]:

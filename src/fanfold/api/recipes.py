@@ -16,7 +16,7 @@ from fanfold.engine.forecast_documents import Agents, Cost
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.plan import JSON, GroupAction, Limits, Plan, Step
 from fanfold.language import yaml_text
-from fanfold.language.diagnostics import Diagnostic, FileRefused, Position, Range, Source
+from fanfold.language.diagnostics import Diagnostic, FileRefused, Position, Range, Source, render_text
 from fanfold.language.draft import FoundRecipe
 from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.language.library import require_name, said_by_file
@@ -52,8 +52,6 @@ class CheckedRecipe:
 
     def rendered(self, colour: bool) -> str:
         """Return the diagnostics in compiler style."""
-        from fanfold.language.diagnostics import render_text
-
         return render_text(self.diagnostics, self.sources, colour)
 
     def runnable(self) -> Plan:
@@ -124,10 +122,8 @@ def recipes_meant(project: Project, refs: Sequence[str]) -> list[str]:
 
 def recipe_files(folder: str | os.PathLike[str]) -> list[str]:
     """List the files of a folder that look like recipes, by name."""
-    files = [
-        os.path.join(folder, one) for one in sorted(os.listdir(folder)) if one.endswith((".yaml", ".yml"))
-    ]
-    return [path for path in files if _looks_like_recipe(path)]
+    names = [name for name in sorted(os.listdir(folder)) if name.endswith((".yaml", ".yml"))]
+    return [path for path in (os.path.join(folder, name) for name in names) if _looks_like_recipe(path)]
 
 
 def _looks_like_recipe(file: str) -> bool:
@@ -226,9 +222,9 @@ def require_savable(project: Project, name: str, *, replace: bool = False) -> No
         raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
 
 
-def renamed(text: str, name: str) -> str:
-    """Return the text of a recipe with another name (`name` or `name@2`)."""
-    plain, _ = said_by_file(f"{name}.yaml")
+def renamed(text: str, name: str | None) -> str:
+    """Return the text of a recipe with another name (`name` or `name@2`); unchanged without one."""
+    plain = None if name is None else said_by_file(f"{name}.yaml")[0]
     if plain is None:
         return text
     named, found = re.subn(_NAME_LINE, f"name: {plain}", text, count=1)

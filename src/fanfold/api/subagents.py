@@ -348,8 +348,7 @@ async def spawn(
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     frozen, _ = freeze(project, plan, options)
-    if project.store.head(run) is None:
-        await _make(project, run)
+    await _make(project, run)
     key = key or secrets.token_hex(8)
     wanted = step if task.name else structs.replace(step, id="")
     tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
@@ -513,7 +512,7 @@ def current_run(project: Project) -> str:
 
 
 async def _make(project: Project, run: str) -> None:
-    """Create the run. If several processes try, one creates it and the others wait."""
+    """Create the run if it does not exist. If several processes try, one creates it and the others wait."""
 
     def look() -> bool | None:
         if project.store.head(run) is not None:

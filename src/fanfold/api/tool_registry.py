@@ -41,6 +41,7 @@ from fanfold.api.workflow_tools import (
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.language.consent import ConsentRequest
+from fanfold.language.diagnostics import nearest
 from fanfold.language.json_text import strict, with_text_only
 from fanfold.language.terminal import shorten, shorten_line
 from fanfold.steps.run_config import RunConfig
@@ -124,8 +125,8 @@ def instructions(project: Project) -> str:
 async def call_tool(caller: ToolContext, name: str, args: Mapping[str, JSON]) -> dict[str, JSON]:
     """Call a tool; return its result as JSON, or an error document (`ok` is false)."""
     try:
-        tool = _find(caller.project, name)
-        result: Struct = await tool.call(caller, _read(tool, args))
+        tool, read = _read(caller.project, name, args)
+        result: Struct = await tool.call(caller, read)
     except FanfoldError as error:
         result = failure_document(error)
     except Exception as error:  # noqa: BLE001 - the model gets every error and continues
@@ -135,34 +136,27 @@ async def call_tool(caller: ToolContext, name: str, args: Mapping[str, JSON]) ->
     return document
 
 
-def _find(project: Project, name: str) -> Tool:
+def _read(project: Project, name: str, args: Mapping[str, JSON]) -> tuple[Tool, Struct]:
+    """Return the tool of a call, and its arguments as the tool's struct."""
     tool = BY_NAME.get(name)
     if tool is None:
-        from fanfold.language.diagnostics import nearest
-
         near = nearest(name, tuple(BY_NAME))
         hint = f'did you mean "{near}"?' if near else f"there are {', '.join(BY_NAME)}"
         raise AuthorError("tool.not_found", f'there is no tool "{name}"', hint=hint)
     if name not in {one.name for one in offered(project)}:
         origin, remedy = project.config.switched_off()
         raise denied(f"workflows are switched off ({origin})", f"the user can set {remedy}")
-    return tool
-
-
-def _read(tool: Tool, args: Mapping[str, JSON]) -> Struct:
-    hint = f"{tool.name} takes {', '.join(tool.takes.__struct_fields__)}"
     try:
         plain = strict(dict(args), "what it was given")
         size = len(msgspec.json.encode(plain))
         if size > MAX_ARGS_BYTES:
             message = f"{tool.name} was given {size:,} bytes, {MAX_ARGS_BYTES:,} are allowed"
-            raise AuthorError(
-                "tool.limit_exceeded", message, hint="put what is long into a file of the project"
-            )
-        taken: Struct = msgspec.convert(plain, tool.takes)
+            hint = "put what is long into a file of the project"
+            raise AuthorError("tool.limit_exceeded", message, hint=hint)
+        return tool, msgspec.convert(plain, tool.takes)
     except (msgspec.ValidationError, ValueError) as error:
+        hint = f"{tool.name} takes {', '.join(tool.takes.__struct_fields__)}"
         raise AuthorError("usage.bad_value", f"{tool.name}: {error}", hint=hint) from None
-    return taken
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -244,7 +244,6 @@ _BY_CODE: dict[str, FailureCode] = {
     "tool.timeout": "timeout",
     "world.io": "internal",
 }
-_BY_WORD: dict[str, FailureCode] = {code: code for code in CODES}
 _BY_STATUS: dict[int, FailureCode] = {
     EXIT_PERMISSION: "permission_denied",
     EXIT_NOT_FOUND: "not_found",
@@ -257,7 +256,9 @@ def failure_document(error: FanfoldError) -> ErrorDocument:
     details: dict[str, JSON] = {"code": error.code, **error.details}
     for name, value in error.details.items():
         if isinstance(value, list | tuple) and len(value) > MAX_DETAILS:
-            errors_first = sorted(value, key=_is_warning)
+            errors_first = sorted(
+                value, key=lambda one: isinstance(one, dict) and one.get("severity") == "warning"
+            )
             details |= {name: errors_first[:MAX_DETAILS], f"{name}_total": len(value)}
     message = shorten_middle(error.message, MAX_MESSAGE_CHARS)
     hint = shorten_middle(as_tool_calls(error.hint), MAX_MESSAGE_CHARS)
@@ -288,7 +289,7 @@ _COMMAND = "fanfold "
 def as_tool_calls(hint: str) -> str:
     """Replace command lines in a hint with tool calls. Commands without a tool are left to the user."""
     for command, call in _CALLS if _COMMAND in hint else ():
-        hint = re.compile(_COMMAND + command).sub(partial(_call, call), hint)
+        hint = re.sub(_COMMAND + command, partial(_call, call), hint)
     return f"ask the user: {hint}" if _COMMAND in hint else hint
 
 
@@ -299,10 +300,6 @@ def _call(call: str, found: re.Match[str]) -> str:
     return call.format_map({name: (value or "").strip("'") for name, value in given.items()})
 
 
-def _is_warning(detail: JSON) -> bool:
-    return isinstance(detail, dict) and detail.get("severity") == "warning"
-
-
 def code_of(error: FanfoldError) -> FailureCode:
     """Map an error to one of the codes: by its own code, exit status or type."""
     known = _BY_CODE.get(error.code) or _BY_STATUS.get(error.exit_status)
@@ -311,7 +308,7 @@ def code_of(error: FanfoldError) -> FailureCode:
     if isinstance(error, BugError):
         return "internal"
     last = error.code.rpartition(".")[2]
-    return _BY_WORD.get(last, "invalid_args")
+    return next((code for code in CODES if code == last), "invalid_args")
 
 
 def crashed(name: str, error: Exception) -> ErrorDocument:
@@ -424,21 +421,18 @@ def approval_form(run: str, asked: OpenApproval, again: str = "") -> Form | None
     shown = f"\n\n{_set_off(asked.show)}" if asked.show else ""
     before = f"{shorten(_set_off(again), MAX_SHOWN_CHARS)}\n\n" if again else ""
     message = f"{before}Run {run}, step {asked.path}: {_set_off(asked.question)}{shown}"
-    properties, required = _fields(asked)
-    return Form(key=f"{run}/{asked.path}", message=message, properties=properties, required=required)
-
-
-def _fields(asked: OpenApproval) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
-    text = {"type": "string"}
+    text: dict[str, Any] = {"type": "string"}
     if asked.kind != QUESTION:
-        choices = list(asked.choices) or [APPROVE, REJECT]
-        decision = {**text, "title": "Decision", "enum": choices}
-        return {"decision": decision, "comment": {**text, "title": "Comment"}}, ("decision",)
-    if _is_flat(asked.schema):
-        return asked.schema["properties"], tuple(asked.schema.get("required", ()))
-    about = "" if asked.schema is None else fitting(asked.schema, MAX_SCHEMA_CHARS)
-    field = {**text, "title": "Answer", "description": about}
-    return {ANSWER: field | ({"enum": list(asked.choices)} if asked.choices else {})}, (ANSWER,)
+        decision = {**text, "title": "Decision", "enum": list(asked.choices) or [APPROVE, REJECT]}
+        properties, required = {"decision": decision, "comment": {**text, "title": "Comment"}}, ("decision",)
+    elif _is_flat(asked.schema):
+        properties, required = asked.schema["properties"], tuple(asked.schema.get("required", ()))
+    else:
+        about = "" if asked.schema is None else fitting(asked.schema, MAX_SCHEMA_CHARS)
+        field = {**text, "title": "Answer", "description": about}
+        properties = {ANSWER: field | ({"enum": list(asked.choices)} if asked.choices else {})}
+        required = (ANSWER,)
+    return Form(key=f"{run}/{asked.path}", message=message, properties=properties, required=required)
 
 
 def _is_flat(schema: JSON) -> bool:

@@ -18,7 +18,7 @@ from fanfold.api import subagents
 from fanfold.api.addresses import find_run
 from fanfold.api.agent_tools import DryRunFlag
 from fanfold.api.approvals import OpenApproval, open_approvals
-from fanfold.api.authoring import CaptureResult, capture
+from fanfold.api.authoring import capture
 from fanfold.api.display import RunUsage, counted, run_row
 from fanfold.api.history import inspect_step, query
 from fanfold.api.ownership import hand_over, resume_detached
@@ -53,7 +53,7 @@ from fanfold.language.builder import Recipe
 from fanfold.language.draft import FoundRecipe
 from fanfold.language.inputs import bind_inputs
 from fanfold.language.json_text import as_text
-from fanfold.language.library import ListedRecipe, is_path
+from fanfold.language.library import is_path
 from fanfold.language.terminal import shorten, shorten_line
 from fanfold.project_files import LedOut, resolve_beneath
 from fanfold.sessions.processes import finish_despite_cancel
@@ -509,19 +509,19 @@ async def plan_workflow(caller: ToolContext, asked: PlanWorkflow) -> PlannedWork
 @tool("List workflows", "List saved recipes: name, description, inputs. Run one with run_workflow(name).")
 async def list_workflows(caller: ToolContext, asked: ListWorkflows) -> WorkflowList:  # noqa: ARG001 - as any tool
     newest = {one.name: one for one in sorted(caller.project.library.list(), key=lambda one: one.version)}
-    found = sorted(newest.values(), key=lambda one: one.name)
-    lines = [_workflow_line(caller, one) for one in found[:MAX_LISTED]]
-    return WorkflowList(ok=True, workflows=lines, left_out=max(0, len(found) - MAX_LISTED))
-
-
-def _workflow_line(caller: ToolContext, one: ListedRecipe) -> WorkflowLine:
-    about = shorten_line(one.description, MAX_ABOUT_CHARS)
-    try:
-        plan = check_recipe(caller.project, one.name).runnable()
-    except FanfoldError as error:
-        return WorkflowLine(one.name, about, problem=shorten_line(error.message, MAX_ABOUT_CHARS))
-    inputs = [WorkflowInput(**shared_fields(given, WorkflowInput)) for given in plan.inputs]
-    return WorkflowLine(one.name, about, inputs)
+    recipes = sorted(newest.values(), key=lambda one: one.name)
+    lines = []
+    for recipe in recipes[:MAX_LISTED]:
+        line = WorkflowLine(recipe.name, shorten_line(recipe.description, MAX_ABOUT_CHARS))
+        try:
+            plan = check_recipe(caller.project, recipe.name).runnable()
+        except FanfoldError as error:
+            line = structs.replace(line, problem=shorten_line(error.message, MAX_ABOUT_CHARS))
+        else:
+            inputs = [WorkflowInput(**shared_fields(given, WorkflowInput)) for given in plan.inputs]
+            line = structs.replace(line, inputs=inputs)
+        lines.append(line)
+    return WorkflowList(ok=True, workflows=lines, left_out=max(0, len(recipes) - MAX_LISTED))
 
 
 @tool(
@@ -530,37 +530,34 @@ def _workflow_line(caller: ToolContext, one: ListedRecipe) -> WorkflowLine:
     mutates=True,
 )
 async def save_workflow(caller: ToolContext, asked: SaveWorkflow) -> SavedWorkflow:
-    text, made = _wanted(caller, asked)
-    checked = check_text(caller.project, text)
+    if [asked.recipe is not None, bool(asked.run), bool(asked.agents)].count(True) != 1:
+        raise AuthorError("usage.conflict", "give one of: recipe, run, agents")
+    project, guessed, captured = caller.project, [], ""
+    if asked.recipe is not None:
+        text = text_of(asked.recipe)
+    else:
+        run = caller.named(asked.run) or caller.open_run or subagents.current_run(project)
+        name = asked.name.partition("@")[0]
+        made = capture(project, run, children=asked.agents, name=name, request=asked.request)
+        text, captured, guessed = made.recipe, made.recipe, list(made.guessed)
+    checked = check_text(project, text)
     plan = checked.runnable()
-    ids = [step.id for step in checked.runnable().steps]
+    ids = [step.id for step in plan.steps]
     if not ids:
         raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
     steps = f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"
-    require_savable(caller.project, asked.name, replace=asked.replace)
+    require_savable(project, asked.name, replace=asked.replace)
     saved = SavedWorkflow(
         ok=True,
         name=asked.name,
         file="",
         warnings=[one.message for one in checked.diagnostics],
-        recipe=text if made is not None else "",
-        guessed=list(made.guessed) if made is not None else [],
+        recipe=captured,
+        guessed=guessed,
     )
     if asked.dry_run:
         return saved
     lines = [f"recipe {plan.name}: {steps}", "replaces one of that name" if asked.replace else ""]
     await permit(caller, f"save the recipe {asked.name}", [line for line in lines if line])
-    file = save_recipe(caller.project, asked.name, text, replace=asked.replace)
+    file = save_recipe(project, asked.name, text, replace=asked.replace)
     return structs.replace(saved, file=str(file))
-
-
-def _wanted(caller: ToolContext, asked: SaveWorkflow) -> tuple[str, CaptureResult | None]:
-    """Return the text to save, and the capture it comes from, if any."""
-    if [asked.recipe is not None, bool(asked.run), bool(asked.agents)].count(True) != 1:
-        raise AuthorError("usage.conflict", "give one of: recipe, run, agents")
-    if asked.recipe is not None:
-        return text_of(asked.recipe), None
-    run = caller.named(asked.run) or caller.open_run or subagents.current_run(caller.project)
-    name = asked.name.partition("@")[0]
-    made = capture(caller.project, run, children=asked.agents, name=name, request=asked.request)
-    return made.recipe, made
