@@ -11,7 +11,6 @@ from typing import TypeAlias
 from msgspec import UNSET, Struct, UnsetType, convert, structs
 
 from fanfold.agents.local.weights import PROVIDER, RELEASE, SMOLLM2, local_state, models_folder
-from fanfold.agents.providers import Provider
 from fanfold.agents.redaction import without_credentials
 from fanfold.agents.role import DEFAULT_MODEL, IGNORED, Notice, Role
 from fanfold.agents.roles import Registry
@@ -253,21 +252,21 @@ def list_models(config: Config) -> ModelsDocument:
             base_url = found.base_url if found.state == "ready" else None
             server = ServerDocument(found.pid, found.state, base_url, found.started_at)
     local = LocalModelDocument(LOCAL_MODEL, state.installed, state.pulled, weights, server)
-    return ModelsDocument(default, error, [_provider(row, config) for row in config.providers], local)
-
-
-def _provider(row: Provider, config: Config) -> ProviderDocument:
-    address = row.address if row.by_table else config.text(row.address_setting)
-    return ProviderDocument(
-        provider=row.name,
-        configured=config.access.is_usable(row),
-        key=row.key_variable if row.needs_key else "",
-        key_set=bool(config.values.get(row.key_setting)),
-        base_url=without_credentials(address) if address else None,
-        default_model=row.default if row.default_model else "",
-        fast_model=row.fast if row.fast_model else "",
-        models=row.models,
-    )
+    providers = []
+    for row in config.providers:
+        address = row.address if row.by_table else config.text(row.address_setting)
+        document = ProviderDocument(
+            provider=row.name,
+            configured=config.access.is_usable(row),
+            key=row.key_variable if row.needs_key else "",
+            key_set=bool(config.values.get(row.key_setting)),
+            base_url=without_credentials(address) if address else None,
+            default_model=row.default if row.default_model else "",
+            fast_model=row.fast if row.fast_model else "",
+            models=row.models,
+        )
+        providers.append(document)
+    return ModelsDocument(default, error, providers, local)
 
 
 def probe_model(config: Config, name: str) -> ModelTrial:

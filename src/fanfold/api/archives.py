@@ -29,6 +29,7 @@ from fanfold.api.addresses import find_run
 from fanfold.api.display import counted, duration, folders_without_run, when
 from fanfold.api.graph import draw_run, svg
 from fanfold.api.project import Project
+from fanfold.api.report import price
 from fanfold.api.run_documents import PublishedFile, artifacts_below, indented, run_error, step_document
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import AuthorError, BugError, FanfoldError, WorldError
@@ -228,7 +229,7 @@ class _PageWriter:
             when(tree.memory.created_at) or "",
             counted(agents, "agent"),
             counted(usage.tokens, "token"),
-            "price unknown" if usage.micro_usd is None else f"${usage.micro_usd / 1_000_000:.4f}",
+            price(usage.micro_usd),
         ]
         parts = [
             "<!doctype html>",
@@ -251,7 +252,7 @@ class _PageWriter:
         parts += _table("Steps", ("step", "who", "status", "took", "tokens"), leaves, self._step)
         # The page has the digests of published files, not their contents.
         if files := list(artifacts_below(tree, root)):
-            parts += _table("Artifacts", ("file", "step", "bytes", "sha256"), files, self._artifact)
+            parts += _table("Artifacts", ("file", "step", "bytes", "sha256"), files, self._file)
         return "\n".join(parts)
 
     def _cleaned(self, value: JSON) -> JSON:
@@ -261,7 +262,7 @@ class _PageWriter:
         """Return any value as escaped text."""
         return escape(shorten(indented(self._cleaned(value)), MAX_SHOWN_CHARS))
 
-    def _artifact(self, file: PublishedFile) -> str:
+    def _file(self, file: PublishedFile) -> str:
         cells = f"<td>{self._text(file.path)}</td><td>{self._text(file.step)}</td>"
         return f'<tr>{cells}<td class="n">{file.size:,}</td><td><code>{file.sha256[:16]}</code></td></tr>'
 

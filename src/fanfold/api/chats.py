@@ -300,7 +300,12 @@ class Chat:
 
     async def say(self, text: str, suited: Suitability | None = None) -> ChatTurn:
         """Send a message to the lead and wait for its reply. `suited` is the result of `judge`."""
-        await self._forget_refusal()
+        turns = lead_turns(self.tree)
+        failed = turns[-1].error if turns else None
+        if failed is not None and is_provider_refusal(failed) and not self._has_live_agents():
+            # A provider that refused a request is not tried for a while, but the user may have paid since.
+            # The next owner uses new connections without that state.
+            await self.leave()
         await self._be_driven()
         if (cut_off := self.cut_off()) is not None:
             await self.go_on(cut_off)
@@ -317,20 +322,16 @@ class Chat:
             with_workflows=with_workflows,
         )
         frozen = _freeze_lead(self.project, step, self.options)
-        step = structs.replace(step, id=self._next_name(turns, frozen))
+        if turns:  # a changed configuration gives the lead a new name
+            names = [child_name(turn.path) for turn in turns]
+            is_same = self.tree.frozen(turns[-1]) == frozen
+            next_name = (
+                f"{names[-1]}#{names.count(names[-1]) + 1}" if is_same else f"{NAME}-{len(set(names)) + 1}"
+            )
+            step = structs.replace(step, id=next_name)
         self._ran = []
         await self._request(AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8)))
         return await self._end_of(step.id)
-
-    def _next_name(self, turns: list[Node], frozen: RunConfig) -> str:
-        """Return the id of the lead's next turn. A changed configuration gives the lead a new name."""
-        if not turns:
-            return NAME
-        last = child_name(turns[-1].path)
-        if self.tree.frozen(turns[-1]) == frozen:
-            return f"{last}#{sum(child_name(turn.path) == last for turn in turns) + 1}"
-        names = {child_name(turn.path) for turn in turns}
-        return f"{NAME}-{len(names) + 1}"
 
     def _has_workflows(self) -> bool:
         """Whether the last turn of the lead had the workflow tools."""
@@ -388,6 +389,9 @@ class Chat:
         """List the subagents of this chat."""
         return subagents.list_subagents(self.project, run=self.id)
 
+    def _has_live_agents(self) -> bool:
+        return any(child.status in LIVE for child in self.agents())
+
     def usage(self) -> RunUsage:
         """Return the total usage: turns, subagents, workflows, plans, and judging requests."""
         heads = [self.project.store.head(run) for run in self.runs()]
@@ -417,7 +421,7 @@ class Chat:
 
     async def rest(self) -> None:
         """Wait until no subagent is running."""
-        while any(child.status in LIVE for child in self.agents()):
+        while self._has_live_agents():
             await subagents.wait(self.project, timeout_s=LONG_S, run=self.id)
 
     async def leave(self) -> None:
@@ -430,19 +434,6 @@ class Chat:
     def _is_over(self) -> bool:
         """Whether this process stopped driving the run: a provider refused a request, or it was paused."""
         return self._handle.is_over
-
-    async def _forget_refusal(self) -> None:
-        """Release the run after a refusal by a provider, so that the provider is tried again at once.
-
-        A provider that refused a request is normally not tried for a while. But the user may have paid since.
-        The next owner uses new connections without that state.
-        """
-        turns = lead_turns(self.tree)
-        failed = turns[-1].error if turns else None
-        if failed is None or not is_provider_refusal(failed):
-            return
-        if not any(child.status in LIVE for child in self.agents()):
-            await self.leave()
 
     async def _be_driven(self) -> None:
         if not self._is_over():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, UnsetType, structs
 from msgspec.structs import replace
 
 from fanfold.agents import tool_names
@@ -286,12 +285,24 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     path, transitions = node.run.tree_path(node.path), Transitions(tree)
     read = (transitions.read(envelope) for envelope in project.store.log(node.run.id))
     own = [one for one in read if one is not None and one.path == path]
+    used: UsedSets | UnsetType = UNSET
+    suggested: list[SuggestedSet] | UnsetType = UNSET
+    if works_on_files(node):
+        from fanfold.api.changes import changes_of_node  # it loads what drives runs; most commands only read
+
+        alone, seen = StepTouch(), dict[str, StepTouch]()
+        alone.look_at(tree, node)
+        touched_by(tree, node.run, seen)  # all instances of its step suggest the sets
+        changed = (one for one in changes_of_node(project, tree, node) if one.state == "kept")
+        used = alone.used(change.path for one in changed for change in one.changes)
+        suggested = suggest(node.run.plan.name, [(recipe_path(node), node.step)], seen)
     return ExplainedStep(
         **structs.asdict(explain_in(tree, node)),
         ran_then="; ".join(filter(None, (_why_then(project, node), _held_by(tree, node)))),
         history=[HistoryEntry(when(one.at), one.text) for one in own],
         approval=approval_document(tree, node) if is_open(node) else UNSET,
-        **_used(project, tree, node),
+        used=used,
+        suggested=suggested,
     )
 
 
@@ -313,27 +324,6 @@ def explain_in(tree: RunTree, node: Node) -> ExplanationDocument:
     elif node.reason == HELD and (holder := tree.memory.holders.get((node.run.id, node.path))):
         message, blocked_by = f"{message} ({holder})", [holder]
     return ExplanationDocument(found.path, status_of(tree, node), found.reason, blocked_by, message)
-
-
-def _used(project: Project, tree: RunTree, node: Node) -> dict[str, Any]:
-    """Return the files that a step used, and the sets that all instances of its step suggest."""
-    if not works_on_files(node):
-        return {}
-    alone = StepTouch()
-    alone.look_at(tree, node)
-    seen: dict[str, StepTouch] = {}
-    touched_by(tree, node.run, seen)
-    path = recipe_path(node)
-    suggested = suggest(node.run.plan.name, [(path, node.step)], seen)
-    from fanfold.api.changes import changes_of_node  # it loads what drives runs; most commands only read
-
-    kept = (
-        change.path
-        for one in changes_of_node(project, tree, node)
-        if one.state == "kept"
-        for change in one.changes
-    )
-    return {"used": alone.used(kept), "suggested": suggested}
 
 
 def explain_run(project: Project, run: str) -> ExplainedRun:

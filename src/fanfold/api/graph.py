@@ -448,8 +448,11 @@ def _draw_scope(
     names = {step.id: f"s{next(counter)}" for step in steps}
     for step in steps:
         text, name = label(step), names[step.id]
+        words = (shown(word) for word in (text.title, text.subtitle, *text.marks) if word)
+        # Every character that is syntax in Mermaid or HTML becomes an entity code.
         label_text = "<br/>".join(
-            _escaped(shown(word)) for word in (text.title, text.subtitle, *text.marks) if word
+            "".join(c if c.isalnum() or c in " _-./@:,…*()+=" else f"#{ord(c)};" for c in word)
+            for word in words
         )
         if text.kind == "writer":
             writers.append(name)
@@ -462,11 +465,6 @@ def _draw_scope(
             lines.append(f'{indent}{name}{left}"{label_text}"{right}')
     for before, after in edges_of(steps):
         lines.append(f"{indent}{names[steps[before].id]} --> {names[steps[after].id]}")
-
-
-def _escaped(text: str) -> str:
-    """Replace every character that is syntax in Mermaid or HTML with an entity code."""
-    return "".join(c if c.isalnum() or c in " _-./@:,…*()+=" else f"#{ord(c)};" for c in text)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -563,8 +561,15 @@ def _node(node: DrawnStep) -> str:
         marks = " · ".join(node.marks)
         line = y + (56 if node.subtitle else 40)
         lines.append(f'<text class="mark" x="{x + 17:g}" y="{line:g}">{_text(marks)}</text>')
-    if node.cells:
-        lines += _strip(node, node.cells)
+    if node.cells:  # adjacent cells of the same status are one rectangle, which keeps the file small
+        left, width, at = x + 17, (node.w - 27) / len(node.cells), 0
+        for cell, run in groupby(node.cells):
+            many = len(list(run))
+            lines.append(
+                f'<rect class="cell at-{cell}" x="{left + at * width:.1f}" y="{y + node.h - 15:g}" '
+                f'width="{max(many * width - 0.6, 0.6):.1f}" height="7" rx="1"/>'
+            )
+            at += many
     bar = node.h - 20
     status = mark = ""
     if node.status:  # also as a sign, because colour alone is not accessible
@@ -576,19 +581,6 @@ def _node(node: DrawnStep) -> str:
         f'<rect class="bar" x="{x + 7:g}" y="{y + 10:g}" width="3.5" height="{bar:g}" rx="1.75"/>'
         f"{mark}{''.join(lines)}</g>"
     )
-
-
-def _strip(node: DrawnStep, cells: list[str]) -> Iterator[str]:
-    """Yield one rectangle for adjacent cells of the same status, which keeps the file small."""
-    left, width, y = node.x + 17, (node.w - 27) / len(cells), node.y + node.h - 15
-    at = 0
-    for status, run in groupby(cells):
-        many = len(list(run))
-        yield (
-            f'<rect class="cell at-{status}" x="{left + at * width:.1f}" y="{y:g}" '
-            f'width="{max(many * width - 0.6, 0.6):.1f}" height="7" rx="1"/>'
-        )
-        at += many
 
 
 def _edge(edge: DrawnEdge) -> str:

@@ -13,7 +13,7 @@ from time import monotonic, time
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from fanfold.agents.entries import Compaction, Response
 from fanfold.api.addresses import ResolvedRun, find_run, find_speaker
@@ -74,13 +74,16 @@ def inspect_found(
     owner = owner_of(project, found.root_id)
     head = project.store.head(found.run.id)
     forked_from = None if head is None else head.forked_from
-    document = inspect_document(found.tree, found.run, only)
-    document = structs.replace(document, owner=owner, forked_from=forked_from)
+    report: str | UnsetType = UNSET
     if only is None:
-        document = structs.replace(
-            document, report=executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
-        )
-    return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
+        report = executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
+    return structs.replace(
+        inspect_document(found.tree, found.run, only),
+        owner=owner,
+        forked_from=forked_from,
+        report=report,
+        state=state_document(found.tree, owner) if with_state else UNSET,
+    )
 
 
 def step_rows(found: ResolvedRun, *, every: bool = False) -> list[Row]:
@@ -227,19 +230,17 @@ def read_step_log(project: Project, run: str, name: str) -> list[Envelope]:
     nodes = found.turns(name) or [found.step(name)]
     paths = {node.path for node in nodes}
     store = project.store
-    about = [one for one in store.log(nodes[0].run.id) if step_of(one) in paths]
+    about = []
+    for one in store.log(nodes[0].run.id):
+        step = one.data.get("step", "") if isinstance(one.data, dict) else ""
+        if (step.get("id", "") if isinstance(step, dict) else step) in paths:
+            about.append(one)
     for node in nodes:
         for attempt in range(1, node.attempt + 1):
             for session in sessions_of(store, node, attempt):
                 about += store.log(session)
     about.sort(key=lambda one: (one.at, not one.tree_seq))
     return list(shown(store, about))
-
-
-def step_of(envelope: Envelope) -> str:
-    """Return the step that an event of a run's log is about; empty if there is none."""
-    step = envelope.data.get("step", "") if isinstance(envelope.data, dict) else ""
-    return str(step.get("id", "")) if isinstance(step, dict) else str(step)
 
 
 async def follow_log(
@@ -583,22 +584,21 @@ def run_cost(tree: RunTree, run: Run) -> RunCost:
     """Return the cost of a run so far."""
     nodes = (node for one in runs_below(run) for node in one.nodes.values())
     spent = [(node, usage) for node in nodes if (usage := tree.usage_of(node))]
+
+    def model(node: Node) -> str:
+        if (body := find_body(AgentBody, node.step)) is None:
+            return ""
+        frozen = tree.frozen(node)
+        role = frozen.session_role(node.step, body)
+        return role.model or frozen.default_model or frozen.backend_of(role)
+
     return RunCost(
         run.id,
         _row(run.plan.name, [usage for _, usage in spent]),
         _rows((node.run.tree_path(node.path), usage) for node, usage in spent),
         _rows((node.step.traits.role or "", usage) for node, usage in spent),
-        _rows((_model(tree, node), usage) for node, usage in spent),
+        _rows((model(node), usage) for node, usage in spent),
     )
-
-
-def _model(tree: RunTree, node: Node) -> str:
-    body = find_body(AgentBody, node.step)
-    if body is None:
-        return ""
-    frozen = tree.frozen(node)
-    role = frozen.session_role(node.step, body)
-    return role.model or frozen.default_model or frozen.backend_of(role)
 
 
 def _rows(named: Iterable[tuple[str, Usage]]) -> list[CostRow]:

@@ -241,7 +241,15 @@ class RequestGuard:
                 entering = HTMLResponse(_WAY_IN, status_code=401)
             else:
                 entering = failure(error, {"www-authenticate": "Bearer"} if unknown else None)
-        await (entering or self._app)(scope, receive, _with_headers(send))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS:
+                    headers[name.decode()] = value.decode()
+            await send(message)
+
+        await (entering or self._app)(scope, receive, send_with_headers)
 
     def _check_origin(self, method: str, headers: Headers) -> None:
         hosts = headers.getlist("host")
@@ -304,17 +312,6 @@ def _unknown() -> FanfoldError:
     )
 
 
-def _with_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS:
-                headers[name.decode()] = value.decode()
-        await send(message)
-
-    return send_with_headers
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Connections are bounded: a silent or very slow client keeps no other client out.
 #
@@ -372,11 +369,11 @@ class BoundedConnection(H11Protocol):
         self._await_reading()
 
     def _await_head(self) -> None:
-        self._deadline = self.loop.call_later(HEAD_S, self._close)
+        def close() -> None:
+            self.transport.close()
+            self._await_reading()  # closing waits until what is buffered was read
 
-    def _close(self) -> None:
-        self.transport.close()
-        self._await_reading()  # closing waits until what is buffered was read
+        self._deadline = self.loop.call_later(HEAD_S, close)
 
     def _await_reading(self) -> None:
         if self._unread is None:

@@ -37,9 +37,8 @@ class Webhooks:
         self._verifying = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
         try:
-            delivery = await self._take(request)
+            delivery = await self._take(Request(scope, receive))
             status = 202 if delivery.outcome == "started" else 200
             reply = Response(msgspec.json.encode(delivery), status, media_type="application/json")
         except FanfoldError as error:
