@@ -206,10 +206,7 @@ async def send_input(caller: ToolContext, asked: SendInput) -> OneAgent:
     return OneAgent(ok=True, agent=agent_state(sent))
 
 
-@tool(
-    "List subagents",
-    "List subagents that are unfinished or need attention, and the roles that exist.",
-)
+@tool("List subagents", "List subagents that are unfinished or need attention, and the roles that exist.")
 async def list_agents(caller: ToolContext, asked: ListAgents) -> ManyAgents:
     found = subagents.list_subagents(caller.project, run=caller.open_run) if caller.project.has_runs else []
     shown = several([one for one in found if asked.all or one.status not in OVER or one.left_something])
@@ -338,11 +335,7 @@ class BatchDone(Struct, frozen=True, kw_only=True):
     would: list[str] = []
 
 
-@tool(
-    "Have one task done",
-    "Have a subagent do one bounded task and return its answer.",
-    mutates=True,
-)
+@tool("Have one task done", "Have a subagent do one bounded task and return its answer.", mutates=True)
 async def task(caller: ToolContext, asked: SpawnAgent) -> TaskDone:
     what = declared(caller, asked)
     if asked.dry_run:

@@ -86,9 +86,7 @@ _THINGS = (
 PATTERNS = (
     IntentPattern("nothing", False, "it asks for nothing", r"^\W*$"),
     IntentPattern(
-        "asking how",
-        False,
-        "it asks how something is done, or what it is",
+        "asking how", False, "it asks how something is done, or what it is",
         r"^(?:how (?:do|can|could|would|should|to|does|did)\b|what(?:'s| is| are| does)\b|why\b"
         r"|wie (?:kann|könnte|soll|macht|geht|funktioniert)\b|was (?:ist|sind|macht|bedeutet)\b|warum\b"
         r"|comment (?:puis-je|peut-on|faire|fonctionne)\b|qu'est-ce|pourquoi\b"
@@ -96,9 +94,7 @@ PATTERNS = (
         r"|как (?:мне|я|можно|работает)\b|что такое\b|почему\b)",
     ),
     IntentPattern(
-        "explicit",
-        True,
-        "it asks for several agents, or for a workflow",
+        "explicit", True, "it asks for several agents, or for a workflow",
         r"\b(?:in parallel|concurrently|fan(?:ned)? out|side by side|simultaneously)\b"
         r"|\b(?:several|multiple|separate|independent|different|two|three|four|five|six|\d+)"
         r" (?:\w+ )?(?:agents?|reviewers?|critics?|analysts?|subagents?|perspectives|angles|experts)\b"
@@ -115,9 +111,7 @@ PATTERNS = (
         r"|并行|多个(?:代理|智能体|角度)|並列|複数の(?:エージェント|観点|視点)",
     ),
     IntentPattern(
-        "looking",
-        False,
-        "it wants something shown or explained",
+        "looking", False, "it wants something shown or explained",
         r"^(?:show|list|print|tell me|explain|describe|display|count|find out what|give me (?:a|an|the|one)\b"
         r"(?! (?:\w+ )?(?:report|analysis|audit))|say|define"
         r"|zeig|erklär|liste|nenne|sag mir|beschreib|explique|montre|affiche|décris|dis-moi"
@@ -127,9 +121,7 @@ PATTERNS = (
         r"|(?:説明して|表示して|見せて|教えて)",
     ),
     IntentPattern(
-        "question",
-        False,
-        "it is a question",
+        "question", False, "it is a question",
         r"^(?:what|why|how|who|whose|which|where|when|is|are|was|were|does|did|has|have i|should i|am i"
         r"|do (?:all|any|the|we|you|i|they|these|those|both|\w+s)\b|can i|may i"
         r"|was|warum|wie|wer|welche[rsn]?|wo|wann|wieso|weshalb|ist|sind|gibt es"
@@ -142,17 +134,13 @@ PATTERNS = (
         r"|왜|무엇|어떻게|어디|(?:인가요|나요|까요)\\?",
     ),
     IntentPattern(
-        "one artefact",
-        False,
-        "it wants one thing written",
+        "one artefact", False, "it wants one thing written",
         r"^(?:write|create|generate|make|add|give me|implement|build|draw|name)(?: me)? (?:a|an|one|the)"
         r" (?:\w+[ -]){0,2}?(?:function|method|regex|one-liner|script|class|haiku|poem|test|docstring|comment"
         r"|uuid|branch|line|query|snippet|check|loop|button|message|mail|sentence)\b",
     ),
     IntentPattern(
-        "one place",
-        False,
-        "it is about one place",
+        "one place", False, "it is about one place",
         rf"\b(?:this|that|the (?:last|first|next)) (?:one )?(?:\w+ )?(?:{_NOUNS_OF_ONE})\b"
         rf"|\b(?:these|those) two \w+|\bline \d+|\bthe (?:typo|bug|button)\b"
         r"|\b[\w/-]+\.(?:py|js|ts|tsx|jsx|md|rs|go|java|c|h|cpp|rb|php|css|html|json|ya?ml|toml|txt|sh)\b"
@@ -163,17 +151,13 @@ PATTERNS = (
         r"|这个|这段|这行|这一|この|이 (?:함수|파일|줄|코드|오류|테스트|메서드)",
     ),
     IntentPattern(
-        "one command",
-        False,
-        "it is one command",
+        "one command", False, "it is one command",
         r"^(?:re-?run|run|build|start|stop|execute|launch|lance|ejecuta|execute|esegui|starte|cancel|pause"
         r"|resume|undo|commit|push|verify that|check (?:whether|that|if)|运行|執行|実行)\b"
         r"(?!.*(?:\band\b|\bthen\b|,|;|\bfor each\b|\bfor every\b))",
     ),
     IntentPattern(
-        "many parts",
-        True,
-        "it is about many parts",
+        "many parts", True, "it is about many parts",
         r"\b(?:every|each|everywhere|throughout|code ?base|monorepo|across)\b|\ball\b(?! right)"
         r"|\b(?:whole|entire) \w+|\bevery ?night\b|\bper (?:package|file|module|service|cluster|language)\b"
         rf"|\b{_NUMBERS} (?:[\w-]+ ){{0,3}}?{_THINGS}\b"
@@ -185,9 +169,7 @@ PATTERNS = (
         r"|所有|全部|每[个一份]|逐[个一]|整个|すべて|全て|全ファイル|全モジュール|各|それぞれ",
     ),
     IntentPattern(
-        "stages",
-        True,
-        "it goes through several stages",
+        "stages", True, "it goes through several stages",
         r"\b(?:step by step|stage by stage|in (?:stages|phases)|end to end|one by one"
         r"|(\w+) by \1)\b"
         r"|\b(?:plan|design|research|inventory)\b.{0,60}\b(?:implement|build|code|write|migrat\w+)\b.{0,80}"
@@ -199,9 +181,7 @@ PATTERNS = (
         r"|\b(?:un[oa] por un[oa]|un[oa] a un[oa])\b|\bbis\b.{0,40}\b(?:grün|bestehen|durchlaufen)\b",
     ),
     IntentPattern(
-        "research",
-        True,
-        "it is research with sources",
+        "research", True, "it is research with sources",
         r"\b(?:research|investigate|gather|collect|compare|survey|evaluate|analy[sz]e|recherch\w+|vergleich\w*"
         r"|compare[rz]?|analyse[rz]?|investiga|compara|pesquis\w+|ricerca)\b.{0,200}"
         r"\b(?:sources?|cited?|citations?|brief|report|recommend\w*|quellen|bericht|rapport|synthèse|fuentes"

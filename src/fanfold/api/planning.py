@@ -33,14 +33,7 @@ from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.api.display import run_usage, unified_difference
 from fanfold.api.intent_patterns import MAX_CHARS, Kind, Suitability, judge, kind_of, look_at
 from fanfold.api.project import Project
-from fanfold.api.recipes import (
-    CheckedRecipe,
-    DraftedSpec,
-    DraftSource,
-    check_found,
-    recipe_document,
-    renamed,
-)
+from fanfold.api.recipes import CheckedRecipe, DraftedSpec, DraftSource, check_found, recipe_document, renamed
 from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import Options
 from fanfold.api.start import foresee_run, start
@@ -246,14 +239,8 @@ class DraftRequest(Struct, frozen=True, kw_only=True):
     """The caller's option for planning without a model. Hints use it."""
 
 
-class _DraftAnswer(Struct, frozen=True):
-    """An answer of the planner whose recipe, if any, compiled without errors."""
-
-    fit: bool
-    reason: str
-    text: str
-    runs: list[str]
-    checked: CheckedRecipe | None
+_Draft: TypeAlias = tuple[str, str, list[str], CheckedRecipe | None]
+"""The reason, the text, the planner's runs, and the recipe without errors; None if one agent is better."""
 
 
 def checked_wish(wanted: DraftRequest) -> DraftRequest:
@@ -312,9 +299,7 @@ def _is_left_to_the_small_model(project: Project, options: Options) -> bool:
         return False
 
 
-async def _ask_planner(
-    project: Project, wanted: DraftRequest, options: Options, narrate: Narrate
-) -> _DraftAnswer:
+async def _ask_planner(project: Project, wanted: DraftRequest, options: Options, narrate: Narrate) -> _Draft:
     present = wanted.refine
     roles = [
         f"{name}: {role.description} ({'reads' if role.read_only else 'writes'})"
@@ -338,11 +323,11 @@ async def _ask_planner(
         run_id, answer = await _round(project, recipe, inputs, options, wanted, narrate)
         runs.append(run_id)
         if not answer["fit"]:
-            return _DraftAnswer(False, str(answer["reason"]), "", runs, None)
+            return str(answer["reason"]), "", runs, None
         text = renamed(unfenced(str(answer["recipe"])), wanted.name)
         checked, problems = _check(project, text, phased=present is None)
         if not problems:
-            return _DraftAnswer(True, str(answer["reason"]), text, runs, checked)
+            return str(answer["reason"]), text, runs, checked
         if len(runs) == MAX_ROUNDS:
             raise WorldError(
                 "plan.invalid",
@@ -413,8 +398,7 @@ def _check(project: Project, text: str, *, phased: bool) -> tuple[CheckedRecipe 
 def _from_template(project: Project, wanted: DraftRequest, options: Options) -> DraftedSpec:
     verdict = judge(wanted.task)
     if not verdict.suitable and not wanted.anyway:
-        drafted = _DraftAnswer(False, verdict.reason, "", [], None)
-        return _shown(project, wanted, drafted, options, source="template")
+        return _shown(project, wanted, (verdict.reason, "", [], None), options, source="template")
     kind = kind_of(wanted.task)
     own_tests = project.around.own_command("tests") is not None
     text = renamed(fill_in(kind, wanted.task, has_tests=own_tests), wanted.name)
@@ -422,7 +406,7 @@ def _from_template(project: Project, wanted: DraftRequest, options: Options) -> 
     if problems:
         raise WorldError("plan.invalid", f"the template does not fit this project:\n{problems.rstrip()}")
     reason = f"a template for this kind of task ({kind}), since no model planned it: {verdict.reason}"
-    return _shown(project, wanted, _DraftAnswer(True, reason, text, [], checked), options, source="template")
+    return _shown(project, wanted, (reason, text, [], checked), options, source="template")
 
 
 # Documents
@@ -431,38 +415,38 @@ def _from_template(project: Project, wanted: DraftRequest, options: Options) -> 
 def _shown(
     project: Project,
     wanted: DraftRequest,
-    drafted: _DraftAnswer,
+    drafted: _Draft,
     options: Options,
     *,
     source: DraftSource = "model",
 ) -> DraftedSpec:
-    runs, task = drafted.runs, wanted.task
-    if drafted.checked is None:
+    (reason, text, runs, checked), task = drafted, wanted.task
+    if checked is None:
         role = "explorer" if judge(task).pattern in _LOOKS else "worker"
         return DraftedSpec(
             task=task,
             fit=False,
-            reason=drafted.reason,
+            reason=reason,
             suggestion=f"fanfold spawn {role} {shlex.quote(task)}",
             source=source,
             rounds=len(runs),
             runs=runs,
         )
-    plan = drafted.checked.runnable()
+    plan = checked.runnable()
     known = {one.name: one.default for one in plan.inputs if not one.required}
     missing = [f"input {one.name} has to be given" for one in plan.inputs if one.required]
-    foreseen, _ = foresee_run(project, drafted.checked, known, options, missing)
+    foreseen, _ = foresee_run(project, checked, known, options, missing)
     difference = ""
     if (old := wanted.refine) is not None:
         before = old.data.decode("utf-8", "replace")
-        difference = unified_difference(before, drafted.text, old.file, f"{old.file} (refined)")
+        difference = unified_difference(before, text, old.file, f"{old.file} (refined)")
     return DraftedSpec(
         task=task,
         fit=True,
-        reason=drafted.reason,
+        reason=reason,
         source=source,
         name=plan.name,
-        recipe=drafted.text,
+        recipe=text,
         rounds=len(runs),
         runs=runs,
         document=recipe_document(plan, ""),

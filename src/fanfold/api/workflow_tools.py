@@ -120,16 +120,10 @@ MAX_MISFITS = 3
 
 class RunWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(description="a recipe: name or .yaml file")] = ""
-    spec: Annotated[
-        str | dict[str, JSON] | None,
-        Meta(description="or a recipe: YAML text or object"),
-    ] = None
+    spec: Annotated[str | dict[str, JSON] | None, Meta(description="or a recipe: YAML text or object")] = None
     resume: Annotated[str, Meta(description="or a run to continue: id, prefix")] = ""
     inputs: Annotated[dict[str, JSON], Meta(description="values of its inputs")] = {}
-    wait: Annotated[
-        bool,
-        Meta(description="false: return at once (long runs)"),
-    ] = True
+    wait: Annotated[bool, Meta(description="false: return at once (long runs)")] = True
     budget_usd: Annotated[
         Annotated[float, Meta(gt=0)] | None, Meta(description="pause before spending more")
     ] = None
@@ -152,14 +146,7 @@ class StartResult(Struct, frozen=True, kw_only=True):
 class WorkflowStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run: Annotated[str, Meta(description='id, prefix or "last"; default: latest runs')] = ""
     step: Annotated[str, Meta(description="path of a step, for its output")] = ""
-    timeout_s: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=3_600,
-            description="seconds to wait for its end",
-        ),
-    ] = 0
+    timeout_s: Annotated[float, Meta(ge=0, le=3_600, description="seconds to wait for its end")] = 0
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -388,10 +375,7 @@ async def _wait_beside(caller: ToolContext, root: str, timeout_s: float) -> None
             return
 
 
-@tool(
-    "Search what agents wrote",
-    "Search the outputs of all agents: ranked excerpts with run and step.",
-)
+@tool("Search what agents wrote", "Search the outputs of all agents: ranked excerpts with run and step.")
 async def query_workflow(caller: ToolContext, asked: QueryWorkflow) -> QueryHits:
     found = await asyncio.to_thread(
         query, caller.project, asked.query.split(), run=caller.named(asked.run) or None, most=asked.k

@@ -83,23 +83,6 @@ from fanfold.language.inputs import parse_input_text
 MAX_PROMPTS = 200
 
 
-def list_prompts(project: Project) -> list[Prompt]:
-    """The recipes that can be run; of several versions the highest."""
-    found: list[Prompt] = []
-    for name in dict.fromkeys(one.name for one in project.library.list()):
-        try:
-            plan = check_recipe(project, name).runnable()
-        except FanfoldError:
-            continue  # `fanfold check` reports its errors
-        arguments = [
-            PromptArgument(name=one.name, description=one.description or None, required=one.required)
-            for one in plan.inputs
-        ]
-        described = plan.description or f"Run the workflow {name}"
-        found.append(Prompt(name=name, title=name, description=described, arguments=arguments))
-    return found[:MAX_PROMPTS]
-
-
 def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetPromptResult:
     """Return the prompt for the model when a person picked a recipe."""
     plan = check_recipe(project, name).runnable()
@@ -125,26 +108,17 @@ MARKDOWN = "text/markdown"
 MAX_LISTED = 50
 MAX_CHARS = 1_000_000
 
-TEMPLATES = (
-    ResourceTemplate(
-        name="report",
-        uri_template="fanfold://runs/{run}/report",
-        description="The report of a run: what was asked, the answer, who did what, what failed",
-        mime_type=MARKDOWN,
-    ),
-    ResourceTemplate(
-        name="output",
-        uri_template="fanfold://runs/{run}/outputs/{+step}",
-        description="The output of one step; of a very long one the beginning, and how to get the rest",
-        mime_type="text/plain",
-    ),
-    ResourceTemplate(
-        name="transcript",
-        uri_template="fanfold://runs/{run}/transcripts/{+step}",
-        description="What the agent of one step was told, said and did",
-        mime_type=MARKDOWN,
-    ),
-)
+TEMPLATES = [
+    ResourceTemplate(name=name, uri_template=f"{SCHEME}{{run}}/{path}", mime_type=kind, description=about)
+    for name, path, kind, about in (
+        ("report", "report", MARKDOWN,
+         "The report of a run: what was asked, the answer, who did what, what failed"),
+        ("output", "outputs/{+step}", "text/plain",
+         "The output of one step; of a very long one the beginning, and how to get the rest"),
+        ("transcript", "transcripts/{+step}", MARKDOWN,
+         "What the agent of one step was told, said and did"),
+    )
+]  # fmt: skip
 
 
 def read_resource(project: Project, uri: str) -> tuple[str, str]:
@@ -426,8 +400,21 @@ class FanfoldServer(MCPServer[Any]):
     # Recipes
 
     async def list_prompts(self) -> list[Prompt]:
+        """List the recipes that can be run; of several versions the highest."""
+        prompts: list[Prompt] = []
         with self._project() as project:
-            return list_prompts(project)
+            for name in dict.fromkeys(one.name for one in project.library.list()):
+                try:
+                    plan = check_recipe(project, name).runnable()
+                except FanfoldError:
+                    continue  # `fanfold check` reports its errors
+                arguments = [
+                    PromptArgument(name=one.name, description=one.description or None, required=one.required)
+                    for one in plan.inputs
+                ]
+                about = plan.description or f"Run the workflow {name}"
+                prompts.append(Prompt(name=name, title=name, description=about, arguments=arguments))
+        return prompts[:MAX_PROMPTS]
 
     async def get_prompt(
         self,
@@ -458,7 +445,7 @@ class FanfoldServer(MCPServer[Any]):
             ]
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        return list(TEMPLATES)
+        return TEMPLATES
 
     async def read_resource(
         self,

@@ -201,25 +201,11 @@ HEADERS = (
 """On every reply, whatever it is."""
 
 _CONFLICTS = frozenset(
-    {
-        "approval.changed",
-        "permission.changed",
-        "approval.closed",
-        "approval.none",
-        "approval.not_open",
-        "approval.which",
-        "archive.known",
-        "changes.changed_since",
-        "idempotency.in_progress",
-        "idempotency.unknown",
-        "recipe.changed",
-        "run.busy",
-        "run.ended",
-        "run.not_over",
-        "run.nothing_failed",
-        "run.open",
-        "workspace.conflict",
-    }
+    """
+    approval.changed permission.changed approval.closed approval.none approval.not_open approval.which
+    archive.known changes.changed_since idempotency.in_progress idempotency.unknown recipe.changed
+    run.busy run.ended run.not_over run.nothing_failed run.open workspace.conflict
+    """.split()
 )
 """What was asked for was fine, but things are not as they would have to be."""
 UNUSABLE = 422

@@ -61,22 +61,13 @@ from fanfold.api.overview import (
 from fanfold.api.ownership import hand_over, resume_detached
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project
-from fanfold.api.run_documents import (
-    RunHeadDocument,
-    changes_below,
-    run_head,
-)
+from fanfold.api.run_documents import RunHeadDocument, changes_below, run_head
 from fanfold.api.run_handle import reply
 from fanfold.api.run_options import PRINTABLE, RaisedLimits, RunOptions, Word, check_raised
 from fanfold.api.schedules import list_schedules
 from fanfold.api.spellings import RunWords, SpelledAction, Spellings, StartWords, spell, spell_start
 from fanfold.api.start import foresee_run, start, start_consent
-from fanfold.api.step_documents import (
-    RunTable,
-    Timeline,
-    run_table,
-    timeline,
-)
+from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
 from fanfold.api.system import Examination
 from fanfold.api.tools import shared_fields
 from fanfold.engine.forecast_documents import DryRun
