@@ -119,9 +119,14 @@ def _add(tree: RunTree, request: AddRequest, at: int) -> None:
         return
     step = request.step
     if not step.id:
-        step = replace(step, id=_next_name(tree, step))
-    frozen = tree.blobs.put(request.frozen)
-    _append(tree, step, frozen, request.key, at)
+        role = step.traits.role or step.type
+        plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in role)
+        prefix = plain.strip("-") or "agent"
+        number = tree.child_count() + 1
+        while tree.turns(f"{prefix}-{number}"):
+            number += 1
+        step = replace(step, id=f"{prefix}-{number}")
+    _append(tree, step, tree.blobs.put(request.frozen), request.key, at)
 
 
 def check_addable(tree: RunTree, step: Step) -> None:
@@ -134,15 +139,6 @@ def check_addable(tree: RunTree, step: Step) -> None:
 def _append(tree: RunTree, step: Step, frozen: str | None, key: str, at: int) -> None:
     check_addable(tree, step)
     tree.report(tree.root.id, at, StepAdded(step=step, frozen=frozen, key=key))
-
-
-def _next_name(tree: RunTree, step: Step) -> str:
-    role = step.traits.role or step.type
-    plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in role).strip("-")
-    number = tree.child_count() + 1
-    while tree.turns(f"{plain or 'agent'}-{number}"):
-        number += 1
-    return f"{plain or 'agent'}-{number}"
 
 
 def _send(tree: RunTree, request: InputRequest, at: int) -> None:

@@ -478,7 +478,19 @@ class RunWorld(World):
     # Outputs
 
     def combined(self, node: Composite) -> tuple[str | None, Failure | None]:
-        value, failure = self._folded(node)
+        """The output of a composite, from its children."""
+        value: JSON = None
+        failure: Failure | None = None
+        if isinstance(node, Map):
+            value = [self._item_output(child) for child in node.children]
+        elif isinstance(node, Loop):
+            value = self._loop_output(node)
+        elif isinstance(node, WorkflowCall):
+            assert node.child is not None
+            value = self._blobs.get(node.child.output) if node.child.output is not None else None
+        else:
+            assert isinstance(node, Scope)
+            value, failure = self._scope_output(node)
         if failure is None and isinstance(node, Scope | WorkflowCall):
             failure = check_output(node, value)  # in maps and loops each instance was checked before
         return (self._blobs.put(value) if failure is None else None), failure
@@ -486,19 +498,6 @@ class RunWorld(World):
     def default(self, node: Node) -> str | None:
         kind = type_of(node.step)
         return self._blobs.put(kind.at_timeout(kind.read(node.step)))
-
-    def _folded(self, node: Composite) -> tuple[JSON, Failure | None]:
-        """The output of a composite, from its children."""
-        if isinstance(node, Map):
-            return [self._item_output(child) for child in node.children], None
-        if isinstance(node, Loop):
-            return self._loop_output(node), None
-        if isinstance(node, WorkflowCall):
-            child = node.child
-            assert child is not None
-            return (self._blobs.get(child.output) if child.output is not None else None), None
-        assert isinstance(node, Scope)
-        return self._scope_output(node)
 
     def _item_output(self, child: Node) -> JSON:
         if child.status in UNSUCCESSFUL:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -330,8 +329,11 @@ def user_home(environment: Mapping[str, str]) -> Path:
 
 def _read_file(top: Path, file: Path, whose: str, known: Mapping[str, Setting]) -> Found:
     try:
-        read = partial(read_beneath, top) if whose == "project" else _read_own
-        data = read(file, MAX_FILE_BYTES + 1)
+        if whose == "project":
+            data = read_beneath(top, file, MAX_FILE_BYTES + 1)
+        else:  # the user's own file may be anywhere, also behind symbolic links
+            with file.open("rb") as opened:
+                data = opened.read(MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -348,12 +350,6 @@ def _read_file(top: Path, file: Path, whose: str, known: Mapping[str, Setting]) 
     if not report.ok:
         raise FileRefused(report.diagnostics, {str(file): source})
     return settings
-
-
-def _read_own(file: Path, max_bytes: int) -> bytes:
-    """The content of the user's own file. It may be anywhere, also behind symbolic links."""
-    with file.open("rb") as opened:
-        return opened.read(max_bytes)
 
 
 def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, Setting]) -> Found:
@@ -559,13 +555,8 @@ def _prices(raw: object, origin: str) -> str:
 
 def _integer(raw: object, origin: str, low: int, high: int) -> int:
     allowed = f"a whole number from {low} to {high}" if high < _LARGEST else f"a whole number, at least {low}"
-    text = str(raw)
-    if (
-        isinstance(raw, bool)
-        or not isinstance(raw, (int, str))
-        or len(text) > 16
-        or not text.lstrip("-").isdecimal()
-    ):
+    text = str(raw) if isinstance(raw, int | str) and not isinstance(raw, bool) else ""
+    if len(text) > 16 or not text.lstrip("-").isdecimal():
         raise _bad(origin, raw, allowed)
     value = int(text)
     if not low <= value <= high:

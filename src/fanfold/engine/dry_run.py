@@ -140,14 +140,12 @@ class AgentBounds:
         action = step.action
         if isinstance(action, GroupAction):
             return _sum(self._of_step(inner) for inner in action.steps)
-        if isinstance(action, WorkflowAction):
-            return self._of_workflow(action.workflow)
-        return _of_work(step)
-
-    def _of_workflow(self, name: str) -> Bounds:
+        if not isinstance(action, WorkflowAction):
+            return _of_work(step)
+        name = action.workflow
         if name not in self._workflows:
             steps = self._plan.workflows[name].steps
-            self._workflows[name] = _sum(self._of_step(step) for step in steps)
+            self._workflows[name] = _sum(self._of_step(inner) for inner in steps)
         return self._workflows[name]
 
 
@@ -376,21 +374,15 @@ class _Patterns:
         for pattern in patterns if self._names else ():
             if pattern not in self._met:
                 held = 0
-                for other in self._overlapping(pattern):
-                    held |= self._holders[other]
+                below = self._index.latest((pattern,), None)
+                while below is not None and self._left:
+                    self._left -= 1
+                    held |= self._holders[self._names[below]]
+                    below = self._index.latest((pattern,), below)
+                self.complete = self.complete and bool(self._left)
                 self._met[pattern] = held
             found |= self._met[pattern]
         return found
-
-    def _overlapping(self, pattern: str) -> Iterator[str]:
-        below: int | None = None
-        while self._left:
-            below = self._index.latest((pattern,), below)
-            if below is None:
-                return
-            self._left -= 1
-            yield self._names[below]
-        self.complete = False
 
 
 def _on(a: Node, b: Node) -> str:
@@ -439,17 +431,23 @@ def dry_run(
     conflicts = find_conflicts(steps, order)
     names = list(shown.values())
     bounds = AgentBounds(host.state.plan, world.assumed).of(host.state.root.scope)
-    waves = _waves(host, shown)
+    waves: dict[int, list[str]] = {}
+    for start in host.begun:
+        waves.setdefault(start.at, []).append(shown[start.node])
     failures = list(_failures(host))
     limits = list(_limits(host, settings, bounds.low, not (world.assumed.conditions or world.assumed.lists)))
     notes = list(_notes(host, settings, bounds.high, conflicts))
+    # The run pauses at the cap, unless the minimum already exceeds it.
+    high = max(bounds.low, min(bounds.high, settings.max_agents))
+    budget = settings.budget_micro_usd
+    usd_max = 0.0 if not bounds.high else None if budget is None else budget / 1_000_000
     result = DryRun(
-        waves=waves,
+        waves=list(waves.values()),
         conflicts=[ForeseenConflict(names[pair.a], names[pair.b], pair.on) for pair in conflicts.listed],
         conflicts_total=conflicts.total,
         critical_path=[names[number] for number in order.critical_path(lambda _: 1)],
-        agents=_agents(bounds, settings.max_agents),
-        cost=Cost(_usd_max(settings, bounds.high)),
+        agents=Agents(bounds.low, min(max(bounds.expected, bounds.low), high), high),
+        cost=Cost(usd_max),
         would_run=allowed and not failures and not any(blocking for _, blocking in limits),
         warnings=[*warnings, *failures, *(text for text, _ in limits), *notes, *world.assumed.told()],
     )
@@ -457,12 +455,6 @@ def dry_run(
         agents = [(path, node) for node, path in shown.items() if node.kind == LEAF and node.step.traits.role]
         result = replace(result, prompts=[prompt(path, node, world.names(node)) for path, node in agents])
     return result, {path: node for node, path in shown.items()}
-
-
-def _agents(bounds: Bounds, cap: int) -> Agents:
-    """The bounds, limited to the cap at which the run pauses, unless the minimum already exceeds it."""
-    high = max(bounds.low, min(bounds.high, cap))
-    return Agents(bounds.low, min(max(bounds.expected, bounds.low), high), high)
 
 
 def _paths(node: Composite, path: str, world: Foresight) -> Iterator[tuple[Node, str]]:
@@ -476,20 +468,6 @@ def _paths(node: Composite, path: str, world: Foresight) -> Iterator[tuple[Node,
         yield child, at.removeprefix("/")
         if isinstance(child, Composite):
             yield from _paths(child, at, world)
-
-
-def _waves(host: ForecastHost, shown: Mapping[Node, str]) -> list[list[str]]:
-    waves: dict[int, list[str]] = {}
-    for begun in host.begun:
-        waves.setdefault(begun.at, []).append(shown[begun.node])
-    return list(waves.values())
-
-
-def _usd_max(settings: Settings, agents: int) -> float | None:
-    if agents == 0:
-        return 0.0
-    micro = settings.budget_micro_usd
-    return None if micro is None else micro / 1_000_000
 
 
 def _failures(host: ForecastHost) -> Iterator[str]:

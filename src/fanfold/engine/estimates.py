@@ -62,23 +62,18 @@ def models_of(plan: Plan, frozen: RunConfig, config: Config) -> Iterator[ModelUs
     for path, step in _steps(plan, plan):
         if path in kept:
             continue
-        said = find_body(AgentBody, step)
-        if said is not None:
-            yield from _of_step(path, said, frozen, config)
-    for name, role in _of_no_step(plan, frozen):
-        yield from _of_role(f'role "{name}"', frozen.model or role.model, role, frozen, name)
-
-
-def _of_no_step(plan: Plan, frozen: RunConfig) -> Iterator[tuple[str, Role]]:
-    """Frozen roles that no step or stage names, such as the role that resolves merge conflicts."""
+        body = find_body(AgentBody, step)
+        if body is not None:
+            yield from _of_step(path, body, frozen, config)
     if frozen.reused:
         return
+    # Roles that no step or stage names, such as the role that resolves merge conflicts.
     bodies = [find_body(AgentBody, step) for _, step in _steps(plan, plan)]
-    named = {said.role for said in bodies if said is not None}
+    named = {body.role for body in bodies if body is not None}
     stages = {stage.agent for role in frozen.roles.values() for stage in role.pipeline}
     for name, role in frozen.roles.items():
         if name not in named and name not in stages:
-            yield name, role
+            yield from _of_role(f'role "{name}"', frozen.model or role.model, role, frozen, name)
 
 
 def _of_step(path: str, action: AgentBody, frozen: RunConfig, config: Config) -> Iterator[ModelUse]:
@@ -221,13 +216,9 @@ def _history(store: Store, models: Mapping[str, set[str]]) -> dict[str, list[Usa
             if role not in models or usage is None or not usage.tokens or looked.get(role, 0) == SESSIONS:
                 continue
             looked[role] = looked.get(role, 0) + 1
-            session = session_id(envelope.run_id, ended.step, ended.attempt)
-            if _models_in(store, session) <= models[role]:
+            entries = read_entries(store, session_id(envelope.run_id, ended.step, ended.attempt))
+            # The models that replied. Scripted models have no name and match nothing.
+            replied = {entry.model for entry in entries if isinstance(entry, Response | Compaction)} or {""}
+            if replied <= models[role]:
                 found.setdefault(role, []).append(usage)
     return found
-
-
-def _models_in(store: Store, session: str) -> set[str]:
-    """The models that replied in a session. Scripted models have no name and match nothing."""
-    entries = read_entries(store, session)
-    return {entry.model for entry in entries if isinstance(entry, Response | Compaction)} or {""}

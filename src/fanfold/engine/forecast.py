@@ -158,7 +158,14 @@ class ForecastHost:
             elif self._asking:
                 self._agree()
             else:
-                self._let_time_pass()
+                timer = next_timer(state)
+                if self._under_way and (timer is None or self._under_way[0][0] <= timer):
+                    self.now, _, run, end = heappop(self._under_way)
+                    self._fold(run, end)
+                else:
+                    assert timer is not None, "an unfinished run has something to wait for"
+                    self.now = timer
+                    self._fold(state.root.id, TimerFired())
 
     def _fold(self, run: str, data: Data) -> None:
         state = self.state
@@ -200,16 +207,6 @@ class ForecastHost:
             self._fold(node.run.id, StepEvent(node.path, word, node.attempt, node.execution))
         if node.reason != ASKED:
             self._asking.pop(0)
-
-    def _let_time_pass(self) -> None:
-        timer = next_timer(self.state)
-        if self._under_way and (timer is None or self._under_way[0][0] <= timer):
-            self.now, _, run, end = heappop(self._under_way)
-            self._fold(run, end)
-        else:
-            assert timer is not None, "a run that is not over has something to wait for"
-            self.now = timer
-            self._fold(self.state.root.id, TimerFired())
 
     def _raise_limits(self) -> bool:
         """Record the limits that pause the run and raise them. False if that cannot continue the run."""
@@ -584,8 +581,13 @@ class Foresight(ForecastWorld):
 
     def _call(self, state: State, node: Node, start: Start, action: WorkflowAction) -> CallJob | StepEvent:
         child = f"{state.root.id}.{len(state.runs)}"
+        plan, names, inputs = state.plan.workflows[action.workflow], self._known.at(node), node.step.inputs
         try:
-            self._known.inputs[child] = self._inputs_of_child(state, node, action)
+            # Unknown inputs are omitted, so that nothing depends on them.
+            known = {name: value_of(value, names) for name, value in inputs.items() if is_known(value, names)}
+            unknown = inputs.keys() - known.keys()
+            declared = tuple(declared for declared in plan.inputs if declared.name not in unknown)
+            self._known.inputs[child] = bind_inputs(replace(plan, inputs=declared), known)
         except UnresolvedPath as error:
             message = f"{node.path} cannot start: {error}"
             failure = Failure("agent", "template.unresolved", message, retryable=False, step=node.path)
@@ -612,16 +614,6 @@ class Foresight(ForecastWorld):
             return undecided(node, error)
         self._known.outputs[node.run.id, node.path] = values
         return None
-
-    def _inputs_of_child(self, state: State, node: Node, action: WorkflowAction) -> dict[str, JSON]:
-        """The known inputs of a child run. Unknown inputs are omitted, so that nothing depends on them."""
-        plan, names = state.plan.workflows[action.workflow], self._known.at(node)
-        given = {
-            name: value_of(value, names) for name, value in node.step.inputs.items() if is_known(value, names)
-        }
-        unknown = set(node.step.inputs) - set(given)
-        declared = tuple(one for one in plan.inputs if one.name not in unknown)
-        return bind_inputs(replace(plan, inputs=declared), given)
 
     def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
         usage = None

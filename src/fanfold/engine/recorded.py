@@ -64,16 +64,13 @@ class Recording:
         self._attempts: dict[Address, dict[int, RecordedAttempt]] = {}
         self._children: dict[Address, str] = {}
         for event in events:
-            self._note(event)
-
-    def _note(self, event: Event) -> None:
-        data = event.data
-        if isinstance(data, RunCreated) and data.plan is not None:
-            self.run_id, self.plan, self.settings = event.run, data.plan, data.settings or Settings()
-        elif isinstance(data, ValueDecided):
-            self._decided.setdefault((event.run, data.step, data.what), []).append(data)
-        elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
-            self._note_step(event, data)
+            data = event.data
+            if isinstance(data, RunCreated) and data.plan is not None:
+                self.run_id, self.plan, self.settings = event.run, data.plan, data.settings or Settings()
+            elif isinstance(data, ValueDecided):
+                self._decided.setdefault((event.run, data.step, data.what), []).append(data)
+            elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
+                self._note_step(event, data)
 
     def _note_step(self, event: Event, data: StepEvent | SubagentEvent) -> None:
         word = EVENT_WORDS.get(data.status, data.status)
@@ -82,8 +79,11 @@ class Recording:
             self._children[address] = data.child_run_id
         if word not in TERMINAL and word not in ("started", "waiting", "interrupted", ASKED):
             return
-        if word == SKIPPED:
-            self._note_skip(address, event.at)
+        if word == SKIPPED:  # the step was waiting when the plan ended its run
+            for attempt in self._attempts.get(address, {}).values():
+                if attempt.since is not None:
+                    attempt.took_ms += max(0, event.at - attempt.since)
+                    attempt.since, attempt.status = None, CANCELLED
             return
         attempt = self._attempts.setdefault(address, {}).setdefault(data.attempt, RecordedAttempt())
         if attempt.since is not None:
@@ -96,13 +96,6 @@ class Recording:
         attempt.asked = attempt.asked or word == ASKED
         if word in TERMINAL and not attempt.status:  # else the step was ended while it waited for a retry
             attempt.status, attempt.error = word, data.error
-
-    def _note_skip(self, address: Address, at: int) -> None:
-        """End the open attempts of a step that was waiting when the plan ended its run."""
-        for attempt in self._attempts.get(address, {}).values():
-            if attempt.since is not None:
-                attempt.took_ms += max(0, at - attempt.since)
-                attempt.since, attempt.status = None, CANCELLED
 
     def decided(self, node: Node, what: str, time: int) -> ValueDecided | None:
         """The result of evaluation number `time` of an expression, if it was recorded."""

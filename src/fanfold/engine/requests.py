@@ -36,6 +36,7 @@ from fanfold.kernel.state import (
     TERMINAL,
     WAITING,
     Node,
+    Run,
     State,
 )
 from fanfold.kernel.transitions import find_node
@@ -270,18 +271,21 @@ def is_applied(tree: RunTree, run: str, proposal: str) -> bool:
 def act_on(tree: RunTree, rows: Sequence[Request]) -> None:
     """Act on the requests that still apply. The next commit removes all of them from the store."""
     for row in rows:
-        _act_on(tree, row, tree.now_ms())
+        run = tree.state.runs.get(row.run_id)
+        if run is not None:
+            _act_on(tree, run, row, tree.now_ms())
         tree.requests_done.append(row.id)
 
 
-def _act_on(tree: RunTree, row: Request, at: int) -> None:
-    state = tree.state
-    run = state.runs.get(row.run_id)
-    if run is None:
-        return
-    request = from_row(row)
-    if isinstance(request, AppliedRequest | UndoneRequest | FactRequest):
-        _note_done(tree, run.id, request, at)
+def _act_on(tree: RunTree, run: Run, row: Request, at: int) -> None:
+    state, request = tree.state, from_row(row)
+    # Recorded in any state of the run: they have happened already.
+    if isinstance(request, AppliedRequest):
+        note_applied(tree, run.id, request, at)
+    elif isinstance(request, UndoneRequest):
+        note_undone(tree, run.id, request, at)
+    elif isinstance(request, FactRequest):
+        _note_fact(tree, run.id, request.fact, at)
     elif state.root.status in RUN_TERMINAL or isinstance(request, ContinueRequest):
         return  # the run has an owner, or needs none
     elif isinstance(request, CancelRequest):
@@ -297,18 +301,6 @@ def _act_on(tree: RunTree, row: Request, at: int) -> None:
         _pass_on(tree, request, at)
     else:
         act_on_child(tree, row.id, request, at)
-
-
-def _note_done(
-    tree: RunTree, run: str, request: AppliedRequest | UndoneRequest | FactRequest, at: int
-) -> None:
-    """Record what has happened already, in any state of the run."""
-    if isinstance(request, AppliedRequest):
-        note_applied(tree, run, request, at)
-    elif isinstance(request, UndoneRequest):
-        note_undone(tree, run, request, at)
-    else:
-        _note_fact(tree, run, request.fact, at)
 
 
 def _pass_on(tree: RunTree, request: MessageRequest, at: int) -> None:
