@@ -92,7 +92,7 @@ from fanfold.steps.step_type import (
     value_of,
 )
 from fanfold.steps.table import Unrenderable, prepare, type_of
-from fanfold.steps.values import Values, check_output, last_iteration
+from fanfold.steps.values import Values, check_output, last_iteration, to_value
 from fanfold.store.protocol import Blobs, Claim
 
 TASK_CHARS = 200
@@ -517,8 +517,6 @@ class RunWorld(World):
         action = scope.step.action
         assert isinstance(action, GroupAction)
         if action.phase:
-            from fanfold.steps.values import to_value
-
             review = self._values.review(scope)
             judged = {} if review is None else {"review": to_value(review)}
             return {"tasks": self._values.tasks(scope), **judged}, None

@@ -7,9 +7,9 @@ pauses with the reason, and a resume continues the delivery.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from fanfold.workspace.delivery import Deliveries
     from fanfold.workspace.receipts import Receipt
 
-T = TypeVar("T")
 _CLASSES = {"deliver.conflict": "conflict", "deliver.interrupted": "transport"}
 
 
@@ -172,14 +171,15 @@ def _filled(step: Filling, settings: DeliverBody) -> tuple[str, str, PullRequest
 
 
 async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outcome:
+    from fanfold.steps.step_workspace import in_thread
     from fanfold.workspace.delivery import Wish
     from fanfold.workspace.remotes import PullRequestText
 
     order, job = execution.order, execution.job
     spaces, begin = services.isolation.spaces, services.journal.confirm
-    deliveries: Deliveries = await _in_thread(lambda: spaces.deliveries(Path(execution.place.path), begin))
+    deliveries: Deliveries = await in_thread(lambda: spaces.deliveries(Path(execution.place.path), begin))
     name = session_id(order.run, order.path, 1)
-    made = await _in_thread(lambda: deliveries.find(name))
+    made = await in_thread(lambda: deliveries.find(name))
     if made is None and order.agreed:
         raise WorldError(
             "deliver.changed", "what was agreed to is not there any more", hint="run the step anew"
@@ -203,18 +203,18 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
                 job.pull_request.title, job.pull_request.body, job.pull_request.base, job.pull_request.draft
             ),
         )
-        made = await _in_thread(lambda: deliveries.compose(name, wish, receipts))
+        made = await in_thread(lambda: deliveries.compose(name, wish, receipts))
     planned = made
     if not order.agreed and not services.granted.deliver_unasked:
-        question, show = await _in_thread(lambda: deliveries.question(planned))
+        question, show = await in_thread(lambda: deliveries.question(planned))
         return Outcome(asks=NeededAgreement(question, show))
     receipts = _known(services, planned.receipts)
-    await _in_thread(lambda: deliveries.make_branch(planned, receipts))
+    await in_thread(lambda: deliveries.make_branch(planned, receipts))
     if planned.wish.push:
-        await _in_thread(lambda: deliveries.push(planned))
+        await in_thread(lambda: deliveries.push(planned))
     url = None
     if planned.wish.pull_request is not None:
-        url = await _in_thread(lambda: deliveries.request(planned))
+        url = await in_thread(lambda: deliveries.request(planned))
     branch, commit = planned.wish.branch, planned.commit
     output = {"branch": branch, "commit": commit, "pushed": planned.wish.push, "url": url}
     return Outcome(output, summary=f"{branch} at {commit[:12]}{f', {url}' if url else ''}")
@@ -225,18 +225,6 @@ def _known(services: Services, ids: tuple[str, ...]) -> list[Receipt]:
     spaces = services.isolation.spaces
     found = [spaces.receipt(one) for one in ids if not spaces.is_taken_back(one)]
     return sorted(found, key=lambda receipt: (receipt.merged_ns, receipt.id))
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run work in a thread. It always finishes, even if the step is cancelled meanwhile."""
-    import asyncio
-
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _text(step: WrittenStep, entries: Entries, key: str) -> str:

@@ -11,8 +11,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.machinery import (
+    BuiltinImporter,
+    ExtensionFileLoader,
+    FrozenImporter,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
+from importlib.util import decode_source, module_from_spec, spec_from_file_location
 from inspect import isawaitable
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -208,8 +215,6 @@ class _PermittedSource(SourceFileLoader):
         return code  # type: ignore[no-any-return]  # what compile() gives
 
     def get_source(self, fullname: str) -> str | None:  # noqa: ARG002 - importlib names it so
-        from importlib.util import decode_source
-
         return decode_source(self._content)
 
 
@@ -397,8 +402,6 @@ class Handlers:
 
 def _is_found(path: str, parts: list[str]) -> bool:
     """Whether a module of that name is this file, not one of Python's own or of another folder."""
-    from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-
     top = parts[0]
     if BuiltinImporter.find_spec(top) or FrozenImporter.find_spec(top):
         return False

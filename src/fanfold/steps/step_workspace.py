@@ -32,6 +32,7 @@ from msgspec import structs
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.paths import matches
+from fanfold.project_files import write_whole
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.order import Job, Order
 from fanfold.steps.records import (
@@ -239,8 +240,6 @@ class Isolation:
 
     async def remember(self, place: StepWorkspace, stored: bytes) -> None:
         """Store the outcome of a step durably, before its changes are merged."""
-        from fanfold.project_files import write_whole
-
         child = place.child
         if child is not None:
             await in_thread(lambda: write_whole(child.folder / place.stored_in, stored, durable=True))

@@ -38,7 +38,7 @@ from fanfold.kernel.state import (
     Scope,
     State,
 )
-from fanfold.language.json_text import TooLarge, as_text
+from fanfold.language.json_text import TooLarge, as_text, misfits
 from fanfold.language.terminal import exception_message, shorten, shorten_middle, shorten_start
 from fanfold.steps.ids import failure_value
 from fanfold.steps.records import Memory, is_agent
@@ -688,8 +688,6 @@ def check_output(at: PlacedStep, value: JSON) -> Failure | None:
     step = at.step
     message = ""
     if step.output_schema is not None:
-        from fanfold.language.json_text import misfits  # imported late: few steps have a schema
-
         message = misfits(step.output_schema, value, "the output")
     if not message and step.outputs:
         if not isinstance(value, dict):

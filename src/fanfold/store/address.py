@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from fanfold.errors import AuthorError, NotFoundError
+from fanfold.store import database
 from fanfold.store.database import DATABASE, is_bare, is_protected
 from fanfold.store.protocol import LEASE_S, PATIENCE_S, Clean, Health, Store, StoreFault, as_it_is
 
@@ -73,15 +74,11 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
 
     def examine(self) -> Health | None:
         """Check the store for damage; None if there is no store."""
-        from fanfold.store.database import examine
-
-        return examine(self.folder) if self.exists() else None
+        return database.examine(self.folder) if self.exists() else None
 
     def engine(self) -> str:
         """Return the name and the version of the database engine."""
-        from fanfold.store.database import engine
-
-        return engine()
+        return database.engine()
 
 
 class PostgresAddress(Struct, frozen=True, kw_only=True):

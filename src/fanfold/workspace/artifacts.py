@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.project_files import Closing, write_whole
+from fanfold.workspace.layout import make_folder
 from fanfold.workspace.seal import make_removable
 
 VARIABLE = "FANFOLD_ARTIFACTS"
@@ -136,8 +137,6 @@ class ArtifactRoom:
 
     def open(self) -> Path:
         """Create the staging folder if it is missing, with the artifacts that the step can see."""
-        from fanfold.workspace.layout import make_folder
-
         folder = self.folder
         if not self.is_open:
             self._may_be_there = True
@@ -185,8 +184,6 @@ class ArtifactRoom:
 
     def publish(self, paths: Mapping[str, Artifact]) -> None:
         """Copy files of the staging folder into the run's folder."""
-        from fanfold.workspace.layout import make_folder
-
         make_folder(self._published)
         for path in paths:
             _copy(self.folder, self._published, path, 0o600, durable=True)
@@ -212,8 +209,6 @@ def _folders_of(path: str) -> list[str]:
 
 def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> None:
     """Copy artifacts of one run into another run that continues it."""
-    from fanfold.workspace.layout import make_folder
-
     home = runs / target / "artifacts"
     for folder in (runs, home.parent, home):
         make_folder(folder)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -354,8 +355,6 @@ def _why_brought(project: Path) -> str:
 
 def _untrack_hint(project: Path) -> str:
     """Return the hint how to remove state from a repository; empty if it contains none."""
-    import shlex
-
     try:
         names = _tracked(project)
     except UnreadableIndex:
