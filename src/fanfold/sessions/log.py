@@ -68,10 +68,6 @@ class _References(Struct, frozen=True):
     placed: list[str] = []
 
 
-class _Kind(Struct, frozen=True):
-    kind: str
-
-
 _PACKED = {"kind", "blob", "bytes"}
 _TELLING_CHARS = 64
 """Length of the prefix that is searched to find a large text; the rest is then compared.
@@ -85,9 +81,8 @@ _PACKED_BEGIN = 64
 
 
 @cache
-def _entry_decoder() -> msgspec.json.Decoder[Entry]:
-    """Return the decoder of entries. Created on first use, because its creation is slow."""
-    return msgspec.json.Decoder(Entry)
+def _decoder() -> msgspec.json.Decoder[Entry]:
+    return msgspec.json.Decoder(Entry)  # created on first use, because its creation is slow
 
 
 class SessionLog:
@@ -123,7 +118,7 @@ class SessionLog:
         whole = _encode(entry)
         encoded = journal.store.clean(whole)
         if len(encoded) > MAX_INLINE_BYTES:
-            kind, size = msgspec.json.decode(encoded, type=_Kind).kind, len(encoded)
+            kind, size = str(entry.__struct_config__.tag), len(encoded)
             pieces: _Pieces = []
             if placed and isinstance(entry, UserInput) and encoded is whole:  # it contains no secret
                 pieces = _in_pieces(entry.text, placed, blobs)
@@ -187,7 +182,7 @@ def read_entries(store: Store, session_id: str) -> list[Entry]:
 
 def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tuple[Envelope, Entry]]:
     """Yield the entries of a session after number `after`, each with its envelope, oldest first."""
-    decode = _entry_decoder().decode
+    decode = _decoder().decode
     for envelope in store.log(session_id, after, lambda data: decode(_unpacked(store, data))):
         entry: Entry = envelope.data
         if isinstance(entry, Ending) and entry.output_blob:
@@ -199,14 +194,21 @@ def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tup
 
 
 def _unpacked(store: Store, data: bytes) -> bytes:
-    """Return the encoded entry, read from its blob if it has one."""
+    """Return the encoded entry, read from its blob if it has one, and put together if it is in pieces."""
     if b'"blob":"' not in data[:_PACKED_BEGIN]:
         return data
     document = msgspec.json.decode(data)
     if not isinstance(document, dict) or document.keys() - {"placed"} != _PACKED:
         return data
     content = store.blob(document["blob"])
-    return _put_together(store, content) if content.startswith(_PIECED_BEGIN) else content
+    if not content.startswith(_PIECED_BEGIN):
+        return content
+    pieces = msgspec.json.decode(content, type=_SplitPrompt).pieces
+    texts = (
+        piece if isinstance(piece, str) else msgspec.json.decode(store.blob(piece.blob), type=str)
+        for piece in pieces
+    )
+    return _encode(UserInput(text="".join(texts)))
 
 
 def blobs_of(store: Store, data: bytes) -> list[str]:
@@ -219,12 +221,3 @@ def blobs_of(store: Store, data: bytes) -> list[str]:
         content = store.blob(entry.blob)
         found += [] if content.startswith(_PIECED_BEGIN) else blobs_of(store, content)
     return found
-
-
-def _put_together(store: Store, content: bytes) -> bytes:
-    """Return the encoded entry of a prompt that is stored in pieces."""
-    text = "".join(
-        piece if isinstance(piece, str) else msgspec.json.decode(store.blob(piece.blob), type=str)
-        for piece in msgspec.json.decode(content, type=_SplitPrompt).pieces
-    )
-    return _encode(UserInput(text=text))

@@ -96,15 +96,6 @@ class ProcessTimeout(WorldError):
         self.ended = ended
 
 
-class _Pipes(Struct, frozen=True):
-    """This process's ends of the pipes to a reaper and its command."""
-
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
-    news: IO[bytes]
-
-
 class _News(asyncio.Protocol):
     """Reads the reports of the reaper."""
 
@@ -175,7 +166,6 @@ class Process:
 
     async def wait(self) -> int:
         """Wait until the command and all its processes have ended; return the exit code of the command."""
-
         await asyncio.shield(self._news.over)
         kept = (self._out, self._err) if self.stdout is None else (self._err,)
         sinks = [sink.closed for sink in kept if not sink.closed.done()]
@@ -221,9 +211,8 @@ class Process:
         """The pid of the reaper of the tree."""
         return self._news.keeper
 
-    def launch(self, cwd: str, environment: Mapping[str, str]) -> _Pipes:
-        """Start the reaper; return this process's ends of its pipes."""
-
+    def launch(self, cwd: str, environment: Mapping[str, str]) -> tuple[IO[bytes], ...]:
+        """Start the reaper; return this process's ends of its pipes: stdin, stdout, stderr and NEWS."""
         self._news.cwd = cwd
         life, self._life = os.pipe()
         ends = [os.pipe() for _ in range(4)]
@@ -239,22 +228,23 @@ class Process:
             for end in theirs:
                 os.close(end)
         _live.setdefault(self.session_id, set()).add(self)
-        return _Pipes(os.fdopen(feed, "wb", 0), *(os.fdopen(end, "rb", 0) for end in (out, err, news)))
+        return os.fdopen(feed, "wb", 0), *(os.fdopen(end, "rb", 0) for end in (out, err, news))
 
-    async def connect(self, pipes: _Pipes, stdin: bytes | None, interactive: bool) -> None:
+    async def connect(self, pipes: tuple[IO[bytes], ...], stdin: bytes | None, interactive: bool) -> None:
         """Connect the pipes and wait until the command runs. Raises OSError if it cannot be executed."""
         loop = asyncio.get_running_loop()
-        await self._read(lambda: self._news, pipes.news)
-        await self._read(lambda: self._err, pipes.stderr)
+        feed, stdout, stderr, news = pipes
+        await self._read(lambda: self._news, news)
+        await self._read(lambda: self._err, stderr)
         if interactive:
             self.stdout = reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-            await self._read(lambda: asyncio.StreamReaderProtocol(reader), pipes.stdout)
-            pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipes.stdin)
+            await self._read(lambda: asyncio.StreamReaderProtocol(reader), stdout)
+            pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, feed)
             self.stdin = asyncio.StreamWriter(pipe, protocol, None, loop)
             self._transports.append(pipe)
         else:
-            await self._read(lambda: self._out, pipes.stdout)
-            await self._feed(pipes.stdin, stdin or b"")
+            await self._read(lambda: self._out, stdout)
+            await self._feed(feed, stdin or b"")
         self.pid = await asyncio.shield(self._news.started)
 
     async def _feed(self, pipe: IO[bytes], data: bytes) -> None:
@@ -277,7 +267,6 @@ class Process:
 
     def _forget(self) -> None:
         """Remove the tree of a reaper that has closed its reports."""
-
         os.close(self._life)  # first: a reaper that has not ended yet ends because of this
         wait_for_end(self._news.keeper)
         trees = _live[self.session_id]
@@ -303,7 +292,6 @@ async def start_process(
     program. For an `interactive` process, the caller uses its `stdin` and `stdout`. For any other process,
     `stdin` is the whole input, and the output is kept.
     """
-
     process = Process(argv, session_id, max_output_bytes)
     pipes = process.launch(cwd, child_environment(session_id, env, named=named))
     try:
@@ -556,7 +544,12 @@ def find_stragglers(session_ids: Collection[str]) -> dict[int, str]:
     """Return pid and start time of the live marked processes of these sessions and their descendants."""
     marks = frozenset(f"{MARKER}={session_id}".encode() for session_id in session_ids)
     keepers = frozenset(keeper_mark(session_id).encode() for session_id in session_ids)
-    spared = _own_line()
+    # This process and its ancestors are spared: a session may have started this process.
+    spared: set[int] = set()
+    ancestor = os.getpid()
+    while ancestor > 0 and ancestor not in spared:
+        spared.add(ancestor)
+        ancestor = family_of(ancestor)[0]
     found: dict[int, str] = {}
     for name in os.listdir("/proc") if marks and os.path.isdir("/proc") else ():
         if not name.isdigit() or not (_name_of(name) in keepers or _is_marked(name, marks)):
@@ -577,7 +570,8 @@ def sweep_stragglers(session_ids: Collection[str]) -> list[int]:
     began = time.monotonic()
     while (found := find_stragglers(session_ids)) and (waited := time.monotonic() - began) < LIMIT_S:
         for pid, started in found.items():
-            if (waited > KEEPERS_S or not _is_keeper(pid)) and _kill(pid, started):
+            is_reaper = _name_of(str(pid)).startswith(KEEPER.encode())
+            if (waited > KEEPERS_S or not is_reaper) and _kill(pid, started):
                 killed.add(pid)
         _until_one_ends(found)
     return sorted(killed)
@@ -634,10 +628,6 @@ def keeper_mark(session_id: str) -> str:
     return KEEPER + blake2b(session_id.encode("utf-8", "surrogateescape"), digest_size=5).hexdigest()
 
 
-def _is_keeper(pid: int) -> bool:
-    return _name_of(str(pid)).startswith(KEEPER.encode())
-
-
 def _name_of(pid: str) -> bytes:
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
@@ -652,13 +642,3 @@ def _is_marked(pid: str, marks: Collection[bytes]) -> bool:
             return any(variable in marks for variable in file.read().split(b"\0"))
     except OSError:
         return False  # it has ended, or we have no permission to read it
-
-
-def _own_line() -> set[int]:
-    """Return this process and its ancestors. They must be spared: a session may have started this process."""
-    line: set[int] = set()
-    pid = os.getpid()
-    while pid > 0 and pid not in line:
-        line.add(pid)
-        pid = family_of(pid)[0]
-    return line

@@ -70,29 +70,6 @@ class Stuck(Exception):
 class RunningSession:
     """One execution of one session. Must be created in the task that awaits it."""
 
-    __slots__ = (
-        "_asked",
-        "_cancelled_before",
-        "_grace_s",
-        "_heard_at",
-        "_is_heard",
-        "_is_over",
-        "_is_watched",
-        "_killing",
-        "_paid",
-        "_report",
-        "_task",
-        "_timers",
-        "_watchers",
-        "denied",
-        "fault",
-        "is_stuck",
-        "log",
-        "pausing",
-        "request",
-        "stop_reason",
-    )
-
     def __init__(self, request: SessionRequest, log: SessionLog, grace_s: float, report: Progress) -> None:
         task = asyncio.current_task()
         assert task is not None, "a session runs in a task"
@@ -301,10 +278,6 @@ GRACE_S = 2.0
 MAX_SESSIONS = 256
 
 
-def _ignore(_: News) -> None:
-    return None
-
-
 class Supervisor:
     """Starts sessions, enforces their limits, and ends them."""
 
@@ -328,7 +301,7 @@ class Supervisor:
         journal: Journal,
         timeout_ms: int | None = None,
         idle_ms: int | None = None,
-        on_progress: Progress = _ignore,
+        on_progress: Progress = lambda _: None,
         durable: bool = False,
     ) -> SessionResult:
         """Run one attempt of one step and return its result. Raises `SessionFailed`.
@@ -434,16 +407,14 @@ def _tell(
     assert error is not None, "there is a reason"
     if isinstance(error, Stuck):
         raise _failed(request, "internal", "session.stuck", "the back end does not stop when asked")
-    if isinstance(error, asyncio.CancelledError):
-        if not live.stop_reason:  # not requested by any caller: see `backend.is_cancelled`
-            raise _failed(request, "transport", "session.broken_off", "a connection was given up") from error
-        raise _failed(request, *_why_stopped(live.stop_reason, limits))
     if isinstance(error, SessionFailed):
         if not error.failure.step:
             error.failure = structs.replace(error.failure, step=request.step, attempt=request.attempt)
         raise error
     if live.stop_reason:
         raise _failed(request, *_why_stopped(live.stop_reason, limits)) from error
+    if isinstance(error, asyncio.CancelledError):  # no caller requested it: see `backend.is_cancelled`
+        raise _failed(request, "transport", "session.broken_off", "a connection was given up") from error
     if isinstance(error, LeaseLost | StoreFault) or not isinstance(error, Exception):
         raise error
     if isinstance(error, FanfoldError):

@@ -11,9 +11,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.backend import AgentProgram, SessionRequest
+from fanfold.agents.backend import AgentProgram, SessionRequest, import_in_thread
 from fanfold.agents.command.calls import ProgramCall, Turn, for_session, model_for, with_instructions
 from fanfold.agents.command.events import (
     Began,
@@ -270,10 +270,11 @@ class AgentTurn:
 
     async def run(self) -> None:
         """Run the turn; the recorder has its outcome."""
-        await asyncio.to_thread(_load)
+        await import_in_thread(["acp"])
         from acp import RequestError
         from acp.client.connection import ClientSideConnection
 
+        logging.getLogger().addFilter(_is_not_of_library)
         client: Any = _Client(self._request.role.read_only, self._heard)
         connection = ClientSideConnection(client, self._messages)
         try:
@@ -322,7 +323,7 @@ class AgentTurn:
         if self._broken is None:
             end = prompt.result()
             if self._failed is not None:  # its last message is the reason
-                end = structs.replace(self._failed, why=self._failed.why or self._hearing.ending.last_text)
+                end = structs.replace(self._failed, why=self._failed.why or self._hearing.ending.words.text)
             await self._put_down(end)
 
     async def _open(self, connection: ClientSideConnection) -> str:
@@ -469,6 +470,11 @@ class _Client:
         """Do nothing: updates are read before the library sees them."""
 
 
+def _is_not_of_library(record: logging.LogRecord) -> bool:
+    """Keep the library from writing to the terminal."""
+    return not record.pathname.startswith(os.path.dirname(sys.modules["acp"].__file__ or ""))
+
+
 def _words(error: Exception) -> str:
     """Return an agent's error message with its details."""
     data = getattr(error, "data", None)
@@ -480,17 +486,6 @@ def _words(error: Exception) -> str:
         else None
     )
     return f"{error}: {more}" if more else str(error)
-
-
-def _load() -> None:
-    """Import the library, which takes half a second, and keep it from writing to the terminal."""
-    if "acp" not in _loaded:
-        own = os.path.dirname(importlib.import_module("acp").__file__ or "")
-        logging.getLogger().addFilter(lambda record: not record.pathname.startswith(own))
-        _loaded.add("acp")
-
-
-_loaded: set[str] = set()
 
 
 async def listen(

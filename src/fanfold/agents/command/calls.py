@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.agents.backend import FURNISHED, SessionFailed, SessionRequest
 from fanfold.agents.command.profile import LOGIN, OF_ROLES, Profile
@@ -74,27 +75,44 @@ def hand(profile: Profile, request: SessionRequest, servers: Sequence[Server]) -
     elif profile.name in OF_ROLES and any(PLACEHOLDER in word for word in request.role.command):
         way = "file"
     chosen = {server.name: _chosen(server, request.role.tools) for server in servers}
-    if way not in ("codex", "claude"):
-        for server in servers:
-            if chosen[server.name] is not None or server.disabled_tools:
-                why = f"{profile.title or profile.name} cannot be kept to some of its tools"
-                raise unavailable(server.name, why, "let the role have all tools of the server")
+    for server in servers if way not in ("codex", "claude") else ():
+        if chosen[server.name] is not None or server.disabled_tools:
+            why = f"{profile.title or profile.name} cannot be kept to some of its tools"
+            raise unavailable(server.name, why, "let the role have all tools of the server")
+    setup = ServerSetup(servers=tuple(servers))
     match way:
         case "session":
-            return ServerSetup(servers=tuple(servers), by_session=True)
+            return structs.replace(setup, by_session=True)
         case "claude" | "file":
-            return ServerSetup(
-                servers=tuple(servers), file=_file(servers), allowed=",".join(_allowed(chosen))
-            )
+            allowed: list[str] = []
+            for name, tools in chosen.items():
+                whole = [f"mcp__{name}"]
+                allowed += whole if tools is None else [f"mcp__{name}__{tool}" for tool in sorted(tools)]
+            # The form of `.mcp.json`, which several agents accept.
+            entries = {
+                server.name: {"command": server.argv[0], "args": server.argv[1:], "env": server.environment}
+                if server.argv
+                else {"type": "sse" if server.sse else "http", "url": server.url, "headers": server.headers}
+                for server in servers
+            }
+            content = msgspec.json.encode({"mcpServers": entries})
+            return structs.replace(setup, file=content, allowed=",".join(allowed))
         case "codex":
             return _codex(servers, chosen)
         case "opencode":
-            content = msgspec.json.encode({"mcp": {server.name: _opencode(server) for server in servers}})
-            return ServerSetup(servers=tuple(servers), variables={CONTENT: content.decode()})
-    raise _refused(profile, servers[0])
+            settings = {
+                server.name: {"type": "local", "command": server.argv, "environment": server.environment}
+                if server.argv
+                else {"type": "remote", "url": server.url, "headers": server.headers}
+                for server in servers
+            }
+            enabled = {name: {**setting, "enabled": True} for name, setting in settings.items()}
+            text = msgspec.json.encode({"mcp": enabled}).decode()
+            return structs.replace(setup, variables={CONTENT: text})
+    raise _not_given(profile, servers[0])
 
 
-def _refused(profile: Profile, server: Server) -> SessionFailed:
+def _not_given(profile: Profile, server: Server) -> SessionFailed:
     why = f"{profile.title or profile.name} is not given servers from here"
     hint = f'write backend = "{profile.name}-acp" into the role, which takes them'
     if profile.servers == "none":
@@ -120,30 +138,6 @@ def _chosen(server: Server, listed: Sequence[str] | None) -> frozenset[str] | No
     if server.enabled_tools is None or by_role is None:
         return by_role if server.enabled_tools is None else server.enabled_tools
     return by_role & server.enabled_tools
-
-
-def _allowed(chosen: Mapping[str, frozenset[str] | None]) -> list[str]:
-    found: list[str] = []
-    for name, tools in chosen.items():
-        found += [f"mcp__{name}"] if tools is None else [f"mcp__{name}__{tool}" for tool in sorted(tools)]
-    return found
-
-
-def _file(servers: Sequence[Server]) -> bytes:
-    """Return the servers in the form of `.mcp.json`, which several agents accept."""
-
-    def entry(one: Server) -> dict[str, Any]:
-        if one.argv:
-            return {"command": one.argv[0], "args": list(one.argv[1:]), "env": one.environment}
-        return {"type": "sse" if one.sse else "http", "url": one.url, "headers": one.headers}
-
-    return msgspec.json.encode({"mcpServers": {server.name: entry(server) for server in servers}})
-
-
-def _opencode(one: Server) -> dict[str, Any]:
-    if one.argv:
-        return {"type": "local", "command": list(one.argv), "environment": one.environment, "enabled": True}
-    return {"type": "remote", "url": one.url, "headers": one.headers, "enabled": True}
 
 
 def _codex(servers: Sequence[Server], chosen: Mapping[str, frozenset[str] | None]) -> ServerSetup:
@@ -297,18 +291,16 @@ def make_call(
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
         files["prompt.md"] = prompt.encode(errors="replace")
+    lent = {place: text.encode() for place, text in profile.files.items()}
+    if handed.file:
+        lent[f"{ASIDE}/{FILE}"] = handed.file
     return ProgramCall(
         argv=argv,
         stdin=prompt.encode(errors="replace") if by_stdin else b"",
         files=files,
-        lent=_lent(profile, handed),
+        lent=lent,
         servers=handed.servers if handed.by_session else (),
     )
-
-
-def _lent(profile: Profile, handed: ServerSetup) -> dict[str, bytes]:
-    given = {place: text.encode() for place, text in profile.files.items()}
-    return given | ({f"{ASIDE}/{FILE}": handed.file} if handed.file else {})
 
 
 def with_instructions(profile: Profile, request: SessionRequest, turn: Turn) -> str:
@@ -405,8 +397,6 @@ def _words(
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
     """Return one word with its placeholders filled in; values are not expanded again."""
-    import re
-
     return re.sub(r"\{([a-z_]+)\}", lambda found: values.get(found[1], found[0]), word)
 
 
@@ -584,7 +574,8 @@ class AgentCredentials:
         found: list[str] = []
         for name, paths in by_file.items():
             try:
-                value = _decoded(name, _read(self._folder() / name))
+                data = _read(self._folder() / name)
+                value = tomllib.loads(data.decode()) if name.endswith(".toml") else msgspec.json.decode(data)
             except (OSError, ValueError):
                 continue  # the agent itself will report the problem
             for path in paths:
@@ -639,14 +630,6 @@ def _texts(value: Any) -> list[str]:
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [text for one in inner for text in _texts(one)]
-
-
-def _decoded(name: str, data: bytes) -> Any:
-    if name.endswith(".toml"):
-        import tomllib
-
-        return tomllib.loads(data.decode())
-    return msgspec.json.decode(data)
 
 
 def _read(file: Path) -> bytes:

@@ -222,7 +222,10 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
 
     match means:
         case "began":
-            return Began(_name(taken.get("conversation")), text("model")[:200], text("version")[:200])
+            # The id becomes a word of the next call; an unsafe one is dropped.
+            name = taken.get("conversation")
+            conversation = name if isinstance(name, str) and re.fullmatch(_NAME, name) else ""
+            return Began(conversation, text("model")[:200], text("version")[:200])
         case "said":
             return TextEvent(text("text"), text("message"), text("model"), taken.get("delta") is True)
         case "delta":
@@ -278,11 +281,6 @@ def _amount(value: JSON) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         return 0
     return min(value, MOST_SPENT)
-
-
-def _name(value: JSON) -> str:
-    """Return the id of a conversation, which becomes a word of the next call; empty if it is unsafe."""
-    return value if isinstance(value, str) and re.fullmatch(_NAME, value) else ""
 
 
 def _status(value: JSON) -> int | None:
@@ -376,14 +374,13 @@ def _check_events(profile: Profile) -> None:
 def _check_paths(profile: Profile) -> None:
     state = profile.state
     below = [*state.config, *state.brought, *(name.removeprefix("~/") for name in state.login)]
-    for name in [*below, *([state.folder] if state.folder else [])]:
+    below += [state.folder] if state.folder else []
+    places = [(name, "in [state] must be a path below a folder") for name in below]
+    own = [*profile.files, *([profile.usage_files] if profile.usage_files else [])]
+    for name, problem in (*places, *((name, "must be a path below its home") for name in own)):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ValueError(f"{name!r} in [state] must be a path below a folder")
-    for name in [*profile.files, *([profile.usage_files] if profile.usage_files else [])]:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ValueError(f"{name!r} must be a path below its home")
+            raise ValueError(f"{name!r} {problem}")
 
 
 def _one_of(name: str, known: Iterable[str], where: str) -> None:

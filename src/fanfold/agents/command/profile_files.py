@@ -45,21 +45,8 @@ def read_own(file: Path, limit: int) -> bytes:
 
 
 MAX_PROFILE_BYTES = 256 * 1024
-_OWN = (
-    "name",
-    "title",
-    "like",
-    "named",
-    "file",
-    "options",
-    "events",
-    "output",
-    "acp",
-    "call",
-    "kept",
-    "counts_all",
-    "errors",
-    "priced",
+_OWN = frozenset(
+    "name title like named file options events output acp call kept counts_all errors priced".split()
 )
 """Keys that are never taken from another profile: its name, its command line and its output format."""
 
@@ -128,25 +115,20 @@ def _own(file: Path, ours: Profile | None, home: Path, after: Collection[str]) -
     if name in TAKEN:
         raise ValueError(f'"{name}" is a back end that comes with Fanfold; call the file otherwise')
     settings = _read(file)
-    below = _alike(_other(settings, home, (*after, name))) if ours is None else msgspec.to_builtins(ours)
+    below: dict[str, Any] = {} if ours is None else msgspec.to_builtins(ours)
+    if ours is None and (like := settings.get("like")):
+        if like in (*after, name):
+            raise ValueError(f'"{like}" would be like itself')
+        is_named = isinstance(like, str) and like not in TAKEN
+        other = _load(like, home, (*after, name)) if is_named else None
+        if other is None:
+            raise ValueError(f'there is no profile "{like}" that it could be like')
+        below = _alike(msgspec.to_builtins(other))
     merged = {**_over(below, settings), "name": name, "named": "credentials" in settings, "file": str(file)}
     merged["title"] = merged.get("title") or name
     profile = msgspec.convert(merged, Profile)
     check_profile(profile)
     return profile
-
-
-def _other(settings: dict[str, Any], home: Path, after: Collection[str]) -> dict[str, Any]:
-    """Return the profile that `like` refers to, as data."""
-    like = settings.get("like")
-    if not like:
-        return {}
-    if like in after:
-        raise ValueError(f'"{like}" would be like itself')
-    other = _load(like, home, after) if isinstance(like, str) and like not in TAKEN else None
-    if other is None:
-        raise ValueError(f'there is no profile "{like}" that it could be like')
-    return dict(msgspec.to_builtins(other))
 
 
 def _over(below: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +177,13 @@ def unkept(profile: Profile, role: Role) -> str:
     """Return the key of a role that a program would not enforce; empty if it enforces all."""
     if role.needs_our_tools:
         return role.needs_our_tools
-    return "" if role.tools is None or _is_kept(profile, role) else "tools"
+    if role.tools is None or _COMMANDS in _listed(role):
+        return ""
+    if profile.name in OF_ROLES:
+        return "" if any(_PLACEHOLDER in word for word in role.command) else "tools"
+    # For some programs, an empty list means every tool.
+    is_kept = profile.kept and (profile.kept != "words" or _own_kept_tools(profile, role))
+    return "" if is_kept else "tools"
 
 
 def keep_tools(profile: Profile, role: Role, servers: Sequence[str] = ()) -> KeptTools:
@@ -221,15 +209,6 @@ def keep_tools(profile: Profile, role: Role, servers: Sequence[str] = ()) -> Kep
             settings = {"*": "deny", **dict.fromkeys(allowed, "allow")}
             return KeptTools(variables={PERMISSION: msgspec.json.encode(settings).decode()})
     return ALL
-
-
-def _is_kept(profile: Profile, role: Role) -> bool:
-    if _COMMANDS in _listed(role):
-        return True
-    if profile.name in OF_ROLES:
-        return any(_PLACEHOLDER in word for word in role.command)
-    # For some programs, an empty list means every tool.
-    return bool(profile.kept) and (profile.kept != "words" or bool(_own_kept_tools(profile, role)))
 
 
 def _listed(role: Role) -> set[str]:

@@ -122,7 +122,9 @@ class ProviderGate:
             or (method != b"CONNECT" and not plain)
             or plain_host(host) not in self._hosts
         ):
-            self._refuse(host or target)
+            refused = (host or target)[:200]
+            if refused not in self.refused and len(self.refused) < MAX_REFUSED:
+                self.refused.append(refused)
             writer.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             await writer.drain()
             return
@@ -147,10 +149,6 @@ class ProviderGate:
         finally:
             self._open.discard(far[1])
             far[1].transport.abort()
-
-    def _refuse(self, host: str) -> None:
-        if host not in self.refused and len(self.refused) < MAX_REFUSED:
-            self.refused.append(host[:200])
 
 
 def plain_host(host: str) -> str:

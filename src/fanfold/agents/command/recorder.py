@@ -123,7 +123,7 @@ class TranscriptRecorder:
         self._got_on = False
         """Whether it worked since it last reported the end of a turn. Without progress, a failed end stays
         failed."""
-        self._record = self._checked(record)
+        self._record_raw = record
         self._loops = CallLoops()
         self._progress = progress
         self._clean = clean
@@ -131,17 +131,6 @@ class TranscriptRecorder:
         self._entries = 0
         self._room = MAX_KEPT_BYTES
         self._is_full = False
-
-    def _checked(self, record: Callable[[Entry], Awaitable[None]]) -> Callable[[Entry], Awaitable[None]]:
-        """Return `record` with a check that stops a program which repeats its calls without progress."""
-
-        async def checked(entry: Entry) -> None:
-            await record(entry)
-            if self._loops.observe(entry) == "stop":
-                self.ending.loop = self._loops.failure()
-                raise SessionFailed(self.ending.loop)
-
-        return checked
 
     async def hear(self, fact: Fact) -> None:
         """Process one fact."""
@@ -310,6 +299,13 @@ class TranscriptRecorder:
         self._is_full = self._entries > MAX_ENTRIES or self._room < 0
         await self._record(Response(model=self.model, text=NOT_KEPT) if self._is_full else entry)
 
+    async def _record(self, entry: Entry) -> None:
+        """Record an entry, and stop a program that repeats its calls without progress."""
+        await self._record_raw(entry)
+        if self._loops.observe(entry) == "stop":
+            self.ending.loop = self._loops.failure()
+            raise SessionFailed(self.ending.loop)
+
 
 def _bounded(args: JSON) -> JSON:
     """Return arguments in the form to record, limited in size and depth."""
@@ -380,7 +376,17 @@ async def listen(
     attached: Callable[[], Awaitable[None]],
 ) -> None:
     """Give a program its task, record its output and find out its outcome; see `session.Listen`."""
-    feeding = asyncio.create_task(_feed(program, call.stdin))
+
+    async def feed() -> None:
+        try:
+            program.stdin.write(call.stdin)
+            await program.stdin.drain()
+        except OSError:
+            pass  # it does not read all of its input
+        finally:
+            program.stdin.close()
+
+    feeding = asyncio.create_task(feed())
     reader = _Reader(profile, hearing, attached)
     try:
         await _read(program, profile, hearing, reader)
@@ -393,16 +399,6 @@ async def listen(
         except TimeoutError:
             hearing.ending.stopped = "idle"
     hearing.ending.stderr = program.stderr_text()
-
-
-async def _feed(program: AgentProgram, stdin: bytes) -> None:
-    try:
-        program.stdin.write(stdin)
-        await program.stdin.drain()
-    except OSError:
-        pass  # it does not read all of its input
-    finally:
-        program.stdin.close()
 
 
 async def _read(
@@ -453,11 +449,23 @@ class _Reader:
 
     async def end(self) -> None:
         """Process the rest at the end of the output."""
-        if self._profile.output == "json_lines":
+        profile = self._profile
+        if profile.output == "json_lines":
             await self._line(self._lines.last())
             return
         text = self._plain.decode("utf-8", "replace").strip()
-        for fact in _plain_facts(self._profile, text):
+        facts: list[Fact]
+        if profile.output == "json" and profile.events:
+            facts = read_line(text.encode(), profile.events) or []
+        elif profile.output == "json":
+            try:
+                facts = [TurnEnd(text=text, value=read_json(text))]
+            except ValueError:
+                facts = [TextEvent(text)]
+        else:
+            output = text.rpartition("\n")[2] if profile.output == "last_line" else text
+            facts = [TextEvent(shorten_start(output, MAX_TEXT_CHARS))]
+        for fact in facts:
             await self._hearing.hear(fact)
 
     async def _line(self, line: bytes | None) -> None:
@@ -475,19 +483,6 @@ class _Reader:
             await self._hearing.hear(fact)
             if self._hearing.began is not known:
                 await self._attached()
-
-
-def _plain_facts(profile: Profile, text: str) -> list[Fact]:
-    if profile.output == "json" and profile.events:
-        line = text.encode()
-        return read_line(line, profile.events) or []
-    if profile.output == "json":
-        try:
-            return [TurnEnd(text=text, value=read_json(text))]
-        except ValueError:
-            return [TextEvent(text)]
-    output = text.rpartition("\n")[2] if profile.output == "last_line" else text
-    return [TextEvent(shorten_start(output, MAX_TEXT_CHARS))]
 
 
 class UsageFiles:

@@ -148,6 +148,13 @@ _CODES = {
     "transport": "agent.unreachable",
     "agent": "agent.failed",
 }
+_HINTS = {
+    "quota": "top the account up or raise its limit, then resume the run",
+    "rate_limit": "lower the concurrency, or try again later",
+    "permission": "renew its login",
+    "transport": "check the network, and which hosts its profile lets it reach (fanfold doctor)",
+    "agent": "its transcript shows what it did",
+}
 _AGAIN = frozenset(("rate_limit", "transport", "agent"))
 
 
@@ -176,10 +183,6 @@ class CallEnd:
         self.stderr = ""
         self.words = GrowingText()
         """The text of the last message that has any."""
-
-    @property
-    def last_text(self) -> str:
-        return self.words.text
 
     def refuse(self, fact: DenialEvent | LimitEvent) -> None:
         """Record a denial or a usage limit."""
@@ -210,8 +213,8 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
         return Failure("agent", "session.max_turns", f"{profile.title}: {why}", hint, retryable=False)
     if finished is not None and finished.failed:
         return _sorted(profile, ending, "it failed")
-    if _is_error_text(profile, ending.last_text):
-        return _sorted(profile, ending, ending.last_text)
+    if _is_error_text(profile, ending.words.text):
+        return _sorted(profile, ending, ending.words.text)
     if ending.exit_code != 0:
         how = f"signal {-ending.exit_code}" if ending.exit_code < 0 else f"status {ending.exit_code}"
         return _sorted(profile, ending, f"it ended with {how}")
@@ -259,7 +262,7 @@ def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -
     texts = [finished.why, finished.text or ""] if finished is not None and finished.failed else []
     texts += [ending.troubles[-1].text] if ending.troubles else []
     texts += [
-        ending.last_text if _is_error_text(profile, ending.last_text) else "",
+        ending.words.text if _is_error_text(profile, ending.words.text) else "",
         _last_line(ending.stderr),
     ]
     words = next((text for text in texts if text.strip()), otherwise)
@@ -274,7 +277,10 @@ def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -
     if ending.unreached or (ending.refused and kind == "transport"):
         return _unreachable(profile, ending, words)
     message = f"{profile.title}: {shorten_line(words, MAX_WORDS_CHARS)}"
-    return Failure(kind, _CODES[kind], message, _hint(profile, kind), retryable=kind in _AGAIN)
+    hint = _HINTS[kind]
+    if kind == "permission" and profile.file:  # a role's command has no profile to change
+        hint = f'say what of yours it may have in {profile.file}: credentials = ["login"]; or {hint}'
+    return Failure(kind, _CODES[kind], message, hint, retryable=kind in _AGAIN)
 
 
 def _unreachable(profile: Profile, ending: CallEnd, words: str) -> Failure:
@@ -309,24 +315,6 @@ def sort_of(words: str, status: int | None) -> str:
         if status is None and re.search(pattern, words[:4_000], re.IGNORECASE):
             return kind
     return ""
-
-
-def _hint(profile: Profile, kind: str) -> str:
-    match kind:
-        case "permission" if not profile.file:  # a role's command has no profile to change
-            return "renew its login"
-        case "permission":
-            return (
-                f"say what of yours it may have in {profile.file}: "
-                'credentials = ["login"]; or renew its login'
-            )
-        case "quota":
-            return "top the account up or raise its limit, then resume the run"
-        case "rate_limit":
-            return "lower the concurrency, or try again later"
-        case "transport":
-            return "check the network, and which hosts its profile lets it reach (fanfold doctor)"
-    return "its transcript shows what it did"
 
 
 def _is_error_text(profile: Profile, text: str) -> bool:
