@@ -310,18 +310,6 @@ class AgentPrograms(Protocol):
         ...
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Tools of an agent, each called by its name.
-#
-# Rules
-# * A toolbox belongs to one session. It knows that session's folder, posture and write-set, and nothing about
-#   the run. The caller that runs the session creates the toolbox; an agent only names tools.
-# * A tool that cannot do what was requested raises `ToolFailed`. Class `tool` is a result for the agent,
-#   which can try something else. `permission` and `violation` are refusals: nothing was changed.
-# * `mutates` is true if running a call twice could differ from running it once. Such calls are recorded
-#   before they run and never repeated without informing the agent.
-
-
 class ToolFailed(SessionFailed):
     """A tool call failed; ends the session unless the back end passes the error to the agent."""
 
@@ -332,15 +320,3 @@ class ToolFailed(SessionFailed):
     def refused(self) -> bool:
         """True if the call was denied, as opposed to impossible."""
         return self.failure.kind in ("permission", "violation")
-
-
-class Toolbox(Protocol):
-    """The tools of one session."""
-
-    def mutates(self, name: str) -> bool:
-        """Return whether the tool changes anything; true for unknown tools."""
-        ...
-
-    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        """Call a tool and return its result as a JSON value; raises `ToolFailed`."""
-        ...

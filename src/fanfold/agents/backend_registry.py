@@ -139,21 +139,18 @@ class BackendRegistry:
 
     def open(self, setup: BackendSetup) -> Backends:
         """Return the back ends for one run."""
+
+        def in_stages(backend: Backend) -> Backend:
+            from fanfold.agents.pipelines import Pipelines  # few roles have a pipeline
+
+            redactor = setup.machine.redactor
+            return Pipelines(
+                backend, find=setup.find_role, toolbox=setup.toolbox, redactor=redactor, model=setup.model
+            )
+
         makers = {name: partial(kind.make, setup) for name, kind in self._kinds.items()}
         staged = [name for name, kind in self._kinds.items() if kind.in_stages]
-        return Backends(makers, dict.fromkeys(staged, partial(_in_stages, setup)))
-
-
-def _in_stages(setup: BackendSetup, backend: Backend) -> Backend:
-    from fanfold.agents.pipelines import Pipelines
-
-    return Pipelines(
-        backend,
-        find=setup.find_role,
-        toolbox=setup.toolbox,
-        redactor=setup.machine.redactor,
-        model=setup.model,
-    )
+        return Backends(makers, dict.fromkeys(staged, in_stages))
 
 
 def _unknown(name: str, known: Iterable[str]) -> AuthorError:

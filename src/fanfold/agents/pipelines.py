@@ -28,7 +28,6 @@ from fanfold.agents.backend import (
     SessionFailed,
     SessionRequest,
     SessionResult,
-    ToolFailed,
 )
 from fanfold.agents.entries import (
     E,
@@ -37,19 +36,17 @@ from fanfold.agents.entries import (
     StageEnd,
     StageNews,
     ToolCall,
-    ToolError,
     ToolResult,
-    calling,
     redacted,
     since_last_input,
 )
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage, for_stage, inside
 from fanfold.agents.role_tools import fill
-from fanfold.agents.tools.toolbox import Tools, use, wrong_call
+from fanfold.agents.tools.toolbox import Tools, run_call
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
-from fanfold.language.json_text import as_text, aside
+from fanfold.language.json_text import as_text
 from fanfold.language.template import UnresolvedPath
 
 
@@ -203,23 +200,10 @@ class _ToolStage:
             await tools.aclose()
 
     async def _call(self, tools: Tools, begun: bool) -> ToolResult:
-        mutates = tools.mutates(self._tool)
-        result = ToolResult(id=self._name, tool=self._tool)
-        if begun and mutates:
-            return await self._note(structs.replace(result, outcome="unknown"))
-        args = self._session.filled(self._args)
-        problem = await aside(wrong_call, tools, self._tool, args)
-        if problem:
-            return await self._note(structs.replace(result, error=ToolError("invalid_args", problem)))
-        if mutates:
-            await self._note(ToolCall(id=self._name, tool=self._tool, args=args))
-        self._session.progress(calling(self._tool, args))
-        try:
-            value = await use(tools, self._tool, args)
-        except ToolFailed as failed:
-            error = ToolError(failed.code, failed.message, failed.hint, failed.failure.kind)
-            return await self._note(structs.replace(result, error=error))
-        return await self._note(structs.replace(result, result=value))
+        if begun and tools.mutates(self._tool):
+            return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
+        call = ToolCall(id=self._name, tool=self._tool, args=self._session.filled(self._args))
+        return await self._note(await run_call(tools, call, self._note, self._session.progress))
 
     async def _note(self, entry: E) -> E:
         entry = redacted(entry, partial(self._session.backend.redactor.json, shapes=False))

@@ -135,8 +135,13 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         given = {value for value in values if len(value) >= MIN_SECRET_CHARS}
-        # Unchanged, in an address, and inside JSON that is itself a text, in both encodings.
-        known = given | {write(value) for value in given for write in (_quoted, _in_json, _in_ascii_json)}
+        known = set(given)
+        if given:
+            from urllib.parse import quote
+
+            # Also as encoded in an address, and inside JSON that is itself a text, in both encodings.
+            for value in given:
+                known |= {quote(value, safe=""), _in_json(value), json.dumps(value)[1:-1]}
         # Longest first: a secret that starts with another one must be removed as a whole.
         self._known = sorted(known, key=lambda value: (-len(value), value))
         self._values = re.compile("|".join(map(re.escape, self._known)))
@@ -202,18 +207,6 @@ class Redactor:
 def _beginning(value: str) -> str:
     """Return the part of a value that must not remain."""
     return value[: max(MIN_CUT_CHARS, (len(value) + 1) // 2)]
-
-
-def _quoted(text: str) -> str:
-    """Return the text as it is encoded in an address."""
-    from urllib.parse import quote
-
-    return quote(text, safe="")
-
-
-def _in_ascii_json(text: str) -> str:
-    """Return the text as it is encoded in ASCII-only JSON, the default of Python."""
-    return json.dumps(text)[1:-1]
 
 
 def _in_json(text: str) -> str:

@@ -245,7 +245,7 @@ class AgentTurn:
         request: SessionRequest,
         profile: Profile,
         turn: Turn,
-        hearing: TranscriptRecorder,
+        transcript: TranscriptRecorder,
         attached: Callable[[], Awaitable[None]],
         servers: Sequence[Server] = (),
     ) -> None:
@@ -253,7 +253,7 @@ class AgentTurn:
         self._request = request
         self._profile = profile
         self._turn = turn
-        self._hearing = hearing
+        self._transcript = transcript
         self._attached = attached
         self._one_by_one = asyncio.Lock()
         self._broken: Exception | None = None
@@ -282,7 +282,7 @@ class AgentTurn:
         except _TurnStopped:
             pass
         except TimeoutError:
-            self._hearing.ending.stopped = "idle"
+            self._transcript.ending.stopped = "idle"
         except _UnknownConversation as lost:
             await self._put_down(TurnEnd(failed=True, why=f"the conversation cannot be loaded: {lost}"))
         except RequestError as error:
@@ -304,7 +304,7 @@ class AgentTurn:
             async with asyncio.timeout(limit):
                 name = await self._open(connection)
         except TimeoutError:
-            self._hearing.ending.silent_s = limit
+            self._transcript.ending.silent_s = limit
             raise
         if name.isprintable() and len(name) <= MAX_NAME_CHARS:  # otherwise it cannot be resumed
             await self._put_down(Began(name))
@@ -323,7 +323,9 @@ class AgentTurn:
         if self._broken is None:
             end = prompt.result()
             if self._failed is not None:  # its last message is the reason
-                end = structs.replace(self._failed, why=self._failed.why or self._hearing.ending.words.text)
+                end = structs.replace(
+                    self._failed, why=self._failed.why or self._transcript.ending.words.text
+                )
             await self._put_down(end)
 
     async def _open(self, connection: ClientSideConnection) -> str:
@@ -386,7 +388,7 @@ class AgentTurn:
             price = None if self._cost is None else self._cost.micro_usd
             read = used.input_tokens + cached
             spent = Usage(read, used.output_tokens, price, used.cached_read_tokens or 0)
-            known = self._hearing.so_far
+            known = self._transcript.so_far
             if known is None or known.tokens <= spent.tokens:  # some report only their last response
                 await self._put_down(UsageEvent(spent.bounded()))
         reason = str(answered.stop_reason)
@@ -395,7 +397,7 @@ class AgentTurn:
 
     async def _watch(self, prompt: asyncio.Future[TurnEnd]) -> None:
         """Wait for the end of the turn, as long as the agent makes progress."""
-        loop, ending = asyncio.get_running_loop(), self._hearing.ending
+        loop, ending = asyncio.get_running_loop(), self._transcript.ending
         self._last = loop.time()
         while not prompt.done() and not self._is_stopping:
             left = self._last + self._profile.idle_s - loop.time()
@@ -418,27 +420,27 @@ class AgentTurn:
             self._failed = fact
             return
         await self._put_down(fact)
-        self._is_stopping = bool(self._hearing.ending.stopped)
+        self._is_stopping = bool(self._transcript.ending.stopped)
 
     async def _put_down(self, fact: Fact) -> None:
         async with self._one_by_one:
             if self._broken is not None:
                 return
-            known = self._hearing.began
+            known = self._transcript.began
             try:
-                await self._hearing.hear(fact)
-                if self._hearing.began is not known:
+                await self._transcript.hear(fact)
+                if self._transcript.began is not known:
                     await self._attached()
             except Exception as error:  # the library would swallow it
                 self._broken = error
                 if self._prompting is not None:
                     self._prompting.cancel()
                 raise
-            self._hearing.ending.lines += 1
+            self._transcript.ending.lines += 1
 
     def _garbage(self) -> None:
-        self._hearing.ending.garbage += 1
-        self._hearing.ending.lines += 1
+        self._transcript.ending.garbage += 1
+        self._transcript.ending.lines += 1
 
 
 class _Client:
@@ -494,14 +496,14 @@ async def listen(
     call: ProgramCall,
     request: SessionRequest,
     turn: Turn,
-    hearing: TranscriptRecorder,
+    transcript: TranscriptRecorder,
     attached: Callable[[], Awaitable[None]],
 ) -> None:
     """Run one turn with a program that uses the protocol; see `session.Listen`."""
-    await AgentTurn(program, request, profile, turn, hearing, attached, call.servers).run()
-    hearing.ending.stderr = program.stderr_text()
-    if hearing.ending.finished is None and not hearing.ending.stopped:
-        hearing.ending.troubles = [
-            *hearing.ending.troubles,
+    await AgentTurn(program, request, profile, turn, transcript, attached, call.servers).run()
+    transcript.ending.stderr = program.stderr_text()
+    if transcript.ending.finished is None and not transcript.ending.stopped:
+        transcript.ending.troubles = [
+            *transcript.ending.troubles,
             Hitch("it ended in the middle of the conversation"),
         ]

@@ -372,7 +372,7 @@ async def listen(
     call: ProgramCall,
     _request: SessionRequest,
     _turn: Turn,
-    hearing: TranscriptRecorder,
+    transcript: TranscriptRecorder,
     attached: Callable[[], Awaitable[None]],
 ) -> None:
     """Give a program its task, record its output and find out its outcome; see `session.Listen`."""
@@ -387,41 +387,41 @@ async def listen(
             program.stdin.close()
 
     feeding = asyncio.create_task(feed())
-    reader = _Reader(profile, hearing, attached)
+    reader = _Reader(profile, transcript, attached)
     try:
-        await _read(program, profile, hearing, reader)
+        await _read(program, profile, transcript, reader)
     finally:
         feeding.cancel()
-    if not hearing.ending.stopped:
+    if not transcript.ending.stopped:
         await reader.end()
         try:  # a program that closed its output may still be running
-            hearing.ending.exit_code = await asyncio.wait_for(program.wait(), profile.idle_s)
+            transcript.ending.exit_code = await asyncio.wait_for(program.wait(), profile.idle_s)
         except TimeoutError:
-            hearing.ending.stopped = "idle"
-    hearing.ending.stderr = program.stderr_text()
+            transcript.ending.stopped = "idle"
+    transcript.ending.stderr = program.stderr_text()
 
 
 async def _read(
-    program: AgentProgram, profile: Profile, hearing: TranscriptRecorder, reader: _Reader
+    program: AgentProgram, profile: Profile, transcript: TranscriptRecorder, reader: _Reader
 ) -> None:
     loop = asyncio.get_running_loop()
     got_on = loop.time()
     while True:
-        limit = profile.patience_s if hearing.is_in_trouble else profile.idle_s
+        limit = profile.patience_s if transcript.is_in_trouble else profile.idle_s
         left = got_on + limit - loop.time()
         try:
             data = await asyncio.wait_for(program.stdout.read(CHUNK_BYTES), max(0.0, left))
         except TimeoutError:
-            hearing.ending.stopped = "trouble" if hearing.is_in_trouble else "idle"
+            transcript.ending.stopped = "trouble" if transcript.is_in_trouble else "idle"
             return
         if not data:
             return
-        was = hearing.is_in_trouble
+        was = transcript.is_in_trouble
         await reader.read(data)
-        if hearing.ending.stopped:
+        if transcript.ending.stopped:
             return
         await asyncio.sleep(0)  # lets other tasks run, however much arrives
-        if not hearing.is_in_trouble or not was:
+        if not transcript.is_in_trouble or not was:
             got_on = loop.time()
 
 
@@ -429,10 +429,10 @@ class _Reader:
     """Converts output in any format to facts."""
 
     def __init__(
-        self, profile: Profile, hearing: TranscriptRecorder, attached: Callable[[], Awaitable[None]]
+        self, profile: Profile, transcript: TranscriptRecorder, attached: Callable[[], Awaitable[None]]
     ) -> None:
         self._profile = profile
-        self._hearing = hearing
+        self._transcript = transcript
         self._attached = attached
         self._lines = LineCutter()
         self._plain = bytearray()
@@ -442,7 +442,7 @@ class _Reader:
             self._plain += data
             if len(self._plain) > MAX_PLAIN_BYTES:  # the important part is mostly at the end
                 del self._plain[: len(self._plain) - MAX_PLAIN_BYTES]
-            self._hearing.stir()
+            self._transcript.stir()
             return
         for line in self._lines.add(data):
             await self._line(line)
@@ -466,22 +466,22 @@ class _Reader:
             output = text.rpartition("\n")[2] if profile.output == "last_line" else text
             facts = [TextEvent(shorten_start(output, MAX_TEXT_CHARS))]
         for fact in facts:
-            await self._hearing.hear(fact)
+            await self._transcript.hear(fact)
 
     async def _line(self, line: bytes | None) -> None:
         if line is not None and not line.strip():
             return
-        ending = self._hearing.ending
+        ending = self._transcript.ending
         ending.lines += 1
         facts = None if line is None else read_line(line, self._profile.events)
-        self._hearing.stir()
+        self._transcript.stir()
         if facts is None:
             ending.garbage += 1
             return
         for fact in facts:
-            known = self._hearing.began
-            await self._hearing.hear(fact)
-            if self._hearing.began is not known:
+            known = self._transcript.began
+            await self._transcript.hear(fact)
+            if self._transcript.began is not known:
                 await self._attached()
 
 
@@ -530,19 +530,19 @@ class UsageFiles:
         return whole.splitlines()
 
 
-async def hear_usage(profile: Profile, hearing: TranscriptRecorder, files: UsageFiles) -> None:
+async def hear_usage(profile: Profile, transcript: TranscriptRecorder, files: UsageFiles) -> None:
     """Count the usage in the files of a program."""
     if not profile.usage_files:
         return
     for line in await asyncio.to_thread(files.fresh):
         for fact in read_line(line, profile.asides) or ():
-            await hearing.hear(fact)
+            await transcript.hear(fact)
 
 
 async def watch(
     profile: Profile,
     program: AgentProgram,
-    hearing: TranscriptRecorder,
+    transcript: TranscriptRecorder,
     gate: ProviderGate | None,
     usage: UsageFiles,
 ) -> None:
@@ -554,26 +554,26 @@ async def watch(
     heard, got_on, read, lines = 0, loop.time(), 0, LineCutter()
     while True:
         await asyncio.sleep(LOOK_S)
-        if hearing.ending.stopped:
+        if transcript.ending.stopped:
             return  # its own output was the reason: the listener cancels and ends it
-        await hear_usage(profile, hearing, usage)
+        await hear_usage(profile, transcript, usage)
         fresh, read = program.stderr_after(read)
         for line in lines.add(fresh):
             for fact in stderr_facts(profile, (line or b"").decode("utf-8", "replace")):
-                await hearing.hear(fact)
-        if hearing.heard != heard:
-            heard, got_on = hearing.heard, loop.time()
-        limited = hearing.ending.limited
-        if limited is not None and hearing.ending.finished is None:
+                await transcript.hear(fact)
+        if transcript.heard != heard:
+            heard, got_on = transcript.heard, loop.time()
+        limited = transcript.ending.limited
+        if limited is not None and transcript.ending.finished is None:
             waits_s = limited.until / 1_000 - time.time() if limited.until else profile.patience_s
             if waits_s > SHORT_LIMIT_S or loop.time() - got_on > profile.patience_s:
-                hearing.ending.stopped = "limit"
-        if loop.time() - got_on > profile.patience_s and not hearing.ending.stopped:
+                transcript.ending.stopped = "limit"
+        if loop.time() - got_on > profile.patience_s and not transcript.ending.stopped:
             if gate is not None and gate.unreached and not gate.has_reached:
-                hearing.ending.stopped = "unreachable"
-            elif hearing.is_in_trouble:
-                hearing.ending.stopped = "trouble"
-        if hearing.ending.stopped:
+                transcript.ending.stopped = "unreachable"
+            elif transcript.is_in_trouble:
+                transcript.ending.stopped = "trouble"
+        if transcript.ending.stopped:
             await program.end()
             return
 

@@ -102,7 +102,7 @@ class Listen(Protocol):
         call: ProgramCall,
         request: SessionRequest,
         turn: Turn,
-        hearing: TranscriptRecorder,
+        transcript: TranscriptRecorder,
         attached: Callable[[], Awaitable[None]],
         /,
     ) -> Awaitable[None]:
@@ -204,39 +204,41 @@ class CommandSession:
             home = await self._programs.home_of(self._request)
         await asyncio.to_thread(self._credentials.furnish_once, home.outside)
         while True:
-            hearing, failure = await self._call(turn, home, anew)
-            if failure is not None and turn.resumes and failure.kind == "agent" and not hearing.has_worked:
+            transcript, failure = await self._call(turn, home, anew)
+            if failure is not None and turn.resumes and failure.kind == "agent" and not transcript.has_worked:
                 anew = f"{self._profile.title} does not know the conversation any more: {failure.message}"
                 turn = self._anew()
                 continue
             if failure is not None:
-                await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
+                await transcript.close(Response(text=transcript.text, usage=self._spent(transcript)))
                 capped = self._request.account.cap_reached() if failure.kind == "budget" else None
                 raise self._failed(capped or failure)
-            judgement = await aside(self._judge, hearing)
+            judgement = await aside(self._judge, transcript)
             tool, complaint = OUTPUT_TOOL, judgement.complaint
             if judgement.final and self._may_stray and self._request.strays is not None:
                 self._may_stray = False
                 tool, complaint = WRITE_SET, await self._request.strays()
             if judgement.final and not complaint:
                 output = self._clean(judgement.value)
-                spent = self._spent(hearing)
-                await hearing.close(Response(text=self._clean(hearing.text), usage=spent, output=output))
+                spent = self._spent(transcript)
+                await transcript.close(
+                    Response(text=self._clean(transcript.text), usage=spent, output=output)
+                )
                 return self._result(output, self._usage)
-            await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
+            await transcript.close(Response(text=transcript.text, usage=self._spent(transcript)))
             complaints += not judgement.final
             if complaints > MAX_COMPLAINTS:
                 message = f"no valid answer after {MAX_COMPLAINTS} corrections: {complaint}"
                 hint = "loosen the step's output schema, or use another agent"
                 raise self._failed(Failure("invalid_output", "output.invalid", message, hint))
             await self._record(ToolResult(id="", tool=tool, complaint=complaint))
-            turn = self._corrected(hearing, complaint)
+            turn = self._corrected(transcript, complaint)
 
-    def _corrected(self, hearing: TranscriptRecorder, complaint: str) -> Turn:
+    def _corrected(self, transcript: TranscriptRecorder, complaint: str) -> Turn:
         known = self._begun.conversation if self._begun is not None else ""
         if self._profile.resumes and known:
             return Turn(prompt=complaint, conversation=known, resumes=True)
-        said = f"{self._request.prompt}\n\nYour last answer was:\n{hearing.text[:20_000]}\n\n{complaint}"
+        said = f"{self._request.prompt}\n\nYour last answer was:\n{transcript.text[:20_000]}\n\n{complaint}"
         return self._in_new_conversation(said)
 
     async def _call(
@@ -254,8 +256,13 @@ class CommandSession:
         turn = structs.replace(turn, folder=home.workspace, max_micro_usd=left)
         call = make_call(profile, self._request, turn, home.inside, self._handed, self._kept)
         model = model_for(profile, self._request.role.model)
-        hearing = TranscriptRecorder(
-            self._record, self._progress, self._clean, model, lambda used: self._cost(hearing, used), opened
+        transcript = TranscriptRecorder(
+            self._record,
+            self._progress,
+            self._clean,
+            model,
+            lambda used: self._cost(transcript, used),
+            opened,
         )
         if turn.conversation:
             await self._begin(turn.conversation, anew)
@@ -275,27 +282,27 @@ class CommandSession:
                 )
             program = await self._start(call, home, reach, loopback_ports(hosts))
             stack.callback(opened.close)
-            watching = asyncio.create_task(watch(profile, program, hearing, gate, usage))
+            watching = asyncio.create_task(watch(profile, program, transcript, gate, usage))
             try:
-                attached = partial(self._attached, hearing, anew)
-                await self._backend.listen(program, call, self._request, turn, hearing, attached)
+                attached = partial(self._attached, transcript, anew)
+                await self._backend.listen(program, call, self._request, turn, transcript, attached)
             except SessionFailed:
-                if hearing.ending.loop is None:
+                if transcript.ending.loop is None:
                     raise
             finally:
                 watching.cancel()
                 await asyncio.wait({watching})
                 await program.end()
-                await hear_usage(profile, hearing, usage)
+                await hear_usage(profile, transcript, usage)
         if gate is not None:
-            hearing.ending.unreached = () if gate.has_reached else tuple(gate.unreached)
-            hearing.ending.refused = () if gate.has_reached else tuple(gate.refused)
+            transcript.ending.unreached = () if gate.has_reached else tuple(gate.unreached)
+            transcript.ending.refused = () if gate.has_reached else tuple(gate.refused)
         failure = _not_started(program) or judge(
-            profile, hearing.ending, read_only=self._request.role.read_only
+            profile, transcript.ending, read_only=self._request.role.read_only
         )
         if failure is not None and (failure.until or failure.code in OUTAGES):
             failure = structs.replace(failure, subject=self._backend.subject(self._request.role))
-        return hearing, failure
+        return transcript, failure
 
     async def _start(
         self, call: ProgramCall, home: AgentHome, reach: NetworkReach, ports: tuple[int, ...]
@@ -339,11 +346,11 @@ class CommandSession:
         await asyncio.wait({prepared})
         self._credentials.take_back(home, call.lent)
 
-    async def _attached(self, hearing: TranscriptRecorder, anew: str) -> None:
+    async def _attached(self, transcript: TranscriptRecorder, anew: str) -> None:
         """Record the id of the conversation, which the program has reported."""
-        if hearing.began is not None and hearing.began.conversation:
-            self._version = hearing.began.version or self._version
-            await self._begin(hearing.began.conversation, anew)
+        if transcript.began is not None and transcript.began.conversation:
+            self._version = transcript.began.version or self._version
+            await self._begin(transcript.began.conversation, anew)
 
     async def _begin(self, conversation: str, anew: str) -> None:
         known = self._begun
@@ -356,23 +363,23 @@ class CommandSession:
         )
         await self._record(self._begun)
 
-    def _judge(self, hearing: TranscriptRecorder) -> Judgement:
-        finished = hearing.ending.finished
+    def _judge(self, transcript: TranscriptRecorder) -> Judgement:
+        finished = transcript.ending.finished
         native = native_schema(self._profile, self._contract) is not None
         value = finished.value if finished is not None else UNSET
-        return self._contract.judge_answer(hearing.text, value, by_wire=native)
+        return self._contract.judge_answer(transcript.text, value, by_wire=native)
 
-    def _spent(self, hearing: TranscriptRecorder) -> Usage | None:
+    def _spent(self, transcript: TranscriptRecorder) -> Usage | None:
         """Return the usage of a call that is not recorded yet."""
-        used = hearing.so_far
+        used = transcript.so_far
         if used is None:
             self._usage += Usage()  # unreported usage is unknown, not zero
             return None
-        total = self._cost(hearing, used, ended=True)
+        total = self._cost(transcript, used, ended=True)
         self._counted += total
-        return hearing.take_usage(total)
+        return transcript.take_usage(total)
 
-    def _cost(self, hearing: TranscriptRecorder, used: Usage, *, ended: bool = False) -> Usage:
+    def _cost(self, transcript: TranscriptRecorder, used: Usage, *, ended: bool = False) -> Usage:
         """Return the cost of a call from the usage that the program reports."""
         profile = self._profile
         if profile.counts_all:
@@ -380,13 +387,13 @@ class CommandSession:
             used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
         if (
             used.micro_usd is None
-            and hearing.model
+            and transcript.model
             and profile.provider
             and not self._credentials.is_elsewhere()
         ):
             from fanfold.agents.models.connections import list_price
 
-            price = list_price(hearing.model, profile.provider, used)
+            price = list_price(transcript.model, profile.provider, used)
             used = structs.replace(used, micro_usd=price).bounded()
         if used.micro_usd is None and profile.priced and not ended:
             return structs.replace(used, micro_usd=0)  # it reports the total price at its end

@@ -215,6 +215,7 @@ def _in_chain(error: BaseException, kind: type[E]) -> E | None:
 
 
 def _of_provider(error: Exception, model: str, variable: str) -> Problem:
+    import httpx2
     from pydantic_ai import exceptions as e
 
     assert isinstance(error, e.ModelAPIError)
@@ -223,7 +224,9 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
     match error:
         case e.ModelRateLimitError():
             return passing("rate_limit", "model.rate_limit", reason=reason)
-        case e.ModelConnectionError() if _is_unreachable(error):
+        case e.ModelConnectionError() if getattr(error, "phase", None) in ("connect", "pool") or (
+            _in_chain(error, httpx2.ConnectError) is not None  # no connection was made
+        ):
             return passing("transport", "model.unreachable", reason=_connection(error))
         case e.ModelTimeoutError() | e.ModelRequestTimeout():
             return passing("timeout", "model.timeout", reason=_silence(error))
@@ -312,14 +315,6 @@ def _filtered(model: str, reason: str) -> Problem:
 
 def _failure(kind: str, code: str, model: str, reason: str, hint: str, retryable: bool = False) -> Failure:
     return Failure(kind, code, f"{model}: {reason[:MAX_MESSAGE_CHARS]}", hint, retryable)
-
-
-def _is_unreachable(error: BaseException) -> bool:
-    """Return whether no connection was made; False if a connection broke."""
-    import httpx2
-
-    phase = getattr(error, "phase", None)
-    return phase in ("connect", "pool") or _in_chain(error, httpx2.ConnectError) is not None
 
 
 def _connection(error: BaseException, what: str = "cannot be reached") -> str:

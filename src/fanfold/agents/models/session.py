@@ -31,7 +31,6 @@ from fanfold.agents.backend import (
     SessionFailed,
     SessionRequest,
     SessionResult,
-    ToolFailed,
     UserQuestion,
     is_cancelled,
 )
@@ -51,7 +50,6 @@ from fanfold.agents.entries import (
     ToolResult,
     UsageUpdate,
     UserMessage,
-    calling,
     redacted,
     since_last_input,
 )
@@ -79,7 +77,7 @@ from fanfold.agents.models.requests import ModelClient, Patience, TooLong, check
 from fanfold.agents.providers import OPENAI, Access
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
-from fanfold.agents.tools.toolbox import InstructedTools, SessionTools, Tools, use, wrong_call
+from fanfold.agents.tools.toolbox import InstructedTools, SessionTools, Tools, run_call
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import aside
@@ -411,32 +409,19 @@ class ModelSession:
     async def _result_of(self, call: ToolCallPart) -> ToolResult:
         """Run a call and return its result, without our own keys."""
         name, tool = call.tool_call_id, call.tool_name
-        mutates = self._tools.mutates(tool)
-        if mutates and name in self._talk.begun:
+        if self._tools.mutates(tool) and name in self._talk.begun:
             return ToolResult(id=name, tool=tool, outcome="unknown")
         if name in self._talk.withheld:
             return ToolResult(id=name, tool=tool, error=ToolError("tool.withheld", WITHHELD))
-        args = readable(call)
-        problem = await aside(wrong_call, self._tools, tool, args)
-        if problem:
-            return ToolResult(id=name, tool=tool, error=ToolError("invalid_args", problem))
-        if mutates:
-            await self._record(ToolCall(id=name, tool=tool, args=args))
-        self._progress(calling(tool, args, self._redactor.text))
-        known = self._redactor.known
+        about = ToolCall(id=name, tool=tool, args=readable(call))
         try:
-            result = await use(self._tools, tool, args)
-        except ToolFailed as failed:
-            error = ToolError(
-                known(failed.code), known(failed.message), known(failed.hint), failed.failure.kind
-            )
-            return ToolResult(id=name, tool=tool, error=error)
+            result = await run_call(self._tools, about, self._record, self._progress, self._redactor.text)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
             error = ToolError("tool.broken_off", "the connection broke; what was asked may have happened")
             return ToolResult(id=name, tool=tool, error=error)
-        return ToolResult(id=name, tool=tool, result=self._redactor.json(result, shapes=False))
+        return redacted(result, partial(self._redactor.json, shapes=False))
 
     async def _note(self, entry: ToolResult) -> None:
         """Record the result of a call and pass it to the model; fail if it repeats calls endlessly."""

@@ -170,10 +170,16 @@ class FetchTools:
     async def _get(self, url: str) -> tuple[int, dict[str, str], bytes]:
         import httpcore2
 
+        sent: dict[bytes | str, bytes | str] = {
+            "Host": urlsplit(url).netloc,
+            "User-Agent": "fanfold",
+            "Accept": "text/html, text/*, application/json, */*;q=0.5",
+            "Accept-Encoding": "identity",
+        }
         try:
             async with (
                 httpcore2.AsyncConnectionPool(network_backend=_checked_backend(self._allowed)) as pool,
-                pool.stream("GET", url, headers=_headers(url)) as response,
+                pool.stream("GET", url, headers=sent) as response,
             ):
                 headers = {
                     name.decode("latin-1").lower(): value.decode("latin-1")
@@ -190,15 +196,6 @@ class FetchTools:
             raise ToolFailed(
                 "tool", "tool.unreachable", f"{url}: {str(error) or type(error).__name__}"
             ) from None
-
-
-def _headers(url: str) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"Host", urlsplit(url).netloc.encode("ascii")),
-        (b"User-Agent", b"fanfold"),
-        (b"Accept", b"text/html, text/*, application/json, */*;q=0.5"),
-        (b"Accept-Encoding", b"identity"),
-    ]
 
 
 def clean_url(url: str) -> str:
@@ -294,26 +291,21 @@ _NO_CHARSETS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "ra
 
 
 def page_text(data: bytes, kind: str) -> str:
-    """Return the text of a server's response of type `kind`; runs as a `limited` job."""
-    whole = _decoded(data, kind)
-    return _readable(whole) if "html" in kind else whole
+    """Return the text of a server's response of type `kind`; runs as a `limited` job.
 
-
-def _decoded(data: bytes, kind: str) -> str:
-    """Return the text of a page in the charset that its server names, if it exists."""
+    The charset is the one that the server names, if it exists. A page becomes one line per block.
+    """
     import codecs
 
-    name = kind.partition("charset=")[2].partition(";")[0].strip(" \"'")
+    charset = kind.partition("charset=")[2].partition(";")[0].strip(" \"'")
     try:
-        if codecs.lookup(name).name.replace("_", "-") not in _NO_CHARSETS:
-            return data.decode(name, "replace")
+        if codecs.lookup(charset).name.replace("_", "-") in _NO_CHARSETS:
+            charset = "utf-8"
+        page = data.decode(charset, "replace")
     except (LookupError, ValueError):  # unknown, or not a text codec
-        pass
-    return data.decode("utf-8", "replace")
-
-
-def _readable(page: str) -> str:
-    """Return the text of a page, one line per block."""
+        page = data.decode("utf-8", "replace")
+    if "html" not in kind:
+        return page
     reader = _TextExtractor()
     try:
         reader.feed(page)

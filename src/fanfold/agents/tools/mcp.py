@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
-from fanfold.agents.backend import SessionFailed, SessionRequest, ToolFailed, import_in_thread
+from fanfold.agents.backend import AgentProgram, SessionFailed, SessionRequest, ToolFailed, import_in_thread
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.tool_names import ToolSpec
 from fanfold.agents.tools.mcp_servers import (
@@ -79,29 +79,12 @@ TOO_LONG = f"its answer was longer than {MAX_LINE_BYTES // 1024**2} MiB and was 
 _INTERNAL_ERROR = -32603
 
 
-class TalkingProgram(Protocol):
-    """A running program with stdin and stdout."""
-
-    @property
-    def stdin(self) -> asyncio.StreamWriter: ...
-    @property
-    def stdout(self) -> asyncio.StreamReader: ...
-
-    def stderr_text(self) -> str:
-        """Return its output on stderr so far."""
-        ...
-
-    async def end(self) -> None:
-        """End it with all its child processes; return when nothing is left."""
-        ...
-
-
 class StartServer(Protocol):
     """Starts a program for a session, in its workspace and sandbox; OSError if that is not possible."""
 
     async def __call__(
         self, request: SessionRequest, argv: Sequence[str], environment: Mapping[str, str], /
-    ) -> TalkingProgram: ...
+    ) -> AgentProgram: ...
 
 
 class _Stream:
@@ -407,7 +390,7 @@ class Connection:
             await session.discover()  # the way of new servers
         return session
 
-    async def _end(self, spoken: TalkingProgram) -> None:
+    async def _end(self, spoken: AgentProgram) -> None:
         """End a program in the way that servers expect: close its input, wait, then kill it."""
         try:
             spoken.stdin.close()

@@ -401,37 +401,25 @@ def choose_offers(
     offers: list[Offer] = []
     taken: set[str] = set()
     for server, tools in served.values():
-        chosen = [
-            _offer(server, tool, name)
-            for tool, name in [(tool, _unique_name(server.name, tool.name, taken)) for tool in tools]
-            if server.has_use_for(tool.name)
-            and _is_listed(server.name, tool.name, name, listed)
-            and (not read_only or _only_reads(tool))
-        ]
+        chosen: list[Offer] = []
+        for tool in tools:
+            name, only_reads = _unique_name(server.name, tool.name, taken), _only_reads(tool)
+            is_chosen = server.has_use_for(tool.name) and _is_listed(server.name, tool.name, name, listed)
+            if not is_chosen or (read_only and not only_reads):
+                continue
+            title = tool.title or (tool.annotations.title if tool.annotations else None)
+            text = re.sub(_UNPRINTABLE, "", tool.description or title or f"{tool.name} of {server.name}")
+            description = shorten(text.strip(), MAX_DESCRIPTION_CHARS)
+            spec = ToolSpec(name, description, clean_schema(tool.input_schema), mutates=not only_reads)
+            chosen.append(Offer(spec, server.name, tool.name))
         chars = sum(len(str(offer.spec.schema)) + len(offer.spec.description) for offer in chosen)
         if len(chosen) > MAX_TOOLS or chars > MAX_OFFER_CHARS:
-            raise _too_much(server.name, len(chosen))
+            count = f"its {len(chosen)} tools are more than a model can be offered"
+            why = f"{count} (at most {MAX_TOOLS} of a server)"
+            hint = "name those you need in the role's tools, or in the server's enabled_tools"
+            raise unavailable(server.name, why, hint)
         offers += chosen
     return offers
-
-
-def _too_much(server: str, tools: int) -> SessionFailed:
-    why = f"its {tools} tools are more than a model can be offered (at most {MAX_TOOLS} of a server)"
-    return unavailable(
-        server, why, "name those you need in the role's tools, or in the server's enabled_tools"
-    )
-
-
-def _offer(server: Server, tool: Tool, name: str) -> Offer:
-    title = tool.title or (tool.annotations.title if tool.annotations else None)
-    words = re.sub(_UNPRINTABLE, "", tool.description or title or f"{tool.name} of {server.name}").strip()
-    spec = ToolSpec(
-        name,
-        shorten(words, MAX_DESCRIPTION_CHARS),
-        clean_schema(tool.input_schema),
-        mutates=not _only_reads(tool),
-    )
-    return Offer(spec, server.name, tool.name)
 
 
 def _only_reads(tool: Tool) -> bool:

@@ -26,8 +26,10 @@ from posixpath import normpath
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
+from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest, Toolbox, ToolFailed
+from fanfold.agents.backend import Progress, SessionRequest, ToolFailed
+from fanfold.agents.entries import ToolCall, ToolError, ToolResult, calling
 from fanfold.agents.instructions import MAX_BYTES, above, point_to
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
 from fanfold.agents.role import CallGuard
@@ -46,7 +48,7 @@ from fanfold.agents.tools.files import TOOLS as FILE_TOOLS
 from fanfold.agents.tools.files import ArtifactFiles, FileTools, PublishedFiles
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
-from fanfold.language.json_text import misfits, read_json, with_text_only
+from fanfold.language.json_text import aside, misfits, read_json, with_text_only
 from fanfold.language.terminal import shorten, shorten_middle
 
 READ_BYTES = 32 * 1024
@@ -60,8 +62,15 @@ Query: TypeAlias = Callable[[SessionRequest, str, int], Awaitable[JSON]]
 """Searches the outputs of a session's own run: request, query text, number of hits."""
 
 
-class Tools(Toolbox, Protocol):
-    """A toolbox that can be offered to a model."""
+class Tools(Protocol):
+    """The tools of one session, which are offered to its agent.
+
+    Rules
+    * A toolbox knows its session's folder, posture and write-set, and nothing about the run. The caller that
+      runs the session creates it; an agent only names tools.
+    * A tool that cannot do what was requested raises `ToolFailed`. Class `tool` is a result for the agent,
+      which can try something else. `permission` and `violation` are refusals: nothing was changed.
+    """
 
     async def open(self) -> None:
         """Prepare the tools; raise `SessionFailed` if a tool that the role names is unavailable."""
@@ -73,6 +82,14 @@ class Tools(Toolbox, Protocol):
 
     def offered(self) -> Sequence[ToolSpec]:
         """Return the tools of this session, always in the same order."""
+        ...
+
+    def mutates(self, name: str) -> bool:
+        """Return whether running a call twice could differ from running it once; true for unknown tools."""
+        ...
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        """Call a tool and return its result as a JSON value; raises `ToolFailed`."""
         ...
 
 
@@ -110,7 +127,7 @@ def wrong_call(tools: Tools, name: str, args: JSON) -> str:
     return misfits(offered[name].schema, args)
 
 
-async def use(tools: Toolbox, name: str, args: Mapping[str, Any]) -> JSON:
+async def use(tools: Tools, name: str, args: Mapping[str, Any]) -> JSON:
     """Call a tool for an agent; any error inside it becomes a `ToolFailed`."""
     try:
         return with_text_only(await tools.call(name, args))  # a result can contain file names
@@ -120,6 +137,31 @@ async def use(tools: Toolbox, name: str, args: Mapping[str, Any]) -> JSON:
         _log.exception("the tool %s crashed", name)
         message = f"{name} broke: {type(error).__name__}: {str(error)[:MAX_CRASH_CHARS]}"
         raise ToolFailed("tool", "tool.crashed", message, "try it with other arguments") from error
+
+
+async def run_call(
+    tools: Tools,
+    call: ToolCall,
+    record: Callable[[ToolCall], Awaitable[object]],
+    progress: Progress,
+    clean: Callable[[str], str] = str,
+) -> ToolResult:
+    """Run a call and return its result or error; a mutating call is recorded before it runs.
+
+    `clean` removes secrets from the live update.
+    """
+    result = ToolResult(id=call.id, tool=call.tool)
+    problem = await aside(wrong_call, tools, call.tool, call.args)
+    if problem:
+        return structs.replace(result, error=ToolError("invalid_args", problem))
+    if tools.mutates(call.tool):
+        await record(call)
+    progress(calling(call.tool, call.args, clean))
+    try:
+        return structs.replace(result, result=await use(tools, call.tool, call.args))
+    except ToolFailed as failed:
+        error = ToolError(failed.code, failed.message, failed.hint, failed.failure.kind)
+        return structs.replace(result, error=error)
 
 
 class SessionTools:
