@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 
 import pytest
 
@@ -99,3 +100,25 @@ def test_the_call_of_a_stage_that_crashes_is_the_stage_s_failure():
         assert not isinstance(failed.value, ToolFailed)
 
     play([], scene)
+
+
+def test_a_tool_call_takes_at_most_twelve_frames_from_the_session_to_the_file_tool(tmp_path):
+    (tmp_path / "a.txt").write_text("here")
+    frames: list[str] = []
+
+    def watch(frame, event, _):
+        if event == "call" and frame.f_code.co_qualname == "FileTools.read_file":
+            while frame is not None and frame.f_code.co_qualname != "ModelBackend.run":
+                frames.append(frame.f_code.co_qualname)
+                frame = frame.f_back
+
+    async def scene(here):
+        sys.setprofile(watch)
+        try:
+            await here.run(request(tmp_path))
+        finally:
+            sys.setprofile(None)
+        assert frames[-1] == "ModelSession.run"
+        assert len(frames) <= 12, frames
+
+    play([Reply(calls=(READ,)), Reply(text="ok")], scene)

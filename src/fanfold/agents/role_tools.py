@@ -79,25 +79,6 @@ def toml_tools(tools: Sequence[Scalar], notes: Notes) -> GrantedTools:
     return _Reading(notes, ours=True).granted([_Word(tool.text, (tool.start, tool.end)) for tool in tools])
 
 
-def _denied(permission: Node | None) -> list[_Word]:
-    """Return the tools that a file denies by `permission`, a key of programs other than Claude Code.
-
-    The key has a list below `deny`, or a decision for each tool or for each of its patterns. `edit` means
-    every change of a file. Entries that allow or ask have no effect, because the role has those tools
-    already.
-    """
-    found: list[_Word] = []
-    for key, value in permission.entries if isinstance(permission, tree.Mapping) else []:
-        if key.text in ("deny", "disallow"):
-            found += _split(value)
-            continue
-        decisions = [inner for _, inner in value.entries] if isinstance(value, tree.Mapping) else [value]
-        if any(isinstance(decision, Scalar) and decision.text == "deny" for decision in decisions):
-            names = ("Edit", "Write") if key.text == "edit" else (key.text,)
-            found += [_Word(name, (key.start, key.end)) for name in names]
-    return found
-
-
 def claude_tools(
     tools: Node | None,
     disallowed: Node | None,
@@ -107,7 +88,17 @@ def claude_tools(
 ) -> GrantedTools:
     """Return the tools of a Claude Code agent: the allowed ones without the disallowed or denied ones."""
     reading = _Reading(notes, ours=False)
-    taken = ([] if disallowed is None else _split(disallowed)) + _denied(permission)
+    taken = [] if disallowed is None else _split(disallowed)
+    # `permission`, a key of other programs, has a list below `deny`, or a decision for each tool or for each
+    # of its patterns. `edit` means every change of a file. Entries that allow or ask have no effect, because
+    # the role has those tools already.
+    for key, value in permission.entries if isinstance(permission, tree.Mapping) else []:
+        decisions = [inner for _, inner in value.entries] if isinstance(value, tree.Mapping) else [value]
+        if key.text in ("deny", "disallow"):
+            taken += _split(value)
+        elif any(isinstance(decision, Scalar) and decision.text == "deny" for decision in decisions):
+            names = ("Edit", "Write") if key.text == "edit" else (key.text,)
+            taken += [_Word(name, (key.start, key.end)) for name in names]
     if isinstance(tools, tree.Mapping):  # as in OpenCode: each tool is true or false
         for key, on in tools.entries:
             if not isinstance(on, Scalar) or not isinstance(on.value, bool):

@@ -79,13 +79,10 @@ class Registry:
             if alias not in by_name and target in by_name:
                 by_name[alias] = by_name[target]
         self._by_name = {name: tuple(found) for name, found in by_name.items()}
-        self._aliases = aliases
         self.notices = tuple(notices)
-        self.broken = self._broken(ranks or {})
+        self.broken: dict[str, str] = {}
         """The problems of files that would have been the strongest of their name."""
-
-    def _broken(self, ranks: Mapping[str, int]) -> dict[str, str]:
-        broken: dict[str, str] = {}
+        ranks = ranks or {}
         for notice in self.notices:
             rank, found = ranks.get(notice.file), self.find(notice.role)
             if (
@@ -94,17 +91,15 @@ class Registry:
                 or rank is None
             ):
                 continue
-            if found is not None and found.source == BUILT_IN and notice.code == "role.invalid":
-                continue
-            if found is not None and notice.code == MISPLACED:  # steps do not expect it there
+            built_in = found is not None and found.source == BUILT_IN and notice.code == "role.invalid"
+            if built_in or (found is not None and notice.code == MISPLACED):  # steps do not expect it there
                 continue
             if found is None or rank < ranks.get(found.source, sys.maxsize):
                 why = notice.message.removeprefix(IGNORED)
-                broken.setdefault(notice.role, f"{notice.file}:{notice.line}: {why}")
-        for alias, target in self._aliases.items():
-            if target in broken and self._by_name.get(alias) == self._by_name.get(target):
-                broken.setdefault(alias, broken[target])
-        return broken
+                self.broken.setdefault(notice.role, f"{notice.file}:{notice.line}: {why}")
+        for alias, target in aliases.items():
+            if target in self.broken and self._by_name.get(alias) == self._by_name.get(target):
+                self.broken.setdefault(alias, self.broken[target])
 
     def names(self) -> tuple[str, ...]:
         """Return every name that a step can use, with aliases, sorted."""

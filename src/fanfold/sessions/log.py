@@ -25,7 +25,7 @@ from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Ending, Entry, Response, UserInput
 from fanfold.kernel.events import Envelope
-from fanfold.store.protocol import LARGE_BYTES, Blobs, Store, as_stored, session_link
+from fanfold.store.protocol import LARGE_BYTES, Store, as_stored, session_link
 
 if TYPE_CHECKING:
     from fanfold.store.journal import Journal
@@ -121,7 +121,14 @@ class SessionLog:
             kind, size = str(entry.__struct_config__.tag), len(encoded)
             pieces: _Pieces = []
             if placed and isinstance(entry, UserInput) and encoded is whole:  # it contains no secret
-                pieces = _in_pieces(entry.text, placed, blobs)
+                # Split the prompt at the texts that have blobs of their own.
+                text, position = entry.text, 0
+                for value in placed:
+                    name, begin = blobs.name_of(value), text.find(value[:_TELLING_CHARS], position)
+                    if name is not None and begin >= 0 and text.startswith(value, begin):
+                        pieces += (text[position:begin], _PlacedValue(name))
+                        position = begin + len(value)
+                pieces.append(text[position:])
                 encoded = _encode(_SplitPrompt(pieces)) if len(pieces) > 1 else encoded
             named = [piece.blob for piece in pieces if isinstance(piece, _PlacedValue)]
             encoded = _encode(_PackedEntry(kind, blobs.put_encoded(encoded), size, named))
@@ -150,18 +157,6 @@ class SessionLog:
         """Return a text without secrets, for use outside this log."""
         encoded = _encode(text.encode("utf-8", "replace").decode())
         return str(msgspec.json.decode(self.journal.store.clean(encoded)))
-
-
-def _in_pieces(text: str, placed: Sequence[str], blobs: Blobs) -> _Pieces:
-    """Split a prompt at the texts that have blobs of their own; one piece if it contains none."""
-    pieces: _Pieces = []
-    at = 0
-    for value in placed:
-        name, begin = blobs.name_of(value), text.find(value[:_TELLING_CHARS], at)
-        if name is not None and begin >= 0 and text.startswith(value, begin):
-            pieces += (text[at:begin], _PlacedValue(name))
-            at = begin + len(value)
-    return [*pieces, text[at:]]
 
 
 def open_log(

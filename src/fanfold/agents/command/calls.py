@@ -287,7 +287,19 @@ def make_call(
     given["session"] = turn.conversation if not turn.resumes else ""
     given["resume"] = given["conversation"] = turn.conversation if turn.resumes else ""
     groups = {name: words for name, words in profile.options.items() if given.get(name)}
-    argv = tuple(_words(profile, words, values, groups, handed))
+    found: list[str] = []
+    for word in words:
+        if word == "<servers>" and handed.words:
+            found += handed.words  # unchanged: a server's words may look like placeholders
+        elif word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
+            found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
+        else:
+            found.append(_filled(word, values))
+    if not found or not found[0]:
+        raise AuthorError(
+            "backend.no_command", "there is no program to run", hint="give the role a `command`"
+        )
+    argv = tuple(found)
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
         files["prompt.md"] = prompt.encode(errors="replace")
@@ -371,28 +383,6 @@ def model_for(profile: Profile, model: str | None) -> str:
     if profile.model_form != "{model}":
         return profile.model_form.format(provider=provider, model=name)
     return name if not profile.provider or provider == profile.provider else ""
-
-
-def _words(
-    profile: Profile,
-    words: tuple[str, ...],
-    values: Mapping[str, str],
-    groups: Mapping[str, tuple[str, ...]],
-    handed: ServerSetup,
-) -> list[str]:
-    found: list[str] = []
-    for word in words:
-        if word == "<servers>" and handed.words:
-            found += handed.words  # unchanged: a server's words may look like placeholders
-        elif word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
-            found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
-        else:
-            found.append(_filled(word, values))
-    if not found or not found[0]:
-        raise AuthorError(
-            "backend.no_command", "there is no program to run", hint="give the role a `command`"
-        )
-    return found
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

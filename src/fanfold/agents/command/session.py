@@ -65,7 +65,7 @@ from fanfold.agents.entries import (
     redacted,
     since_last_input,
 )
-from fanfold.agents.models.messages import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
+from fanfold.agents.models.messages import MAX_COMPLAINTS, OUTPUT_TOOL, Contract
 from fanfold.agents.redaction import Redactor, without_key_parts
 from fanfold.agents.role import Role
 from fanfold.agents.spending import NO_NEED, OutOfBudget
@@ -213,7 +213,10 @@ class CommandSession:
                 await transcript.close(Response(text=transcript.text, usage=self._spent(transcript)))
                 capped = self._request.account.cap_reached() if failure.kind == "budget" else None
                 raise self._failed(capped or failure)
-            judgement = await aside(self._judge, transcript)
+            value = UNSET if transcript.ending.finished is None else transcript.ending.finished.value
+            by_wire = native_schema(self._profile, self._contract) is not None
+            judge_answer = partial(self._contract.judge_answer, by_wire=by_wire)
+            judgement = await aside(judge_answer, transcript.text, value)
             tool, complaint = OUTPUT_TOOL, judgement.complaint
             if judgement.final and self._may_stray and self._request.strays is not None:
                 self._may_stray = False
@@ -362,12 +365,6 @@ class CommandSession:
             program=self._profile.name, version=self._version, conversation=conversation, home=home, anew=anew
         )
         await self._record(self._begun)
-
-    def _judge(self, transcript: TranscriptRecorder) -> Judgement:
-        finished = transcript.ending.finished
-        native = native_schema(self._profile, self._contract) is not None
-        value = finished.value if finished is not None else UNSET
-        return self._contract.judge_answer(transcript.text, value, by_wire=native)
 
     def _spent(self, transcript: TranscriptRecorder) -> Usage | None:
         """Return the usage of a call that is not recorded yet."""

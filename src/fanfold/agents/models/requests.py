@@ -183,7 +183,8 @@ class ModelClient:
                 assert found is not None, "an error was understood, or raised"
                 tried += 1
                 problem = self._clean(found, tried)
-                wait_s = self._wait_s(problem, tried)
+                backoff_s = self._patience.backoff_s * 2 ** (tried - 1) * (0.5 + _chance.random())
+                wait_s = backoff_s if problem.wait_s is None else problem.wait_s
                 if problem.failure.kind == "rate_limit":
                     there.throttle.slow_down(min(wait_s, self._patience.max_wait_s))
             paid = response or self._partial
@@ -221,18 +222,14 @@ class ModelClient:
                         self._heard = True
                         shown.take(event)
             except BaseException:
-                self._partial = self._paid_part(stream.get())
+                part = stream.get()
+                if _is_counted(part):  # providers report the input first, and the output at the end
+                    written = _chars_of([part]) // CHARS_PER_TOKEN
+                    part.usage.output_tokens = max(part.usage.output_tokens, written)
+                self._partial = part if self._heard or _is_counted(part) else None
                 raise
             shown.flush()
             return with_whole_text(stream.get())
-
-    def _paid_part(self, response: ModelResponse) -> ModelResponse | None:
-        """Return the part that arrived, with at least its own length as output; None if nothing arrived."""
-        if _is_counted(response):  # providers report the input first, and the output at the end
-            written = _chars_of([response]) // CHARS_PER_TOKEN
-            response.usage.output_tokens = max(response.usage.output_tokens, written)
-            return response
-        return response if self._heard else None
 
     async def _open(
         self, there: ModelConnection, messages: list[ModelMessage], parameters: ModelRequestParameters
@@ -253,11 +250,6 @@ class ModelClient:
         if problem.wait_s is not None and problem.wait_s > self._patience.max_wait_s:
             until = round((time.time() + problem.wait_s) * 1_000)
         return structs.replace(problem.failure, subject=self._subject, until=until if self._subject else 0)
-
-    def _wait_s(self, problem: Problem, tried: int) -> float:
-        if problem.wait_s is not None:
-            return problem.wait_s
-        return float(self._patience.backoff_s * 2 ** (tried - 1) * (0.5 + _chance.random()))
 
     def _is_enough(self, problem: Problem, tried: int, wait_s: float) -> bool:
         most = self._patience.tries

@@ -85,7 +85,6 @@ from fanfold.language.terminal import shorten_middle
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
-    from pydantic_ai.models import ModelRequestParameters
 
 # -----------------------------------------------------------------------------------------------------------
 # Compaction: when a conversation outgrows the model, the model summarizes its work and continues from there.
@@ -184,7 +183,28 @@ class ModelSession:
         self._contract = Contract.of(request)
         self._talk = Conversation(request.prompt, request.entries)
         self._max_turns = request.role.max_turns or MAX_TURNS
-        self._parameters = self._contract.parameters(self._offer())
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.tools import ToolDefinition
+
+        offered = [
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=tool.schema,
+                strict=False,
+            )
+            for tool in self._tools.offered()
+        ]
+        if self._request.role.may_ask:
+            asking = ToolDefinition(
+                name=ASK_TOOL, description=ASK_DESCRIPTION, parameters_json_schema=ASK_SCHEMA, strict=False
+            )
+            offered.append(asking)
+        instructions = [InstructionPart(content=self._instructions)] if self._instructions else None
+        self._parameters = self._contract.parameters(
+            ModelRequestParameters(function_tools=offered, instruction_parts=instructions)
+        )
         self._loops = CallLoops(since_last_input(request.entries))
         self._used = 0
         """Tokens of the last request and its response."""
@@ -209,7 +229,15 @@ class ModelSession:
                     if (question := self._question()) is not None:
                         return structs.replace(self._result(None), asks=question)
                     self._talk.last = None  # every call is answered: the model is next
-                await self._read_messages()
+                # Messages of people that arrived since the last turn are recorded and shown to the model.
+                texts = self._request.texts()
+                for number in range(self._seen + 1, len(texts) + 1):
+                    sent = texts[number - 1]
+                    if not sent.call:
+                        text = self._redactor.known(f"{FROM_PERSON.format(by=sent.by)}\n{sent.text}")
+                        await self._record(UserMessage(text=text, by=sent.by, number=number))
+                        self._talk.read(text)
+                self._seen = max(self._seen, len(texts))
                 await self._turn()
         except SessionFailed as failed:
             failed.usage = self._talk.usage
@@ -280,28 +308,6 @@ class ModelSession:
         entry = QueuedRequest(model=self._asker.model, message=message, next_at=next_at)
         await self._record_raw(entry, may_wait=True)
 
-    def _offer(self) -> ModelRequestParameters:
-        from pydantic_ai.messages import InstructionPart
-        from pydantic_ai.models import ModelRequestParameters
-        from pydantic_ai.tools import ToolDefinition
-
-        offered = [
-            ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=tool.schema,
-                strict=False,
-            )
-            for tool in self._tools.offered()
-        ]
-        if self._request.role.may_ask:
-            asking = ToolDefinition(
-                name=ASK_TOOL, description=ASK_DESCRIPTION, parameters_json_schema=ASK_SCHEMA, strict=False
-            )
-            offered.append(asking)
-        instructions = [InstructionPart(content=self._instructions)] if self._instructions else None
-        return ModelRequestParameters(function_tools=offered, instruction_parts=instructions)
-
     async def _act(self, judgement: Judgement) -> Judgement | None:
         """Run the calls of the last response; return the judgement if it is the final answer."""
         talk = self._talk
@@ -368,17 +374,6 @@ class ModelSession:
                     call.tool_call_id,
                 )
         return None
-
-    async def _read_messages(self) -> None:
-        """Record the messages of people that arrived since the last turn, and show them to the model."""
-        texts = self._request.texts()
-        for number in range(self._seen + 1, len(texts) + 1):
-            sent = texts[number - 1]
-            if not sent.call:
-                text = self._redactor.known(f"{FROM_PERSON.format(by=sent.by)}\n{sent.text}")
-                await self._record(UserMessage(text=text, by=sent.by, number=number))
-                self._talk.read(text)
-        self._seen = max(self._seen, len(texts))
 
     async def _complain(self, judgement: Judgement) -> None:
         if self._talk.complaints >= MAX_COMPLAINTS:

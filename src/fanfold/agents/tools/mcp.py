@@ -199,7 +199,16 @@ class MessageReader(_Stream):
             self._searched = 0
             if not self._dropping:
                 self._dropping = True
-                self._give_up()
+                from mcp.shared.message import SessionMessage
+                from mcp.types import ErrorData, JSONRPCError
+
+                # All open requests fail at once.
+                for request_id in sorted(self._asked, key=str):
+                    error = ErrorData(code=_INTERNAL_ERROR, message=TOO_LONG)
+                    self._given_up.append(
+                        SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+                    )
+                self._asked.clear()
         return None
 
     def _message(self, line: bytes) -> SessionMessage | None:
@@ -226,16 +235,6 @@ class MessageReader(_Stream):
             self._count(REQUEST_COST_BYTES)
             return SessionMessage(message)
         return None
-
-    def _give_up(self) -> None:
-        """Respond to all open requests with an error."""
-        from mcp.shared.message import SessionMessage
-        from mcp.types import ErrorData, JSONRPCError
-
-        for request_id in sorted(self._asked, key=str):
-            error = ErrorData(code=_INTERNAL_ERROR, message=TOO_LONG)
-            self._given_up.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
-        self._asked.clear()
 
     def _count(self, noise_bytes: int) -> None:
         now = asyncio.get_running_loop().time()

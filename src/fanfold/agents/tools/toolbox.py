@@ -221,7 +221,17 @@ class SessionTools:
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         try:
-            await self._check(name, args)
+            if name in ROOT_TOOLS:
+                message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
+                raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
+            leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
+            if name not in self._names and not leaves:
+                hint = f"there are {', '.join(spec.name for spec in self._offered)}"
+                if name in self._calls and self.mutates(name) and self._reads:
+                    await self._permissions.check(self._action(name, args))
+                raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
+            if self.mutates(name) and name != "run_command" and not leaves:  # run_command asks by itself
+                await self._permissions.check(self._action(name, args))
             for tools, other in self._elsewhere:
                 if name in tools and other.has(args):
                     return await other.call(name, args)
@@ -230,20 +240,6 @@ class SessionTools:
             raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
         except OSError as error:  # for example: the disk is full, or the user has no access
             raise ToolFailed("tool", "tool.io", f"{name}: {error.strerror or error}") from error
-
-    async def _check(self, name: str, args: Mapping[str, Any]) -> None:
-        """Raise if the session does not have a tool, or is not permitted to call it like this."""
-        if name in ROOT_TOOLS:
-            message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
-            raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
-        leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
-        if name not in self._names and not leaves:
-            hint = f"there are {', '.join(spec.name for spec in self._offered)}"
-            if name in self._calls and self.mutates(name) and self._reads:
-                await self._permissions.check(self._action(name, args))
-            raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
-        if self.mutates(name) and name != "run_command" and not leaves:  # run_command asks by itself
-            await self._permissions.check(self._action(name, args))
 
     def _is_offered(self, spec: ToolSpec) -> bool:
         spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
@@ -319,40 +315,35 @@ class GuardedTools(ToolsAround):
         self._run = run
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        for guard in self._request.role.guards:
-            if is_guarded(guard, name):
-                await self._hear(guard, name, args)
-        return await super().call(name, args)
-
-    async def _hear(self, guard: CallGuard, name: str, args: Mapping[str, Any]) -> None:
+        guards = [guard for guard in self._request.role.guards if is_guarded(guard, name)]
         # The arguments of a call with Claude Code's names, plus our own where they differ.
         given = {_ARGUMENTS.get(key, key): value for key, value in args.items()}
         if name in ("list_files", "search_files") and "path" in args:
             given["path"] = args["path"]
         if name == "run_command" and isinstance(args.get("argv"), list):
             given["command"] = shlex.join(map(str, args["argv"]))
-        shown = msgspec.json.encode(
-            {
-                "session_id": self._request.session_id,
-                "hook_event_name": "PreToolUse",
-                "cwd": self._request.workspace,
-                "permission_mode": "default",
-                "tool_name": named(name),
-                "tool_input": given,
-            }
-        )
-        try:
-            ended = await self._run(self._request, guard.command, shown, guard.timeout_s)
-        except FanfoldError as error:
-            late = getattr(error, "ended", None) is not None
-            why = (
-                f"it did not end within {guard.timeout_s} s" if late else f"it could not run: {error.message}"
-            )
-            raise _denied(guard, name, why) from error
-        except OSError as error:
-            raise _denied(guard, name, f"it could not run: {error.strerror or error}") from error
-        if why := why_denied(ended):
-            raise _denied(guard, name, why)
+        shown = {
+            "session_id": self._request.session_id,
+            "hook_event_name": "PreToolUse",
+            "cwd": self._request.workspace,
+            "permission_mode": "default",
+            "tool_name": named(name),
+            "tool_input": given,
+        }
+        for guard in guards:
+            try:
+                stdin = msgspec.json.encode(shown)
+                ended = await self._run(self._request, guard.command, stdin, guard.timeout_s)
+            except FanfoldError as error:
+                late = getattr(error, "ended", None) is not None
+                failed = f"it could not run: {error.message}"
+                why = f"it did not end within {guard.timeout_s} s" if late else failed
+                raise _denied(guard, name, why) from error
+            except OSError as error:
+                raise _denied(guard, name, f"it could not run: {error.strerror or error}") from error
+            if why := why_denied(ended):
+                raise _denied(guard, name, why)
+        return await super().call(name, args)
 
 
 def is_guarded(guard: CallGuard, tool: str) -> bool:
