@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from msgspec import Struct, field
 
 from fanfold.agents.entries import Entry, News
+from fanfold.agents.instructions import with_limits
 from fanfold.agents.role import Role
 from fanfold.agents.spending import UNLIMITED, Account
 from fanfold.errors import WorldError
@@ -126,8 +127,6 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
 
     def described(self, folder: str = "") -> str:
         """Return the role's instructions, followed by the limits of this session."""
-        from fanfold.agents.instructions import with_limits
-
         where = folder or self.folder or self.workspace
         return with_limits(self.role, folder=where, write_set=self.write_set, lead=self.root)
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from fanfold.agents.tool_names import is_wanted, narrowed
 from fanfold.language.json_text import JSON
 
 SandboxMode: TypeAlias = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -172,17 +173,12 @@ def for_step(
 
     None keeps the role's setting. The exception is `model`, which the caller has already resolved.
     """
-    left = role.tools
-    if tools is not None:
-        from fanfold.agents.tool_names import narrowed  # few steps name any
-
-        left = narrowed(role.tools, tools, role.mcp_servers)
     return structs.replace(
         role,
         model=model,
         reasoning_effort=reasoning_effort or role.reasoning_effort,
         max_turns=max_turns or role.max_turns,
-        tools=left,
+        tools=narrowed(role.tools, tools, role.mcp_servers),
         sandbox_mode=READ_ONLY if read_only else role.sandbox_mode,
         may_ask=may_ask,
         known_skills=skills,
@@ -198,8 +194,6 @@ def for_stage(
     tools: tuple[str, ...] | None,
 ) -> Role:
     """Return the role for a model stage of its pipeline, with at most the turns of the session."""
-    from fanfold.agents.tool_names import narrowed
-
     return structs.replace(
         role,
         pipeline=(),
@@ -212,8 +206,6 @@ def for_stage(
 
 def inside(role: Role, around: Role, *, model: str | None) -> Role:
     """Return `role` for a stage of `around`, limited to the permissions that both have."""
-    from fanfold.agents.tool_names import is_wanted, narrowed
-
     tools = narrowed(around.tools, role.tools, role.mcp_servers)
     servers = {name: settings for name, settings in role.mcp_servers.items() if is_wanted(name, tools)}
     return structs.replace(

@@ -17,12 +17,19 @@ from msgspec import Struct, structs
 
 from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import COMMAND, IGNORED, CallGuard, Notice, Role, SandboxMode, Stage
-from fanfold.agents.role_tools import GrantedTools, claude_tools, only_reads, toml_tools
+from fanfold.agents.role_tools import (
+    GrantedTools,
+    StageBounds,
+    claude_tools,
+    only_reads,
+    read_stages,
+    toml_tools,
+)
 from fanfold.language import tree
 from fanfold.language.diagnostics import Diagnostic, Report, Source, nearest
 from fanfold.language.tables import Entries, Key, Notes, listed, quoted, read_entries, shape, span_of
 from fanfold.language.template import TemplateError, parse_template
-from fanfold.language.toml_text import Habits, parse_toml
+from fanfold.language.toml_text import Habits, parse_front_matter, parse_toml
 from fanfold.language.tree import Mapping, Node, Scalar, Sequence, plain, texts
 from fanfold.language.yaml_text import TextFormat
 from fanfold.project_files import read_beneath
@@ -381,8 +388,6 @@ def _toml_content(data: bytes, file: str) -> _Content:
 
 
 def _md_content(data: bytes, file: str) -> _Content:
-    from fanfold.language.toml_text import parse_front_matter
-
     file_parts = parse_front_matter(data, file, FORMAT, HABITS)
     source, report, notes = file_parts.source, file_parts.report, Notes(file_parts.report, file_parts.source)
     for key in file_parts.unread:
@@ -580,9 +585,6 @@ class _RoleMaker:
     def _pipeline(self, sandbox: SandboxMode) -> tuple[Stage, ...]:
         if "pipeline" not in self._entries.nodes:
             return ()
-        # Imported here because few roles have a pipeline.
-        from fanfold.agents.role_tools import StageBounds, read_stages
-
         bounds = StageBounds(
             tools=self._content.granted.tools,
             read_only=sandbox == "read-only",

@@ -83,9 +83,14 @@ def check_replay(
 ) -> None:
     """Fold the stored lines from scratch and compare with what happened live (3 and 17)."""
     events = [event for _, event in store.read()]
-    state = _replay(events, answered, sampled)
-    expected = fingerprint(final)
-    if fingerprint(state) != expected:
+    state = create_state(events[0])
+    for place, event in enumerate(events[1:], start=1):
+        check_due(answered[place], event, state)
+        evolve(state, event)
+        wanted = sampled.get(place)
+        if wanted is not None and fingerprint(state) != wanted:
+            raise InvariantError(3, f"the state after line {place + 1} differs from the live one")
+    if fingerprint(state) != fingerprint(final):
         raise InvariantError(3, "folding the stored log gives another state than the live one")
 
 
@@ -96,17 +101,6 @@ def check_due(answered: Command | None, event: Event, state: State) -> None:
         return  # an owner may have died at any point of its agenda
     if due != answered:
         raise InvariantError(17, f"the log answers {answered}; folding it again decides {due}")
-
-
-def _replay(events: Sequence[Event], answered: Sequence[Command | None], sampled: dict[int, str]) -> State:
-    state = create_state(events[0])
-    for place, event in enumerate(events[1:], start=1):
-        check_due(answered[place], event, state)
-        evolve(state, event)
-        wanted = sampled.get(place)
-        if wanted is not None and fingerprint(state) != wanted:
-            raise InvariantError(3, f"the state after line {place + 1} differs from the live one")
-    return state
 
 
 def check_explained(state: State) -> None:
@@ -317,23 +311,20 @@ class SimulatedValues:
             seen += [self._resolve(node, path) for path in re.findall(_HOLE, body.prompt)]
         if step.traits.continues is not None:
             seen.append(self._output(node.run, step.traits.continues, node))
-        seen += self._from_the_loop(node)
+        loop, run = node.parent, node.run
+        if isinstance(loop, Loop):  # a fold sees the last iteration, an iteration the one before (`feedback`)
+            last = loop.iteration if step is loop.step.fold else loop.iteration - 1
+            seen += [self._output(run, f"{loop.path}#{last}", node)] if last else []
         hashes = [key for key in seen if key is not None]
-        self._check_boundary(node, hashes)
+        for path in self.origin(hashes) - self.origins[self.inputs[run.id]] if run.parent is not None else ():
+            if not path.startswith(f"{run.path}/"):
+                raise InvariantError(14, f"{node.path} in {run.path} sees {path} beyond its inputs")
         return hashes
 
     def inputs_of_child(self, call: Node) -> str:
         """The inputs of a child run: all that it will ever see of its parent."""
         seen = self.see(call)
         return self.put([call.run.id, call.path, seen], self.origin(seen))
-
-    def _from_the_loop(self, node: Node) -> list[str | None]:
-        """A fold sees the last iteration, an iteration sees the one before (`feedback`)."""
-        loop = node.parent
-        if not isinstance(loop, Loop):
-            return []
-        last = loop.iteration if node.step is loop.step.fold else loop.iteration - 1
-        return [self._output(node.run, f"{loop.path}#{last}", node)] if last else []
 
     def _resolve(self, node: Node, path: str) -> str | None:
         root, _, rest = path.partition(".")
@@ -362,15 +353,6 @@ class SimulatedValues:
         if (run.id, path) not in self.ended:
             raise InvariantError(14, f"{reader.path} sees {path} before it ended")
         return self.ended[run.id, path]
-
-    def _check_boundary(self, node: Node, seen: list[str]) -> None:
-        run = node.run
-        if run.parent is None:
-            return
-        given = self.origins[self.inputs[run.id]]
-        for path in self.origin(seen):
-            if path not in given and not path.startswith(f"{run.path}/"):
-                raise InvariantError(14, f"{node.path} in {run.path} sees {path} beyond its inputs")
 
     def origin(self, keys: Iterable[str]) -> Origin:
         return frozenset().union(*(self.origins[key] for key in keys))

@@ -51,7 +51,6 @@ from fanfold.kernel.state import (
     UNSUCCESSFUL,
     WAITING,
     Node,
-    Quota,
     State,
     judge,
 )
@@ -91,18 +90,23 @@ def go_on(owner: Owner) -> bool:
 
 
 def _add(owner: Owner) -> bool:
-    for step in owner.world.additions:
-        if step.id not in owner.state.root.nodes:
-            return _record_added(owner, _perhaps_spawned(owner, step), "added")
-    return False
+    """Add the next step. Some are not requested by a person, but by an agent at work."""
+    world = owner.world
+    step = next((step for step in world.additions if step.id not in owner.state.root.nodes), None)
+    if step is None:
+        return False
+    agents = _agents(owner.state).values()
+    running = [turn for turns in agents for turn in turns if turn.status == RUNNING and not turn.stopping]
+    if running and world.rng.random() >= 0.5:
+        world.reached["asked for by an agent"] += 1
+        step = replace(step, parent=world.rng.choice(running).path)
+    return _record_added(owner, step, "added")
 
 
 def _add_twice(owner: Owner) -> bool:
-    """A person asks for a step that is there already."""
-    for step in owner.world.additions[:1]:
-        if why_not_added(owner.state.root, step):
-            return _refuse(owner)
-    return False
+    """A person requests a step that exists already."""
+    first = owner.world.additions[:1]
+    return any(why_not_added(owner.state.root, step) for step in first) and _refuse(owner)
 
 
 def _refuse(owner: Owner) -> bool:
@@ -110,20 +114,6 @@ def _refuse(owner: Owner) -> bool:
         owner.state.root.id, RequestRefused(0, Failure("agent", "sim.refused", "that cannot be done"))
     )
     return True
-
-
-def _perhaps_spawned(owner: Owner, step: Step) -> Step:
-    """Some of it is not asked for by a person, but by an agent at work."""
-    running = [
-        turn
-        for turns in _agents(owner.state).values()
-        for turn in turns
-        if turn.status == RUNNING and not turn.stopping
-    ]
-    if not running or owner.world.rng.random() < 0.5:
-        return step
-    owner.world.reached["asked for by an agent"] += 1
-    return replace(step, parent=owner.world.rng.choice(running).path)
 
 
 def _record_added(owner: Owner, step: Step, what: str) -> bool:
@@ -185,7 +175,12 @@ def _close(owner: Owner) -> bool:
     children = _children(owner.state)
     if not children:
         return False
-    rare = [name for name, turns in children.items() if _is_rare(turns[-1])]
+    # Rare children are closed first, or schedules would hardly ever meet one.
+    rare = [
+        name
+        for name, (*_, last) in children.items()
+        if last.reason == INTERRUPTED or (last.status == TIMED_OUT and not last.closed)
+    ]
     turns = children[world.rng.choice(rare or list(children))]
     live = [turn for turn in turns if turn.status not in TERMINAL]
     if live:
@@ -201,11 +196,6 @@ def _close(owner: Owner) -> bool:
     else:
         return False
     return True
-
-
-def _is_rare(last: Node) -> bool:
-    """Whether a child is as few are: they are closed first, or schedules would hardly ever meet it."""
-    return last.reason == INTERRUPTED or (last.status == TIMED_OUT and not last.closed)
 
 
 def _resume(owner: Owner) -> bool:
@@ -384,7 +374,11 @@ def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | Subagent
         output = owner.world.values.result(node, execution.attempt, execution.seen)
         status = "finished" if shape is SubagentEvent else word
     elif word == "failed":
-        error = _failure(owner, execution)
+        kind, rng = owner.world.rng.choice(owner.world.faults.kinds), owner.world.rng
+        owner.world.reached[f"failure {kind}"] += 1
+        error = Failure(
+            kind, f"sim.{kind}", retryable=rng.random() < 0.9, step=execution.step, attempt=execution.attempt
+        )
     return shape(
         execution.step, status, execution.attempt, execution.execution, output, error=error, usage=usage
     )
@@ -404,15 +398,6 @@ def _outcome(owner: Owner, execution: SimulatedExecution) -> str:
     if faults.hits("unasked end"):
         return rng.choice(("timed_out", "cancelled"))
     return "completed"
-
-
-def _failure(owner: Owner, execution: SimulatedExecution) -> Failure:
-    rng = owner.world.rng
-    kind = rng.choice(owner.world.faults.kinds)
-    owner.world.reached[f"failure {kind}"] += 1
-    return Failure(
-        kind, f"sim.{kind}", retryable=rng.random() < 0.9, step=execution.step, attempt=execution.attempt
-    )
 
 
 def _usage(owner: Owner) -> Usage:
@@ -558,16 +543,15 @@ def _check_held(owner: Owner) -> None:
     """Limits of the tree were raised to no avail: then a scope's own, which cannot be raised, must hold."""
     for run in owner.state.runs.values():
         for node in run.nodes.values():
-            if node.status == READY and any(_is_used_up(quota) for quota in node.quotas):
+            used_up = (
+                quota.ledger is not None
+                or (quota.max_agents is not None and quota.agents >= quota.max_agents)
+                for quota in node.quotas
+            )
+            if node.status == READY and any(used_up):
                 owner.world.reached["held by a limit of a scope"] += 1
                 return
     raise InvariantError(19, "the run is paused for a limit, but raising every limit changes nothing")
-
-
-def _is_used_up(quota: Quota) -> bool:
-    if quota.max_agents is not None and quota.agents >= quota.max_agents:
-        return True
-    return quota.ledger is not None
 
 
 def _raised(state: State) -> LimitsRaised | None:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pool
 
 from msgspec import Struct, field
@@ -275,7 +275,10 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
         return create_run(world)
     epoch = store.take_lease()
     if faults.hits("zombie"):
-        _append_stale(world, dead)
+        # The old owner was only slow: whatever it still writes must be refused (invariant 11).
+        with suppress(StaleEpochError):
+            world.store.append(Event(ROOT, world.now, TimerFired()), dead.state.root, ROOT, dead.epoch)
+            raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
     stored = world.store.read()
     state = create_state(stored[0][1])
     world.observe(*stored[0], state)
@@ -290,16 +293,6 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
             owner.running.append(one)
     owner.recall_people()
     return owner
-
-
-def _append_stale(world: SimulatedWorld, dead: Owner) -> None:
-    """The old owner was only slow: whatever it still writes must be refused (invariant 11)."""
-    event = Event(ROOT, world.now, TimerFired())
-    try:
-        world.store.append(event, dead.state.root, ROOT, dead.epoch)
-    except StaleEpochError:
-        return
-    raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
 
 
 def _finish(world: SimulatedWorld, owner: Owner) -> str:
@@ -366,16 +359,12 @@ def run_schedules(seeds: Iterable[int]) -> Tally:
     return tally
 
 
-def _chunks(seed: int, count: int) -> Iterator[range]:
-    for start in range(seed, seed + count, CHUNK):
-        yield range(start, min(start + CHUNK, seed + count))
-
-
 def simulate(seed: int, count: int, jobs: int, *, say: bool = False) -> Tally:
     """Run `count` schedules on `jobs` processes."""
     total, began, spoke = Tally(), time.monotonic(), time.monotonic()
     pool = Pool(jobs) if jobs > 1 and count > CHUNK else None
-    chunks = _chunks(seed, count)
+    end = seed + count
+    chunks = (range(start, min(start + CHUNK, end)) for start in range(seed, end, CHUNK))
     try:
         for tally in pool.imap_unordered(run_schedules, chunks) if pool else map(run_schedules, chunks):
             total.add(tally)
@@ -392,17 +381,6 @@ def simulate(seed: int, count: int, jobs: int, *, say: bool = False) -> Tally:
     return total
 
 
-def _report_broken(outcome: SimulatedOutcome) -> None:
-    assert outcome.violation is not None
-    number, message = outcome.violation.number, outcome.violation.message
-    print(f"seed {outcome.seed}: " + (f"invariant {number}: {message}" if number else message))
-    print("the log ends with")
-    for line in outcome.tail:
-        print("  " + (line if len(line) <= 600 else line[:600] + "…"))
-    print("to repeat:")
-    print(f"  python -m fanfold.testing.simulate --seed {outcome.seed} --count 1")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fanfold.testing.simulate", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
@@ -413,7 +391,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     tally = simulate(options.seed, options.count, options.jobs, say=True)
     for outcome in tally.broken:
-        _report_broken(outcome)
+        assert outcome.violation is not None
+        number, message = outcome.violation.number, outcome.violation.message
+        print(f"seed {outcome.seed}: " + (f"invariant {number}: {message}" if number else message))
+        print("the log ends with")
+        for line in outcome.tail:
+            print("  " + (line if len(line) <= 600 else line[:600] + "…"))
+        print("to repeat:")
+        print(f"  python -m fanfold.testing.simulate --seed {outcome.seed} --count 1")
     if options.count == 1 and options.verbose:
         print("\n".join(line for line in replay_lines(options.seed)))
     seconds = time.monotonic() - began

@@ -40,8 +40,7 @@ from fanfold.store.protocol import (
     StoreFault,
 )
 from fanfold.testing.store_batches import Tree, head, stored
-from fanfold.testing.store_claims import ClaimTests
-from fanfold.testing.store_races import RaceTests
+from fanfold.testing.store_races import ClaimTests, RaceTests
 
 # -----------------------------------------------------------------------------------------------------------
 # What every store must do with logs: keep them in order, whole, as they were committed.

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import UNSET, structs
 
@@ -28,6 +28,7 @@ from fanfold.agents.backend import (
     FIRST_OPEN_PORT,
     SOCKET,
     AgentHome,
+    AgentProgram,
     AgentPrograms,
     NetworkReach,
     Progress,
@@ -69,15 +70,13 @@ from fanfold.agents.models.messages import MAX_COMPLAINTS, OUTPUT_TOOL, Contract
 from fanfold.agents.redaction import Redactor, without_key_parts
 from fanfold.agents.role import Role
 from fanfold.agents.spending import NO_NEED, OutOfBudget
+from fanfold.agents.tools.mcp_servers import wanted_servers
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import aside
 from fanfold.workspace.git import find_program
 from fanfold.workspace.homes import remove_beneath, write_beneath
-
-if TYPE_CHECKING:
-    from fanfold.agents.backend import AgentProgram
 
 INTERRUPTED = (
     "You were interrupted while you worked on the following task. Look at what is already done, then finish"
@@ -129,8 +128,6 @@ class CommandSession:
         self._handed = NONE
         """The setup of the role's servers for this program."""
         if request.role.mcp_servers:
-            from fanfold.agents.tools.mcp_servers import wanted_servers
-
             servers = wanted_servers(request.role, self._programs.environment_for(request))
             self._handed = hand(profile, request, servers)
         self._kept = keep_tools(profile, request.role, [server.name for server in self._handed.servers])

@@ -177,7 +177,6 @@ class ModelSession:
         self._asker.note_wait = self._note_wait
         self._tools = tools
         self._redactor = asker.redactor
-        self._instructions = instructions
         self._record_raw = record
         self._progress = progress
         self._contract = Contract.of(request)
@@ -201,9 +200,9 @@ class ModelSession:
                 name=ASK_TOOL, description=ASK_DESCRIPTION, parameters_json_schema=ASK_SCHEMA, strict=False
             )
             offered.append(asking)
-        instructions = [InstructionPart(content=self._instructions)] if self._instructions else None
+        parts = [InstructionPart(content=instructions)] if instructions else None
         self._parameters = self._contract.parameters(
-            ModelRequestParameters(function_tools=offered, instruction_parts=instructions)
+            ModelRequestParameters(function_tools=offered, instruction_parts=parts)
         )
         self._loops = CallLoops(since_last_input(request.entries))
         self._used = 0

@@ -3,9 +3,9 @@
 Only imported when a role names such a server.
 
 Rules
-* Answers have a largest size and come uncompressed: a small one must not unpack to a huge one.
-* We listen for nothing but answers. The stream on which a server may send at any time is not opened.
-* Redirects lead within the server's own address (the client sees to that); proxies are not used.
+* Responses have a maximum size and must not be compressed: a small one could unpack to a huge one.
+* Only responses are read. The stream on which a server can send at any time is not opened.
+* The client follows redirects only within the server's own address. Proxies are not used.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 
 class Refusals:
-    """Remembers the last answer that was a refusal: the client's own errors do not say."""
+    """The last response with an error status, because the client's own errors lack it."""
 
     def __init__(self) -> None:
         self.last = ""
 
 
 def reach(server: Server, refusals: Refusals) -> AbstractAsyncContextManager[Any]:
-    """The streams to a server, for a client session."""
+    """Return the streams to a server, for a client session."""
     timeout = httpx2.Timeout(CONNECT_TIMEOUT_S, read=server.tool_timeout_s + CONNECT_TIMEOUT_S)
     line = _BoundedTransport(refusals, listening=server.sse)
     headers = {**server.headers, "Accept-Encoding": "identity"}
@@ -62,7 +62,7 @@ async def _streamable(url: str, client: httpx2.AsyncClient) -> AsyncIterator[Any
 
 
 class _BoundedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests, and keeps an eye on what comes back."""
+    """Sends requests and limits the responses."""
 
     def __init__(self, refusals: Refusals, *, listening: bool) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
@@ -91,7 +91,7 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The body of an answer, up to a limit."""
+    """The body of a response, up to a limit."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
