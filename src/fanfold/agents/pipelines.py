@@ -195,15 +195,14 @@ class _ToolStage:
         tools = self._session.backend.toolbox(self._session.request)
         try:
             await tools.open()
-            return self._outcome(await self._call(tools, begun=bool(entries)))
+            if entries and tools.mutates(self._tool):
+                result = ToolResult(id=self._name, tool=self._tool, outcome="unknown")
+            else:
+                call = ToolCall(id=self._name, tool=self._tool, args=self._session.filled(self._args))
+                result = await run_call(tools, call, self._note, self._session.progress)
+            return self._outcome(await self._note(result))
         finally:
             await tools.aclose()
-
-    async def _call(self, tools: Tools, begun: bool) -> ToolResult:
-        if begun and tools.mutates(self._tool):
-            return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
-        call = ToolCall(id=self._name, tool=self._tool, args=self._session.filled(self._args))
-        return await self._note(await run_call(tools, call, self._note, self._session.progress))
 
     async def _note(self, entry: E) -> E:
         entry = redacted(entry, partial(self._session.backend.redactor.json, shapes=False))

@@ -107,7 +107,7 @@ class _News(asyncio.Protocol):
         self.executed = True
         self.keeper = 0
         self.cwd = ""
-        self._tell_over = over
+        self._on_end = over
         self._line = b""
 
     def data_received(self, data: bytes) -> None:
@@ -130,7 +130,7 @@ class _News(asyncio.Protocol):
         if not self.started.done():
             self.started.set_exception(OSError("the keeper was killed before it started anything"))
         self.started.exception()  # mark as retrieved, so that asyncio does not warn
-        self._tell_over()
+        self._on_end()
         self.over.set_result(None)
 
 

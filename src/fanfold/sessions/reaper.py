@@ -142,10 +142,10 @@ class Reaper:
         why = os.read(failed, 16)
         os.close(failed)
         if why:
-            self._tell(f"x {why.decode()}")
+            self._report(f"x {why.decode()}")
             return False
         self._command = pid
-        self._tell(f"p {pid}")
+        self._report(f"p {pid}")
         return True
 
     def _become(self, argv: list[str], parent: int, failing: int) -> None:
@@ -214,7 +214,7 @@ class Reaper:
             if rounds > 200:
                 time.sleep(min(rounds / 100_000, 0.05))
             if not reported and time.monotonic() - began > STUBBORN_S:
-                self._tell("l")
+                self._report("l")
                 reported = 1
 
     def _signal_all(self, number: int, in_groups: bool) -> None:
@@ -236,8 +236,8 @@ class Reaper:
                 if pid == self._command:
                     self._command = 0
                     if not self._was_executed(status):
-                        self._tell("n")
-                    self._tell(f"e {status}")
+                        self._report("n")
+                    self._report(f"e {status}")
         except ChildProcessError:
             return True
 
@@ -247,7 +247,7 @@ class Reaper:
         failed = report.startswith(b"w") and b'"exit-code"' not in report and status == WRAPPER_FAILED << 8
         return not failed and b"s\n" not in report
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         try:
             os.write(self._news, line.encode() + b"\n")
         except OSError:

@@ -348,7 +348,7 @@ class Supervisor:
         if live.is_called_away:
             raise asyncio.CancelledError
         if error is not None or live.fault is not None:
-            _tell(live, error, (timeout_ms, idle_ms))
+            _raise_reason(live, error, (timeout_ms, idle_ms))
         assert result is not None, "a session ends with a result or an error"
         return structs.replace(result, denied=live.denied) if live.denied else result
 
@@ -397,7 +397,7 @@ class Supervisor:
         return RunningSession(request, log, self.grace_s, report)
 
 
-def _tell(
+def _raise_reason(
     live: RunningSession, error: BaseException | None, limits: tuple[int | None, int | None]
 ) -> NoReturn:
     """Raise the error that explains why a session has no result."""
@@ -412,7 +412,14 @@ def _tell(
             error.failure = structs.replace(error.failure, step=request.step, attempt=request.attempt)
         raise error
     if live.stop_reason:
-        raise _failed(request, *_why_stopped(live.stop_reason, limits)) from error
+        timeout_s, idle_s = ((limit or 0) / 1_000 for limit in limits)
+        reasons = {
+            "idle": ("timeout", "session.idle", f"nothing was heard of it for {idle_s:g} s"),
+            "timeout": ("timeout", "session.timeout", f"no result within {timeout_s:g} s"),
+            "paused": ("cancelled", "session.paused", "stopped after the last recorded turn"),
+            "cancelled": ("cancelled", "session.cancelled", "cancelled"),
+        }
+        raise _failed(request, *reasons[live.stop_reason]) from error
     if isinstance(error, asyncio.CancelledError):  # no caller requested it: see `backend.is_cancelled`
         raise _failed(request, "transport", "session.broken_off", "a connection was given up") from error
     if isinstance(error, LeaseLost | StoreFault) or not isinstance(error, Exception):
@@ -423,17 +430,6 @@ def _tell(
     _log.error("session %s crashed\n%s", request.session_id, trace)
     message = f"the back end failed: {type(error).__name__}: {error}"
     raise _failed(request, "internal", "session.crashed", message) from error
-
-
-def _why_stopped(reason: str, limits: tuple[int | None, int | None]) -> tuple[str, str, str]:
-    timeout_ms, idle_ms = limits
-    if reason == "idle" and idle_ms is not None:
-        return "timeout", "session.idle", f"nothing was heard of it for {idle_ms / 1_000:g} s"
-    if reason == "timeout" and timeout_ms is not None:
-        return "timeout", "session.timeout", f"no result within {timeout_ms / 1_000:g} s"
-    if reason == "paused":
-        return "cancelled", "session.paused", "stopped after the last recorded turn"
-    return "cancelled", "session.cancelled", "cancelled"
 
 
 def _failed(request: SessionRequest, kind: str, code: str, message: str, hint: str = "") -> SessionFailed:

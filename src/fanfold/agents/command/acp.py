@@ -25,7 +25,7 @@ from msgspec import structs
 from fanfold.agents.backend import AgentProgram, SessionRequest, import_in_thread
 from fanfold.agents.command.calls import ProgramCall, Turn, for_session, model_for, with_instructions
 from fanfold.agents.command.events import (
-    Began,
+    ConversationStart,
     Delta,
     DenialEvent,
     Fact,
@@ -156,7 +156,15 @@ class AgentMessages:
             self._calls[name] = known
             while len(self._calls) > MAX_OPEN_CALLS:
                 del self._calls[next(iter(self._calls))]
-        tool = _tool(known)
+        # Agents have their own names of tools besides the kinds of the protocol.
+        meta = known.get("_meta")
+        own = (
+            [inner.get("toolName") for inner in meta.values() if isinstance(inner, dict)]
+            if isinstance(meta, dict)
+            else []
+        )
+        tool = next((name for named in own if isinstance(named, str)), None)
+        tool = tool or str(known.get("kind") or known.get("title") or "tool")
         facts: list[Fact] = []
         if known.get("rawInput") is not None or known.get("status") in (*_OVER, "in_progress"):
             facts.append(ToolCallEvent(name, tool, known.get("rawInput")))
@@ -168,15 +176,6 @@ class AgentMessages:
                 ToolResultEvent(name, text, known["status"] == "failed", tool, known.get("rawInput"))
             )
         return facts
-
-
-def _tool(known: Mapping[str, JSON]) -> str:
-    """Return the name of a tool; agents have their own names besides the kinds of the protocol."""
-    meta = known.get("_meta")
-    for inner in meta.values() if isinstance(meta, dict) else ():
-        if isinstance(inner, dict) and isinstance(inner.get("toolName"), str):
-            return str(inner["toolName"])
-    return str(known.get("kind") or known.get("title") or "tool")
 
 
 def _text(content: JSON) -> str:
@@ -307,7 +306,7 @@ class AgentTurn:
             self._transcript.ending.silent_s = limit
             raise
         if name.isprintable() and len(name) <= MAX_NAME_CHARS:  # otherwise it cannot be resumed
-            await self._put_down(Began(name))
+            await self._put_down(ConversationStart(name))
         self._messages.is_listening = True
         prompt = self._prompting = asyncio.ensure_future(self._prompt(connection, name))
         try:
@@ -340,7 +339,7 @@ class AgentTurn:
             client_info=Implementation(name="fanfold", version=version("fanfold")),
         )
         about = greeted.agent_info
-        await self._put_down(Began("", "", about.version if about is not None else ""))
+        await self._put_down(ConversationStart("", "", about.version if about is not None else ""))
         cwd = self._turn.folder
         can = greeted.agent_capabilities
         at = can.mcp_capabilities if can is not None else None

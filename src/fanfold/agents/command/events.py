@@ -48,7 +48,7 @@ _MICRO = 1_000_000
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}"
 
 
-class Began(Struct, frozen=True):
+class ConversationStart(Struct, frozen=True):
     """The id of the conversation, with the model and the version."""
 
     conversation: str
@@ -130,7 +130,7 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
 
 
 Fact: TypeAlias = (
-    Began
+    ConversationStart
     | TextEvent
     | Delta
     | ToolCallEvent
@@ -225,7 +225,7 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
             # The id becomes a word of the next call; an unsafe one is dropped.
             name = taken.get("conversation")
             conversation = name if isinstance(name, str) and re.fullmatch(_NAME, name) else ""
-            return Began(conversation, text("model")[:200], text("version")[:200])
+            return ConversationStart(conversation, text("model")[:200], text("version")[:200])
         case "said":
             return TextEvent(text("text"), text("message"), text("model"), taken.get("delta") is True)
         case "delta":

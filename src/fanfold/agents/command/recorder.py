@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from fanfold.agents.backend import AgentProgram, Progress, SessionFailed, SessionRequest
 from fanfold.agents.command.calls import ProgramCall, Turn
 from fanfold.agents.command.events import (
-    Began,
+    ConversationStart,
     Delta,
     DenialEvent,
     Fact,
@@ -110,7 +110,7 @@ class TranscriptRecorder:
         self._by_message: dict[str, Usage] = {}
         self._recorded = NOTHING_SPENT
         self.ending = CallEnd()
-        self.began: Began | None = None
+        self.began: ConversationStart | None = None
         self.model = model
         self.spent: Usage | None = None
         self.is_in_trouble = False
@@ -135,7 +135,7 @@ class TranscriptRecorder:
     async def hear(self, fact: Fact) -> None:
         """Process one fact."""
         match fact:
-            case Began():
+            case ConversationStart():
                 known = self.began
                 if known is None or not known.conversation:
                     self.began = structs.replace(
@@ -167,7 +167,7 @@ class TranscriptRecorder:
             case Delta():
                 self._progress(TextDelta(self._clean(fact.text[:MAX_DELTA_CHARS])))
             case TextEvent():
-                await self._said(fact)
+                await self._add_text(fact)
             case ToolCallEvent():
                 await self._called(fact)
             case ToolResultEvent():
@@ -242,7 +242,7 @@ class TranscriptRecorder:
         elif text or left.calls:
             await self._record(Response(model=self.model, text=text, tool_calls=tuple(left.calls)))
 
-    async def _said(self, fact: TextEvent) -> None:
+    async def _add_text(self, fact: TextEvent) -> None:
         self.model = fact.model or self.model
         if fact.message != self._message.id or (self._message.calls and not fact.message):
             await self._flush()
@@ -263,7 +263,13 @@ class TranscriptRecorder:
         if fact.message:
             self._message.id = fact.message
         known = self.ending.calls.begin(fact.id, fact.tool)
-        args = _bounded(fact.args)
+        args = fact.args
+        try:
+            encoded = msgspec.json.encode(args)
+            if len(encoded) > MAX_ARGUMENT_BYTES or _is_deep(args):
+                args = shorten_middle(encoded.decode(), MAX_ARGUMENT_BYTES)
+        except (TypeError, ValueError, RecursionError):
+            args = None
         self._message.calls.append(RequestedCall(short(fact.id), known.tool, args))
         self._progress(calling(known.tool, fact.args, self._clean))
         return known
@@ -305,17 +311,6 @@ class TranscriptRecorder:
         if self._loops.observe(entry) == "stop":
             self.ending.loop = self._loops.failure()
             raise SessionFailed(self.ending.loop)
-
-
-def _bounded(args: JSON) -> JSON:
-    """Return arguments in the form to record, limited in size and depth."""
-    try:
-        text = msgspec.json.encode(args)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    if len(text) <= MAX_ARGUMENT_BYTES and not _is_deep(args):
-        return args
-    return shorten_middle(text.decode(), MAX_ARGUMENT_BYTES)
 
 
 def _is_deep(value: JSON, depth: int = 0) -> bool:

@@ -238,8 +238,8 @@ class CommandSession:
         known = self._begun.conversation if self._begun is not None else ""
         if self._profile.resumes and known:
             return Turn(prompt=complaint, conversation=known, resumes=True)
-        said = f"{self._request.prompt}\n\nYour last answer was:\n{transcript.text[:20_000]}\n\n{complaint}"
-        return self._in_new_conversation(said)
+        prompt = f"{self._request.prompt}\n\nYour last answer was:\n{transcript.text[:20_000]}\n\n{complaint}"
+        return self._in_new_conversation(prompt)
 
     async def _call(
         self, turn: Turn, home: AgentHome, anew: str

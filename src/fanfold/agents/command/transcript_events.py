@@ -83,15 +83,15 @@ class KnownCalls:
         self._denied: dict[tuple[str, str], None] = {}
         self._done: dict[str, int] = {}
         """Tools that worked, with the position of the last call that did."""
-        self._told = 0
+        self._count = 0
 
     def find(self, name: str) -> KnownCall | None:
         return self._calls.get(short(name))
 
     def begin(self, name: str, tool: str) -> KnownCall:
         """Add a new call."""
-        self._told += 1
-        made = KnownCall(short(tool), self._told)
+        self._count += 1
+        made = KnownCall(short(tool), self._count)
         _keep(self._calls, short(name), made)
         return made
 

@@ -267,7 +267,7 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def tell_apart(response: ModelResponse) -> None:
+def give_distinct_ids(response: ModelResponse) -> None:
     """Give the calls of one response different ids, because some servers use one id for all."""
     from pydantic_ai.messages import ToolCallPart
 

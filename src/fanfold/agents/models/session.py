@@ -67,11 +67,11 @@ from fanfold.agents.models.messages import (
     Contract,
     Conversation,
     Judgement,
+    give_distinct_ids,
     outcome_of,
     readable,
     response_entry,
     result_text,
-    tell_apart,
 )
 from fanfold.agents.models.requests import ModelClient, Patience, TooLong, check_effort
 from fanfold.agents.providers import OPENAI, Access
@@ -257,7 +257,7 @@ class ModelSession:
         except TooLong as too_long:
             await self._compact(too_long)
             return
-        tell_apart(response)
+        give_distinct_ids(response)
         usage = self._asker.usage_of(response)
         judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)

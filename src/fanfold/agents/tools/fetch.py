@@ -17,6 +17,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
@@ -164,7 +165,14 @@ class FetchTools:
             status, headers, data = await self._get(url)
             if status not in _REDIRECTS or "location" not in headers:
                 return url, status, headers.get("content-type", "text/plain").lower(), data
-            url = _joined(url, headers["location"])
+            target = headers["location"]
+            with suppress(UnicodeDecodeError):  # servers send UTF-8 where only ASCII is allowed
+                target = target.encode("latin-1").decode()
+            try:
+                url = urljoin(url, target)
+            except ValueError:
+                message = f"{url} leads to what is no address: {target[:200]!a}"
+                raise ToolFailed("tool", "tool.bad_url", message) from None
         raise ToolFailed("tool", "tool.redirects", f"more than {MAX_REDIRECTS} redirects")
 
     async def _get(self, url: str) -> tuple[int, dict[str, str], bytes]:
@@ -225,19 +233,6 @@ def clean_url(url: str) -> str:
 
 _PLAIN = "/%:@!$&'()*+,;="
 """Characters that stay unchanged in a path; `%`, because encoded characters stay encoded."""
-
-
-def _joined(url: str, location: str) -> str:
-    """Return the target of a redirect; servers send UTF-8 where only ASCII is allowed."""
-    try:
-        location = location.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        pass  # not UTF-8: used unchanged
-    try:
-        return urljoin(url, location)
-    except ValueError:
-        message = f"{url} leads to what is no address: {location[:200]!a}"
-        raise ToolFailed("tool", "tool.bad_url", message) from None
 
 
 async def resolve_public(host: str, port: int, allowed: Check) -> str:

@@ -107,7 +107,7 @@ class MessageWriter(_Stream):
 
     def __init__(self, stdin: asyncio.StreamWriter, ended: Callable[[str], None]) -> None:
         self._stdin = stdin
-        self._tell_ended = ended
+        self._on_end = ended
         self.asked: set[RequestId] = set()
 
     async def send(self, item: SessionMessage, /) -> None:
@@ -117,7 +117,7 @@ class MessageWriter(_Stream):
         if self.closed or self._stdin.is_closing():
             raise BrokenResourceError
         if self._stdin.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self._tell_ended(DEAF)
+            self._on_end(DEAF)
             raise BrokenResourceError
         if isinstance(item.message, JSONRPCRequest):
             self.asked.add(item.message.id)
@@ -133,7 +133,7 @@ class MessageReader(_Stream):
     ) -> None:
         self._stdout = stdout
         self._asked = asked
-        self._tell_ended = ended
+        self._on_end = ended
         self._flooded = False
         self._buffer = bytearray()
         self._searched = 0
@@ -178,7 +178,7 @@ class MessageReader(_Stream):
                 break
             self._buffer += data
             await asyncio.sleep(0)  # `read` yields to other tasks only if there is no data
-        self._tell_ended(FLOODED if self._flooded else ENDED)
+        self._on_end(FLOODED if self._flooded else ENDED)
         raise EndOfStream
 
     def _line(self) -> bytes | None:

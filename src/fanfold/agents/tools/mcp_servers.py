@@ -403,7 +403,8 @@ def choose_offers(
     for server, tools in served.values():
         chosen: list[Offer] = []
         for tool in tools:
-            name, only_reads = _unique_name(server.name, tool.name, taken), _only_reads(tool)
+            name = _unique_name(server.name, tool.name, taken)
+            only_reads = tool.annotations is not None and tool.annotations.read_only_hint is True
             is_chosen = server.has_use_for(tool.name) and _is_listed(server.name, tool.name, name, listed)
             if not is_chosen or (read_only and not only_reads):
                 continue
@@ -420,10 +421,6 @@ def choose_offers(
             raise unavailable(server.name, why, hint)
         offers += chosen
     return offers
-
-
-def _only_reads(tool: Tool) -> bool:
-    return tool.annotations is not None and tool.annotations.read_only_hint is True
 
 
 def _is_listed(server: str, tool: str, name: str, listed: Sequence[str] | None) -> bool:

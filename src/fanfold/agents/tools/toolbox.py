@@ -508,11 +508,11 @@ class CommandTools:
                 raise ToolFailed("tool", error.code, error.message, error.hint) from error
             # Without the text of the error, which may name the program of the sandbox.
             message = f'"{argv[0]}" did not end within {timeout_s:g} s'
-            return {"exit_code": None, "timed_out": True, "message": message, **self._said(ended)}
+            return {"exit_code": None, "timed_out": True, "message": message, **self._output(ended)}
         except OSError as error:
             message = f'"{argv[0]}" cannot be run: {error.strerror or error}'
             raise ToolFailed("tool", "tool.io", message) from None
-        return {"exit_code": ran.exit_code, **self._said(ran)}
+        return {"exit_code": ran.exit_code, **self._output(ran)}
 
     async def read_output(self, args: Mapping[str, Any]) -> JSON:
         kept = self._kept.get(args["output"])
@@ -527,7 +527,7 @@ class CommandTools:
             piece["next_offset"] = offset + limit
         return piece
 
-    def _said(self, ran: CommandResult) -> dict[str, JSON]:
+    def _output(self, ran: CommandResult) -> dict[str, JSON]:
         """Return a program's output within limits; `output` and `next_offset` refer to the rest."""
         texts = {"stdout": ran.stdout, "stderr": ran.stderr}
         result: dict[str, JSON] = {
