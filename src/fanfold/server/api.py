@@ -182,43 +182,36 @@ class Routes(list[Route]):
 
 
 class MatchedRequest(NamedTuple):
-    """One request, matched."""
+    """A request with its route and its parameters."""
 
     route: Route
-    parts: dict[str, str]
-    query: bytes
+    key: tuple[Any, ...]
+    """The same for requests that ask for the same."""
+    parameters: Struct
     visitor: Principal
     traceparent: str
     """The W3C trace context of the sender, as it came."""
 
 
-class RouteTable:
-    """Finds the route of a request: by its segments, a word before a parameter."""
-
-    def __init__(self, routes: list[Route]) -> None:
-        self.routes = routes
-
-    def methods_of(self, segments: tuple[str, ...]) -> list[str]:
-        """The methods that a path has; empty when there is no such path."""
-        return sorted({route.method for route in self.routes if _fits(route.segments, segments)})
-
-    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
-        """The route, and the parts of the path by name."""
-        fitting = [one for one in self.routes if one.method == method and _fits(one.segments, segments)]
-        if not fitting:
-            return None
-        route = max(fitting, key=lambda one: [not _is_name(word) for word in one.segments])
-        pairs = zip(route.segments, segments, strict=True)
-        return route, {word[1:-1]: part for word, part in pairs if _is_name(word)}
-
-
-def _is_name(word: str) -> bool:
-    return word.startswith("{")
+def find_route(
+    routes: list[Route], method: str, segments: tuple[str, ...] | None
+) -> tuple[Route, dict[str, str]]:
+    """Return the route of a request and the parts of its path by name; a word comes before a parameter."""
+    fitting = [] if segments is None else [one for one in routes if _fits(one.segments, segments)]
+    if segments is None or not fitting:
+        raise NotFoundError("request.not_found", "there is nothing at this path", hint="/api/openapi.json")
+    usable = [one for one in fitting if one.method == method]
+    if not usable:
+        allowed = ", ".join(sorted({one.method for one in fitting}))
+        raise AuthorError("request.method", f"{method} is not for this path", details={"allowed": allowed})
+    route = max(usable, key=lambda one: [not word.startswith("{") for word in one.segments])
+    pairs = zip(route.segments, segments, strict=True)
+    return route, {word[1:-1]: part for word, part in pairs if word.startswith("{")}
 
 
 def _fits(words: tuple[str, ...], segments: tuple[str, ...]) -> bool:
     return len(words) == len(segments) and all(
-        (_is_name(word) and part) or word == part for word, part in zip(words, segments, strict=True)
+        (word.startswith("{") and part) or word == part for word, part in zip(words, segments, strict=True)
     )
 
 
@@ -317,10 +310,10 @@ _log = logging.getLogger("fanfold.server")
 class Api:
     """The ASGI application below `/api`."""
 
-    def __init__(self, desk: AppState, feed: Feed, table: RouteTable, keys: Idempotency) -> None:
+    def __init__(self, desk: AppState, feed: Feed, routes: list[Route], keys: Idempotency) -> None:
         self._desk = desk
         self._feed = feed
-        self._table = table
+        self._routes = routes
         self._looking = ThreadPoolExecutor(1, "fanfold look")
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
         self._streams = Streams(desk, feed, partial(self._in_thread, self._looking))
@@ -352,9 +345,10 @@ class Api:
     async def _answer(self, request: Request) -> Response:
         asked = self._match(request)
         if asked.route.goes_on:
-            parameters = read_parameters(asked.route.asked, asked.parts, asked.query)
-            going_on: Response = asked.route.call(streams=self._streams, asked=parameters, request=request)
-            return going_on
+            stream: Response = asked.route.call(
+                streams=self._streams, asked=asked.parameters, request=request
+            )
+            return stream
         if asked.route.gives_file:
             return await self._give(asked)
         if asked.route.body is None:
@@ -377,33 +371,22 @@ class Api:
         return _reply(asked.route, body)
 
     def _match(self, request: Request) -> MatchedRequest:
-        segments = segments_of(request.scope)
-        found = None if segments is None else self._table.find(request.method, segments)
-        if found is None:
-            allowed = [] if segments is None else self._table.methods_of(segments)
-            if allowed:
-                message = f"{request.method} is not for this path"
-                raise AuthorError("request.method", message, details={"allowed": ", ".join(allowed)})
-            raise NotFoundError(
-                "request.not_found", "there is nothing at this path", hint="/api/openapi.json"
-            )
-        route, parts = found
+        route, parts = find_route(self._routes, request.method, segments_of(request.scope))
         visitor: Principal = request.scope[VISITOR]
         if route.role == "operator":
             visitor.must_be_operator()
         query, trace = request.scope.get("query_string", b""), request.headers.get("traceparent", "")
-        return MatchedRequest(route, parts, query, visitor, trace)
+        parameters = read_parameters(route.asked, parts, query)
+        return MatchedRequest(route, (route.path, *parts.items(), query), parameters, visitor, trace)
 
     async def _look(self, asked: MatchedRequest) -> Response:
-        route = asked.route
+        route, key = asked.route, asked.key
         generation = self._feed.generation()
-        key = (route.path, *asked.parts.items(), asked.query)
         body = self._kept.find(key, generation)
         if body is None:
-            parameters = read_parameters(route.asked, asked.parts, asked.query)
 
             def make() -> bytes:
-                return _encoded(route, route.call(desk=self._desk, asked=parameters))
+                return _encoded(route, route.call(desk=self._desk, asked=asked.parameters))
 
             if route.of_runs:
                 asked_at = time.monotonic()
@@ -415,10 +398,8 @@ class Api:
 
     async def _give(self, asked: MatchedRequest) -> Response:
         """A file: found by the thread that looks at runs, read by others."""
-        route = asked.route
-        parameters = read_parameters(route.asked, asked.parts, asked.query)
         opened: OpenedArtifact = await self._in_thread(
-            self._looking, lambda: route.call(desk=self._desk, asked=parameters)
+            self._looking, lambda: asked.route.call(desk=self._desk, asked=asked.parameters)
         )
         try:
             await self._in_thread(self._acting, opened.check)
@@ -431,11 +412,10 @@ class Api:
     async def _act(self, asked: MatchedRequest, data: bytes) -> bytes:
         route = asked.route
         assert route.body is not None
-        parameters = read_parameters(route.asked, asked.parts, asked.query)
-        body = read_body(route.body, data)
+        body, known = read_body(route.body, data), {"desk": self._desk, "traceparent": asked.traceparent}
 
         def act() -> bytes:
-            done = route.call(desk=self._desk, asked=parameters, body=body, traceparent=asked.traceparent)
+            done = route.call(**known, asked=asked.parameters, body=body)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:

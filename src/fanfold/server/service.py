@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fanfold.api.notifications import record_console
 from fanfold.api.system import ServeAddress, new_token
 from fanfold.errors import AuthorError, NotFoundError, WorldError
-from fanfold.server.api import Api, RouteTable
+from fanfold.server.api import Api
 from fanfold.server.auth import VISITOR, Admission, BoundedConnection, Principal, RequestGuard
 from fanfold.server.console_files import ConsoleFiles
 from fanfold.server.requests import AppState, Idempotency, failure
@@ -122,7 +122,7 @@ class Application:
     async def _live(self, _: object) -> AsyncIterator[None]:
         """Begins and ends with the server, in its event loop."""
         feed = self.feed = Feed(self._desk.history.store)
-        self._api = Api(self._desk, feed, RouteTable(routes()), self._keys)
+        self._api = Api(self._desk, feed, routes(), self._keys)
         following = asyncio.create_task(feed.run())
         try:
             yield
