@@ -474,34 +474,31 @@ def prompt_of(tree: RunTree, node: Node) -> PromptDocument | None:
     body = find_body(AgentBody, node.step)
     if body is None:
         return None
-    try:
-        pieces = list(_pieces(tree, node, body))
-    except UnresolvedPath:
-        return None
-    text, parts = "", []
-    for piece, source, giver in pieces:
+    ready = preparation(tree.values, node)
+    text: str = ""
+    parts: list[PromptPart] = []
+
+    def insert(value: str, source: str, giver: Node | None) -> None:
+        nonlocal text
         if source:
             path = None if giver is None else giver.run.tree_path(giver.path)
-            parts.append(PromptPart(len(text), len(text) + len(piece), source, path))
-        text += piece
+            parts.append(PromptPart(len(text), len(text) + len(value), source, path))
+        text += value
+
+    try:
+        template = parse_template(body.prompt or "")
+        for part in template:
+            if isinstance(part, Hole):
+                name = str(part.path.parts[0]) if part.path.root == "steps" and part.path.parts else ""
+                insert(render((part,), ready.names), part.path.text, sibling(node, name) if name else None)
+            else:
+                text += part
+        for number, section in enumerate(sections_of(ready, body)):
+            text += "\n\n" if template or number else ""
+            insert(section.text, section.source, section.step)
+    except UnresolvedPath:
+        return None
     return PromptDocument(text, parts)
-
-
-def _pieces(tree: RunTree, node: Node, body: AgentBody) -> Iterator[tuple[str, str, Node | None]]:
-    """Yield texts, each with its source (empty for text of the recipe) and the step that produced it."""
-    ready = preparation(tree.values, node)
-    between = ""
-    for part in parse_template(body.prompt or ""):
-        between = "\n\n"
-        if isinstance(part, Hole):
-            name = str(part.path.parts[0]) if part.path.root == "steps" and part.path.parts else ""
-            yield render((part,), ready.names), part.path.text, sibling(node, name) if name else None
-        else:
-            yield part, "", None
-    for section in sections_of(ready, body):
-        yield between, "", None
-        between = "\n\n"
-        yield section.text, section.source, section.step
 
 
 _ENDINGS = {"finished": "completed", "completed": "completed", "failed": "failed", "timed_out": "timed_out"}
@@ -671,7 +668,12 @@ def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -
     begun = tree.memory.run_started.get(run.id) or tree.memory.created_at
     ran = (span for row in found if row.leaf for span in row.spans if span.status != WAITING)
     work = [(span.start, until if span.end is None else span.end) for span in ran]
-    return Timeline(found, _gaps(work, begun, until), begun, max(until, begun), max(0, len(rows) - MAX_ROWS))
+    gaps, reached = [], begun
+    for start, end in sorted([*work, (until, until)]):
+        if start - reached > max(MIN_GAP_MS, round((until - begun) * GAP_SHARE)):
+            gaps.append(TimeGap(reached, start))
+        reached = max(reached, end)
+    return Timeline(found, gaps, begun, max(until, begun), max(0, len(rows) - MAX_ROWS))
 
 
 def _spans(envelopes: Iterable[Envelope]) -> dict[str, list[Span]]:
@@ -724,14 +726,3 @@ def _hull(spans: Sequence[Span]) -> Span:
     ends = [span.end for span in spans if span.end is not None]
     end = max(ends) if len(ends) == len(spans) else None
     return Span(min(span.start for span in spans), end, 1, "")
-
-
-def _gaps(work: list[tuple[int, int]], start: int, until: int) -> list[TimeGap]:
-    least = max(MIN_GAP_MS, round((until - start) * GAP_SHARE))
-    gaps: list[TimeGap] = []
-    reached = start
-    for begun, ended in sorted([*work, (until, until)]):
-        if begun - reached > least:
-            gaps.append(TimeGap(reached, begun))
-        reached = max(reached, ended)
-    return gaps
