@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from msgspec import Struct, structs
@@ -45,6 +45,7 @@ from fanfold.cli.output import notify, on_terminal, paint, plain, print_json, pr
 from fanfold.cli.questions import ask_about, ask_permission
 from fanfold.cli.recipes import PlanFlags, plan_and_show
 from fanfold.cli.run import Foreground, print_outcome
+from fanfold.cli.run_list import spent_text
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
 from fanfold.kernel.events import Envelope, WaitClosed, WaitOpened
@@ -108,15 +109,6 @@ def listen_for_leaving() -> None:
             asyncio.get_running_loop().add_signal_handler(number, leave)
 
 
-class ChatFlags(Struct, frozen=True, kw_only=True):
-    """What the command line fixes for a chat."""
-
-    model: str | None
-    script: str | None
-    permission: Literal["read_only", "ask", "auto"] | None
-    unsafe_no_sandbox: bool
-
-
 @command("chat", summary="Talk to a lead agent that delegates and runs workflows")
 @click.argument("text", required=False)
 @option(
@@ -126,14 +118,13 @@ class ChatFlags(Struct, frozen=True, kw_only=True):
 @SCRIPT
 @options_from(RunOptions, "permission")
 @UNSAFE
-def chat_command(call: Invocation, text: str | None, resume: str | None, **given: object) -> int:
+def chat_command(call: Invocation, text: str | None, resume: str | None, **flags: Any) -> int:
     """Talk with a lead session, or give it TEXT and get its answer.
 
     The lead works on the project, delegates to subagents, and plans and runs workflows when a request looks
     like work for one. Lines that begin with / are commands: /help lists them. A chat is a run like any other:
     fanfold runs, inspect, logs, transcript and capture show it.
     """
-    flags = ChatFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if text is None and not on_terminal():
         text = sys.stdin.read() if not sys.stdin.isatty() else ""
     if text is not None and not text.strip():
@@ -153,7 +144,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **given
 class _Talk:
     """One sitting at a chat."""
 
-    def __init__(self, call: Invocation, project: Project, flags: ChatFlags, resume: str | None) -> None:
+    def __init__(self, call: Invocation, project: Project, flags: dict[str, Any], resume: str | None) -> None:
         self._call = call
         self._colour = wants_colour(sys.stderr, call.no_color)
         self._keyboard = Keyboard(project.config.home, tuple(WORDS))
@@ -175,15 +166,13 @@ class _Talk:
         return self._chat
 
     async def _open(self) -> None:
-        project, flags = self._project, self._flags
         ask = self._keyboard.allow if on_terminal() else None
         if self._resume is not None:
-            self._chat = await resume_chat(
-                project, self._resume, ask, self._hear, permission=flags.permission, model=flags.model
-            )
-            return
-        options = read_options(project, **structs.asdict(flags))
-        self._chat = await open_chat(project, options, ask, self._hear)
+            named = {name: self._flags[name] for name in ("permission", "model")}
+            self._chat = await resume_chat(self._project, self._resume, ask, self._hear, **named)
+        else:
+            options = read_options(self._project, **self._flags)
+            self._chat = await open_chat(self._project, options, ask, self._hear)
 
     def _hear(self, _run: str, step: str, news: News) -> None:
         if not self._call.as_json and self._chat is not None:
@@ -518,11 +507,7 @@ class SlashCommands:
 
     async def cost(self, _rest: str) -> None:
         usage = self._chat.usage()
-        price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-        print_text(
-            f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price},"
-            f" {usage.agents} turns of agents\n"
-        )
+        print_text(f"{spent_text(usage)}, {usage.agents} turns of agents\n")
 
     async def undo(self, rest: str) -> None:
         words = _words(rest, least=0)

@@ -18,7 +18,16 @@ import click
 import msgspec
 from msgspec import Struct
 
-from fanfold.cli.output import notify, paint, plain, print_json, print_text, wants_colour, write_nowhere
+from fanfold.cli.output import (
+    notify,
+    on_terminal,
+    paint,
+    plain,
+    print_json,
+    print_text,
+    wants_colour,
+    write_nowhere,
+)
 from fanfold.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -129,6 +138,13 @@ class Invocation(Struct, frozen=True):
             yield project
         finally:
             project.close()
+
+    def require_yes(self, question: str, refused: FanfoldError, otherwise: str) -> None:
+        """Ask a user at a terminal; raise `refused` if there is none, and with `otherwise` after a no."""
+        if self.as_json or not on_terminal():
+            raise refused
+        if not click.confirm(question, err=True):
+            raise WorldError(refused.code, otherwise, exit_status=refused.exit_status)
 
     def give(self, document: object, text: Callable[[], Iterable[str] | None]) -> None:
         """One document where JSON is wanted, else what `text` gives, or says by itself."""

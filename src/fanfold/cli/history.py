@@ -12,7 +12,7 @@ from msgspec import convert, structs
 
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
-from fanfold.api.display import FailureDocument, StepUsage, local_time, step_usage
+from fanfold.api.display import FailureDocument, local_time, step_usage
 from fanfold.api.explain import MAX_STEPS, explain_run, explain_step
 from fanfold.api.history import (
     follow,
@@ -44,7 +44,7 @@ from fanfold.cli.output import (
     print_text,
     to_json,
 )
-from fanfold.cli.run_list import took_text, usage_text
+from fanfold.cli.run_list import spent_text, took_text, usage_text
 from fanfold.cli.step_text import change_lines, question_lines, step_lines
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Usage
@@ -130,7 +130,7 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
         ("ended", local_time(step.ended_at) if step.ended_at else ""),
         ("reads", plain(", ".join(step.read_set))),
         ("may write", plain(", ".join(step.write_set))),
-        ("used", _spent(step.usage)),
+        ("used", "" if step.usage is None else spent_text(step.usage)),
         ("holds", plain(", ".join(step.holds[:MAX_HELD])) + more),
         ("because", "" if step.error is None else _because(step.error)),
         ("warning", "" if step.warning is None else _because(step.warning)),
@@ -155,13 +155,6 @@ def _because(error: FailureDocument) -> str:
     """Return the whole message, with the output of a program line by line."""
     first, *rest = plain(f"{error.message} [{error.code}]").splitlines() or [error.code]
     return "\n".join([first, *(f"{' ' * 12}{line}" for line in rest)])
-
-
-def _spent(usage: StepUsage | None) -> str:
-    if usage is None:
-        return ""
-    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}"
 
 
 def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
@@ -336,7 +329,7 @@ def _raw(envelope: Envelope) -> tuple[str, str, str]:
     name = "/".join(part for part in (envelope.path, step) if part) or "run"
     words = [str(data.get(key)) for key in ("kind", "status", "what", "reason") if data.get(key)]
     if data.get("kind") == "payment":
-        words.append(_spent(step_usage(convert(data["usage"], Usage))))
+        words.append(spent_text(step_usage(convert(data["usage"], Usage))))
     if "value" in data:
         words.append(f"= {data['value']}")
     if not words:

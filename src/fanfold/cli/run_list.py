@@ -14,6 +14,7 @@ from fanfold.api.display import (
     RunFilter,
     RunRow,
     RunUsage,
+    StepUsage,
     counted,
     duration,
     elapsed_ms,
@@ -111,6 +112,12 @@ def _age(ms: int) -> str:
         if ms >= size:
             return f"{ms // size} {unit} ago"
     return f"{max(0, ms) // 1_000} s ago"
+
+
+def spent_text(usage: RunUsage | StepUsage) -> str:
+    """Return tokens and price of a run, a chat or a step."""
+    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}"
 
 
 def usage_text(usage: RunUsage) -> str:

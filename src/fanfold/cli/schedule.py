@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -87,14 +86,10 @@ def schedule_command(
         schedule = _schedule(call, name, recipe, given, plan)
         shown, needs = schedule_consent(project, schedule)
         if needs and not yes:
-            notify("".join(f"  {plain(one)}\n" for one in needs))
-            if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-                message = f"{name} would do this without asking again"
-                raise WorldError(
-                    "permission_denied", message, hint="to permit it, add --yes", exit_status=EXIT_PERMISSION
-                )
-            if not click.confirm("Permit it each time?", err=True):
-                raise WorldError("permission_denied", "nothing was added", exit_status=EXIT_PERMISSION)
+            notify("".join(f"  {plain(effect)}\n" for effect in needs))
+            message, hint = f"{name} would do this without asking again", "to permit it, add --yes"
+            refused = WorldError("permission_denied", message, hint=hint, exit_status=EXIT_PERMISSION)
+            call.require_yes("Permit it each time?", refused, "nothing was added")
         row = add_schedule(project, structs.replace(schedule, permitted=shown), replace=replace)
     call.give(row, lambda: _line(row, call.colour))
     if not call.as_json:

@@ -312,13 +312,10 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
     seen = show_state(call.project, home)
     wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
     if action != "show" and wanted and not yes:
-        if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            message = f"no user is here to confirm: {action} {seen.folder}"
-            raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
-        notify(_text_state(seen))
+        message = f"no user is here to confirm: {action} {seen.folder}"
+        refused = WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
         question = "Take it over as it is?" if action == "adopt" else "Delete it?"
-        if not click.confirm(question, err=True):
-            raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
+        call.require_yes(_text_state(seen) + question, refused, "nothing was changed")
     if action == "remove":
         seen = remove_state(call.project, home)
     elif action == "adopt":

@@ -275,7 +275,10 @@ def misfits(schema: JSON, value: JSON, whole: str = "") -> str:
     cost = _weight(encoded) * len(given)
     if cost <= MAX_COST and _validator(encoded).is_valid(value):
         return ""
-    return _describe(encoded, value, whole) if cost <= MAX_DESCRIBED else _ask(encoded, given, whole)
+    if cost > MAX_DESCRIBED:
+        return _ask(encoded, given, whole)
+    errors = islice(_validator(encoded).iter_errors(value), MAX_ERRORS)  # computes all errors
+    return "; ".join(_words(error, whole) for error in errors)
 
 
 async def aside(check: Callable[..., _Checked], *given: object) -> _Checked:
@@ -291,12 +294,6 @@ async def aside(check: Callable[..., _Checked], *given: object) -> _Checked:
         _asks_aside.reset(token)
 
     return await asyncio.to_thread(check, *given)
-
-
-def _describe(schema: bytes, value: JSON, whole: str) -> str:
-    """Return the first errors as text; all errors are computed, however many there are."""
-    errors = islice(_validator(schema).iter_errors(value), MAX_ERRORS)
-    return "; ".join(_words(error, whole) for error in errors)
 
 
 def _words(error: jsonschema_rs.ValidationError, whole: str) -> str:

@@ -269,16 +269,12 @@ def _of_two_kinds(left: _Operand, right: _Operand, sign: str) -> Mistake:
             hint = f"{one.path} is an object" + (f"; write {one.path}.{field}" if field else "")
             meant = f"{one.path}.{field}" if field == "decision" else ""
             return Mistake(message, hint, one.start, one.end, meant)
-    number = next((one for one in (left, right) if isinstance(one.known, Number)), None)
-    text = next((one for one in (left, right) if isinstance(one.known, Text)), None)
-    if number and text and (text.literal or "").isdecimal():
-        written = text.literal or ""
+    kinds = {type(operand.known): operand for operand in (left, right)}
+    text = kinds.get(Text)
+    written = (text.literal or "").lower() if text is not None else ""
+    if text and ((Number in kinds and written.isdecimal()) or (Truth in kinds and written in _CONSTANTS)):
         return Mistake(message, f"write {written} without quotes", text.start, text.end, written)
-    truth = next((one for one in (left, right) if isinstance(one.known, Truth)), None)
-    if truth and text and (text.literal or "").lower() in ("true", "false"):
-        written = (text.literal or "").lower()
-        return Mistake(message, f"write {written} without quotes", text.start, text.end, written)
-    hint = f"int({text.path}) makes a number of text" if number and text and text.path else ""
+    hint = f"int({text.path}) makes a number of text" if Number in kinds and text and text.path else ""
     return Mistake(message, hint, left.start, right.end)
 
 

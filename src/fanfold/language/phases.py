@@ -60,8 +60,7 @@ class JudgedPhase(Struct, frozen=True):
 
         The judged results are added after it, with a size limit, when the step starts.
         """
-        goal = self.goal.replace("{{", "\\{{")
-        return f"{instruction}\n\nGoal: {goal}" if goal else instruction
+        return f"{instruction}\n\nGoal: {literal(self.goal)}" if self.goal else instruction
 
     def results(self) -> str:
         """Return the outputs of the steps, for a person."""

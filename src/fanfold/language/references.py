@@ -622,7 +622,6 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     text = notes.source.text
     node = draft.entries.nodes.get("depends_on")
     if isinstance(node, tree.Sequence):
-        text = notes.source.text
         if not node.items:
             return notes.fix(node.start + 1, node.start + 1, ", ".join(names))
         last = node.items[-1]

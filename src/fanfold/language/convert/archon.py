@@ -21,7 +21,7 @@ from fanfold.language.convert.source import (
     step_id,
     unread,
 )
-from fanfold.language.template import in_expression
+from fanfold.language.template import in_expression, literal
 from fanfold.language.tree import Mapping, Scalar, Sequence, plain
 
 # -----------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def shell_step(
     rights = program_rights(text)
     if not re.search(_OF_BASH, text):
         return {"shell": text, **rights} | ({"inputs": inputs} if inputs else {})
-    step: dict[str, Any] = {"run": ["bash", "-c", text.replace("{{", "\\{{")], **rights}
+    step: dict[str, Any] = {"run": ["bash", "-c", literal(text)], **rights}
     if inputs:
         step["env"] = {word: f"{{{{{path}}}}}" for word, path in inputs.items()}
     return step
@@ -660,7 +660,7 @@ class _Archon:
             self.named_inputs.add(found[1])
             return f"{{{{inputs.{found[1]}}}}}"
 
-        return NAME.sub(hole, re.sub(_INPUT, given, text.replace("{{", "\\{{")))
+        return NAME.sub(hole, re.sub(_INPUT, given, literal(text)))
 
     def _path(self, name: str) -> str | None:
         """Return `$node.output.field` and `$ARGUMENTS` in our names."""

@@ -14,7 +14,6 @@ from fanfold.language.convert.javascript import (
     ScriptWords,
     Span,
     constant_text,
-    escaped,
     holes_of,
     is_plain_name,
     listed_path,
@@ -26,6 +25,7 @@ from fanfold.language.convert.javascript import (
 )
 from fanfold.language.convert.source import UNWRITTEN, delivers, not_for_agents, step_id
 from fanfold.language.template import in_expression
+from fanfold.language.template import literal as escaped
 
 _HINTS = {
     "agentType": "name a role that is known here",

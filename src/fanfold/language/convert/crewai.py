@@ -21,6 +21,7 @@ from fanfold.language.convert.source import (
     slug,
     step_id,
 )
+from fanfold.language.template import literal
 from fanfold.language.tree import Mapping
 
 ANY_CREW = "../*crew.py"
@@ -288,7 +289,7 @@ def _task(
         inputs[found[1]] = {"required": True}
         return f"{{{{inputs.{found[1]}}}}}"
 
-    text = "\n\n".join(part for part in parts if part).replace("{{", "\\{{")
+    text = literal("\n\n".join(filter(None, parts)))
     step = {"id": name, "agent": "default", "prompt": re.sub(_HOLE, hole, text) or "Continue."}
     if wired.managed:
         step[UNWRITTEN] = "a manager hands out the tasks: say who does what"

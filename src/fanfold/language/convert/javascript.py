@@ -430,9 +430,7 @@ def listed_path(script: ScriptWords, span: Span) -> Span | None:
     if not (script.says(start, "(") and script.partner[start] == end - 1):
         return span
     start, end = start + 1, end - 1
-    if script.says(end - 2, "[", "]") and script.says(end - 3, "||"):
-        return start, end - 3
-    if script.says(end - 2, "[", "]") and script.says(end - 3, "??"):
+    if script.says(end - 3, "||", "[", "]") or script.says(end - 3, "??", "[", "]"):
         return start, end - 3
     asked = next((at for at in range(start, end) if script.says(at, "?")), None)
     if asked is None or not script.says(end - 3, ":", "[", "]"):
@@ -449,7 +447,3 @@ def parameters(names: list[str], meant: tuple[str, ...]) -> Locals:
 
 def is_plain_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None
-
-
-def escaped(text: str) -> str:
-    return text.replace("{{", "\\{{")
