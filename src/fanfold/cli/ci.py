@@ -162,17 +162,3 @@ def _read(project: Path, source: str) -> dict[str, str]:
         quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
         found[name.strip()] = value[1:-1] if quoted else value
     return found
-
-
-class Silence:
-    """The progress of `--quiet`: nothing."""
-
-    def update(self, written: object, tree: object) -> None: ...
-
-    def hear(self, run: str, step: str, news: object) -> None: ...
-
-    def suspend(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def close(self) -> None: ...

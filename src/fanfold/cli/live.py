@@ -34,7 +34,7 @@ from fanfold.api.approvals import MARKS
 from fanfold.api.display import duration
 from fanfold.api.run_documents import wait_text
 from fanfold.api.step_documents import Row, counts, run_rows, tallest
-from fanfold.cli.output import COLOURS, is_behind, notify
+from fanfold.cli.output import COLOURS, Progress, is_behind, notify
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.kernel.events import Envelope, StepEvent, SubagentEvent
 from fanfold.kernel.state import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
@@ -205,7 +205,7 @@ class _LiveOutput:
         return getattr(sys.stderr, name)
 
 
-class LiveTree:
+class LiveTree(Progress):
     """Redraws a run's tree in place until closed."""
 
     def __init__(self, *, no_color: bool = False, console: Console | None = None) -> None:

@@ -18,7 +18,7 @@ import select
 import stat
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -31,6 +31,10 @@ from fanfold.language.terminal import visible, visible_json
 
 if TYPE_CHECKING:
     import asyncio
+
+    from fanfold.agents.entries import News
+    from fanfold.engine.run_tree import RunTree
+    from fanfold.kernel.events import Envelope
 
 _COLOURS = {
     "red": "31;1",
@@ -178,6 +182,25 @@ def wants_colour(stream: TextIO, refused: bool) -> bool:
 def on_terminal() -> bool:
     """Whether a user at a terminal can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Progress:
+    """Shows the progress of a run to a person; this one, of `--quiet`, shows nothing."""
+
+    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
+        """Show events that were just recorded, and the tree after them."""
+
+    def hear(self, run: str, step: str, news: News) -> None:
+        """Show what a session does right now; nothing of it is recorded."""
+
+    def suspend(self) -> None:
+        """Make room for a question."""
+
+    def resume(self) -> None:
+        """Continue after a question."""
+
+    def close(self) -> None:
+        """Stop: nothing more will happen."""
 
 
 # -----------------------------------------------------------------------------------------------------------

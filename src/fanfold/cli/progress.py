@@ -12,11 +12,11 @@ import re
 import sys
 from collections.abc import Sequence
 from time import time
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from fanfold.agents.entries import News, Preparing
 from fanfold.api.report import Transition, Transitions
-from fanfold.cli.output import COLOURS, clock, notify, paint, wants_colour
+from fanfold.cli.output import COLOURS, Progress, clock, notify, paint, wants_colour
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.state import DEFERRED
@@ -26,25 +26,7 @@ PATIENCE_S = 1.0
 """Work that takes longer than this gets a line."""
 
 
-class Progress(Protocol):
-    """Shows the progress of a run."""
-
-    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
-        """These events were just recorded; the tree is as they left it."""
-
-    def hear(self, run: str, step: str, news: News) -> None:
-        """A session says what it does right now; nothing of it is recorded."""
-
-    def suspend(self) -> None:
-        """Make room for a question."""
-
-    def resume(self) -> None: ...
-
-    def close(self) -> None:
-        """Nothing more will happen."""
-
-
-class Lines:
+class Lines(Progress):
     """One line per transition."""
 
     def __init__(self, stream: TextIO, colour: bool) -> None:
@@ -97,12 +79,6 @@ class Lines:
         if tree is not None and (found := tree.state.runs.get(run)) is not None:
             transition = Transition(int(time() * 1_000), found.tree_path(step), "started", f"{what} …")
             notify(line(transition, tree.root.id, self._colour), self._stream)
-
-    def suspend(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
 
     def close(self) -> None:
         for waiting in self._waiting.values():

@@ -16,8 +16,7 @@ from contextlib import suppress
 from fanfold.agents.permissions import Action, Answer
 from fanfold.api.approvals import OpenApproval, open_approvals
 from fanfold.api.run_handle import RunHandle
-from fanfold.cli.output import notify, plain
-from fanfold.cli.progress import Progress
+from fanfold.cli.output import Progress, notify, plain
 from fanfold.engine.requests import AnswerRequest, this_person
 from fanfold.errors import AuthorError
 from fanfold.kernel.decide import is_waiting

@@ -34,7 +34,7 @@ from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import RunOptions, capped_limits, how_to_raise
 from fanfold.api.start import foresee_run, start
 from fanfold.api.step_documents import last_objections
-from fanfold.cli.ci import OutcomeOptions, Silence, ci_options
+from fanfold.cli.ci import OutcomeOptions, ci_options
 from fanfold.cli.command import (
     SCRIPT,
     UNSAFE,
@@ -48,6 +48,7 @@ from fanfold.cli.command import (
 )
 from fanfold.cli.output import (
     COLOURS,
+    Progress,
     clock,
     flush_notices,
     hand_over,
@@ -337,7 +338,7 @@ class Foreground:
         self._call = call
         self._quiet = quiet
         wait_for_no_reader(sys.stderr)
-        self._progress = Silence() if quiet else open_progress(call.no_color)
+        self._progress = Progress() if quiet else open_progress(call.no_color)
         self.attendant: Questions | None = None
         if on_terminal():
             from fanfold.cli.questions import Questions

@@ -434,16 +434,6 @@ class _Entry(NamedTuple):
     last: int
 
 
-class _EntryPlace(NamedTuple):
-    """The deepest object on a path of keys that exists, and its entry for the next key of the path."""
-
-    tokens: list[re.Match[str]]
-    brace: int
-    entries: list[_Entry]
-    found: _Entry | None
-    depth: int
-
-
 def set_entry(text: str, path: Sequence[str], value: JSON) -> str:
     """Return the text with `value` under a path of keys; unchanged if it is already there.
 
@@ -511,8 +501,13 @@ def line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _locate(text: str, path: Sequence[str]) -> _EntryPlace:
-    """Follow a path of keys as far as it exists; of equal keys the last one counts, as in JSON parsers."""
+def _locate(
+    text: str, path: Sequence[str]
+) -> tuple[list[re.Match[str]], int, list[_Entry], _Entry | None, int]:
+    """Follow a path of keys as far as it exists; of equal keys the last one counts, as in JSON parsers.
+
+    Return all tokens, the brace and entries of the deepest object, its entry for the next key, and the depth.
+    """
     tokens: list[re.Match[str]] = []
     at = 0
     while at < len(text):
@@ -529,7 +524,7 @@ def _locate(text: str, path: Sequence[str]) -> _EntryPlace:
     for depth, key in enumerate(path):
         found = next((entry for entry in reversed(entries) if entry.key == key), None)
         if found is None or depth == len(path) - 1:
-            return _EntryPlace(tokens, brace, entries, found, depth)
+            return tokens, brace, entries, found, depth
         brace = found.first
         entries, _ = _read_object(tokens, brace)
     raise ValueError("the path is empty")
