@@ -459,7 +459,7 @@ class RunWorld(World):
         self.stops.append(command)
 
     def settled(self, node: Node, _start: Start, job: SettledJob) -> tuple[str | None, Failure | None]:
-        failure = check_output(node, job.output)
+        failure = check_output(node.step, node.path, node.attempt, job.output)
         return (self._blobs.put(job.output) if failure is None else None), failure
 
     def child_inputs(self, command: Create) -> str | None:
@@ -492,7 +492,8 @@ class RunWorld(World):
             assert isinstance(node, Scope)
             value, failure = self._scope_output(node)
         if failure is None and isinstance(node, Scope | WorkflowCall):
-            failure = check_output(node, value)  # in maps and loops each instance was checked before
+            # In maps and loops each instance was checked before.
+            failure = check_output(node.step, node.path, node.attempt, value)
         return (self._blobs.put(value) if failure is None else None), failure
 
     def default(self, node: Node) -> str | None:

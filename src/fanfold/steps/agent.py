@@ -485,19 +485,19 @@ def _judged(values: Values, node: Node, settings: AgentBody) -> str:
     if phase is None:
         return ""
     if settings.purpose == "critic":
-        return f"Result:\n\n{show(values.pieces(phase)).text}"
+        return f"Result:\n\n{show(values.pieces(phase))[0]}"
     claims = values.claims(phase)
     listed = [Piece(f"Claim {claim.name}", claim.text) for claim in claims[:MAX_CLAIMS]]
-    return show(listed).text or "There are no claims: answer with an empty list."
+    return show(listed)[0] or "There are no claims: answer with an empty list."
 
 
 def _looked_up(services: Services, execution: Execution[AgentJob], output: JSON) -> JSON:
     """The reply of a critic or reviewer, with its evidence checked against the files of its workspace."""
     from fanfold.agents.tools.files import ArtifactFiles, PublishedFiles
-    from fanfold.steps.phases import Beside, CitedEvidence, judged_verdict
+    from fanfold.steps.phases import CitedEvidence, judged_verdict
 
     job, place = execution.job, execution.place
-    beside: list[Beside] = [PublishedFiles(services.memory, execution.order.run)]
+    beside: list[PublishedFiles | ArtifactFiles] = [PublishedFiles(services.memory, execution.order.run)]
     if place.artifacts is not None:
         beside.append(ArtifactFiles(place.artifacts, place.path))
     checked = CitedEvidence(place.path, job.judged, beside).checked(output)

@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from fanfold.agents.redaction import MIN_SECRET_CHARS, looks_secret
 from fanfold.errors import WorldError
 from fanfold.kernel.plan import JSON, Step
@@ -147,27 +145,21 @@ def result_of(order: Order[CommandJob], ended: ExitStatus) -> Outcome:
 SETTING = "environment.allow"
 
 
-class Withheld(Struct, frozen=True):
-    """The reason why a variable is not passed to a command."""
-
-    code: str
-    message: str
-    hint: str
-
-
-def why_withheld(names: Iterable[str], allowed: Collection[str]) -> Withheld | None:
+def why_withheld(names: Iterable[str], allowed: Collection[str]) -> WorldError | None:
     """The first reason why one of these variables cannot be passed, or None."""
     wanted = tuple(names)
     if missing := [name for name in wanted if name not in allowed]:
         listed = ", ".join(f'"{name}"' for name in (*sorted(allowed), *missing))
         message = f"{', '.join(missing)} of your environment is asked for, and you did not allow it"
         hint = f"in your own config.toml: [environment] allow = [{listed}]"
-        return Withheld("variable.not_allowed", message, hint)
+        return WorldError("variable.not_allowed", message, hint=hint)
     for name in wanted:
         value = os.environ.get(name, "")
         if not value:
-            return Withheld("variable.not_set", f"{name} is not set in your environment", f"export {name}=…")
+            message = f"{name} is not set in your environment"
+            return WorldError("variable.not_set", message, hint=f"export {name}=…")
         if looks_secret(name) and len(value) < MIN_SECRET_CHARS:
             message = f"{name} has fewer than {MIN_SECRET_CHARS} characters, and could not be masked"
-            return Withheld("variable.too_short", message, "give it a longer value, or another name")
+            hint = "give it a longer value, or another name"
+            return WorldError("variable.too_short", message, hint=hint)
     return None

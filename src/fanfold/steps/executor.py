@@ -369,9 +369,9 @@ async def _checked(order: Order[Job], outcome: Outcome) -> Outcome:
         if value is not outcome.output:
             outcome = replace(outcome, output=value)
         if order.step.output_schema is None:
-            invalid = check_output(order, value)
+            invalid = check_output(order.step, order.path, order.attempt, value)
         else:
-            invalid = await aside(check_output, order, value)
+            invalid = await aside(check_output, order.step, order.path, order.attempt, value)
     return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
@@ -33,6 +33,9 @@ from fanfold.steps.step_type import OnProgress, Services, add_usage
 from fanfold.steps.step_workspace import StepWorkspace
 from fanfold.steps.values import Piece
 
+if TYPE_CHECKING:
+    from fanfold.agents.tools.files import ArtifactFiles, PublishedFiles
+
 # -----------------------------------------------------------------------------------------------------------
 # The outputs of a phase as text of limited size, for agents that judge or summarize it
 #
@@ -46,29 +49,19 @@ JUDGED_CHARS = 60_000
 MIN_SHARE = 300
 
 
-class BoundedText(Struct, frozen=True):
-    """A text made of pieces, and the amount of text that was left out."""
+def show(pieces: Sequence[Piece], limit: int = JUDGED_CHARS) -> tuple[str, int]:
+    """The pieces in order, within a limit, and the number of characters that were left out.
 
-    text: str
-    left_out: int
-    """The number of characters that were left out."""
-
-
-def show(pieces: Sequence[Piece], limit: int = JUDGED_CHARS) -> BoundedText:
-    """The pieces in order, within a limit. Long pieces are cut, so that as many as possible are shown."""
-    whole = sum(len(one.text) for one in pieces)
-    if whole <= limit:
-        return BoundedText("\n\n".join(f"{one.name}:\n{one.text}" for one in pieces), 0)
-    most = max(1, limit // MIN_SHARE)
-    seen = pieces[:most]
-    shares = fair_shares([len(one.text) for one in seen], limit)
-    parts = [
-        f"{one.name}:\n{shorten_middle(one.text, share)}" for one, share in zip(seen, shares, strict=True)
-    ]
-    shown = sum(shares)
+    Long pieces are cut, so that as many as possible are shown.
+    """
+    whole = sum(len(piece.text) for piece in pieces)
+    seen = pieces if whole <= limit else pieces[: max(1, limit // MIN_SHARE)]
+    shares = fair_shares([len(piece.text) for piece in seen], limit)
+    shown = zip(seen, shares, strict=True)
+    parts = [f"{piece.name}:\n{shorten_middle(piece.text, share)}" for piece, share in shown]
     if len(seen) < len(pieces):
         parts.append(f"[… {len(pieces) - len(seen)} more outputs are not shown; query_workflow finds them …]")
-    return BoundedText("\n\n".join(parts), whole - shown)
+    return "\n\n".join(parts), whole - sum(shares)
 
 
 def pack(pieces: Sequence[Piece], window: int) -> tuple[list[list[Piece]], int]:
@@ -136,7 +129,8 @@ class Folding:
 
     async def run(self, pieces: Sequence[Piece], agents_left: int) -> FoldMaterial:
         """Reduce the pieces until one session can summarize them."""
-        window = window_of(self._request.role.model or self._services.frozen.default_model)
+        model = self._request.role.model or self._services.frozen.default_model or ""
+        window = LOCAL_WINDOW_CHARS if model.startswith(f"{PROVIDER}:") else WINDOW_CHARS
         groups, left_out = pack(pieces, window)
         for _ in range(MAX_LEVELS):
             if len(groups) <= 1:
@@ -217,11 +211,6 @@ class Folding:
         return Piece(name, f"(Extract; it was not summarized.)\n{extract(group, DIGEST_CHARS)}")
 
 
-def window_of(model: str | None) -> int:
-    """The number of characters that a session of this model summarizes."""
-    return LOCAL_WINDOW_CHARS if (model or "").startswith(f"{PROVIDER}:") else WINDOW_CHARS
-
-
 def _named(group: Sequence[Piece]) -> str:
     return group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
 
@@ -240,18 +229,15 @@ NEAR_LINES = 3
 MAX_FILE_BYTES = 2 * 1024 * 1024
 
 
-class Beside(Protocol):
-    """Files outside the workspace that an agent reads under special names."""
-
-    def has(self, args: Mapping[str, Any]) -> bool: ...
-
-    def locate(self, path: str) -> tuple[Path, str]: ...
-
-
 class CitedEvidence:
-    """Verifies the quotes of one reply. Each file is read once."""
+    """Verifies the quotes of one reply. Each file is read once.
 
-    def __init__(self, folder: str, judged: str, beside: Sequence[Beside] = ()) -> None:
+    `beside` are files outside the workspace that an agent reads under special names.
+    """
+
+    def __init__(
+        self, folder: str, judged: str, beside: Sequence[PublishedFiles | ArtifactFiles] = ()
+    ) -> None:
         self._folder = Path(folder)
         self._beside = beside
         self._judged = _even(judged)

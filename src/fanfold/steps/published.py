@@ -34,16 +34,11 @@ def publish_phase(memory: Path, run_id: str, phase: str, pieces: Sequence[Piece]
 
 def publish_run(memory: Path, values: Values, run: Run) -> None:
     """Write the files of every folded phase of a run."""
-    for phase, pieces, summary in folded_phases(values, run):
-        publish_phase(memory, run.id, phase, pieces, summary)
-
-
-def folded_phases(values: Values, run: Run) -> Iterator[tuple[str, list[Piece], str]]:
-    """The phases of a run that have a summary: name, outputs, summary."""
     for phase, fold in phases_of(run):
         body = phase.children[-2] if fold is not None and len(phase.children) > 1 else None
         if fold is not None and isinstance(body, Scope):
-            yield phase.path, values.pieces(body), str(values.output(fold) or "")
+            summary = str(values.output(fold) or "")
+            publish_phase(memory, run.id, phase.path, values.pieces(body), summary)
 
 
 def phases_of(run: Run) -> Iterator[tuple[Loop, Node | None]]:

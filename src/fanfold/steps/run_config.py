@@ -231,14 +231,9 @@ def with_stages(roles: dict[str, Role], find: Callable[[str], Role | None]) -> d
 
 
 def all_steps_below(plan: Plan) -> list[Step]:
-    """Every step of a plan and of its sub-workflows."""
-    return [step for used in (plan, *plan.workflows.values()) for step in all_steps(used.steps)]
-
-
-def all_steps(steps: tuple[Step, ...]) -> list[Step]:
-    """Every step of a scope and of the groups inside it, including folds."""
+    """Every step of a plan and of its sub-workflows, with the steps inside groups, and folds."""
     found: list[Step] = []
-    stack = list(reversed(steps))
+    stack = [step for used in (plan, *plan.workflows.values()) for step in used.steps][::-1]
     while stack:
         step = stack.pop()
         found.append(step)

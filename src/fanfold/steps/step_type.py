@@ -346,12 +346,6 @@ def shown(value: JSON) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def render_sets(node: Node, names: dict[str, JSON]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The rendered read-set and write-set of an instance."""
-    read = tuple(pattern_of(pattern, names) for pattern in node.step.read_set)
-    return read, tuple(pattern_of(pattern, names) for pattern in node.step.write_set)
-
-
 def pattern_of(template: str, names: Mapping[str, JSON]) -> str:
     """The rendered pattern of a path set.
 
@@ -415,7 +409,8 @@ def has_converged(repeat: Repeat, names: Names) -> bool:
 
 def sets_of(node: Node, names: Names) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The read-set and write-set of an instance whose step has templates in them."""
-    read_set, write_set = render_sets(node, dict(names))
+    read_set = tuple(pattern_of(pattern, names) for pattern in node.step.read_set)
+    write_set = tuple(pattern_of(pattern, names) for pattern in node.step.write_set)
     for pattern in (*read_set, *write_set):
         check_glob(pattern)
     return read_set, write_set

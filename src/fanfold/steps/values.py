@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -49,18 +49,6 @@ from fanfold.workspace.artifacts import NOTHING_SEEN, Artifact, ArtifactView, fa
 # The artifacts that a step sees: those of its dependencies and of earlier iterations
 #
 # They are derived from the log alone, so that a new owner of the run and the cache key see the same.
-
-
-def artifacts_for(memory: Memory, node: Node) -> ArtifactView:
-    """The artifacts of its run that a step sees when it starts."""
-    published = memory.artifacts.get(node.run.id)
-    if not published:
-        return NOTHING_SEEN
-    tops = tuple(_before(node))
-    seen = [one for step, one in published.values() if any(_is_at(step, top) for top in tops)]
-    own = family(node.path)
-    taken = {path: step for path, (step, _) in published.items() if family(step) != own}
-    return ArtifactView(tuple(sorted(seen, key=lambda one: one.path)), taken)
 
 
 def kept_artifacts(memory: Memory, run_id: str, kept: Collection[str]) -> dict[str, list[Artifact]]:
@@ -482,7 +470,14 @@ class Values:
 
     def artifacts(self, node: Node) -> ArtifactView:
         """The artifacts of earlier steps that a step sees."""
-        return artifacts_for(self._memory, node)
+        published = self._memory.artifacts.get(node.run.id)
+        if not published:
+            return NOTHING_SEEN
+        tops = tuple(_before(node))
+        seen = [file for step, file in published.values() if any(_is_at(step, top) for top in tops)]
+        own = family(node.path)
+        taken = {path: step for path, (step, _) in published.items() if family(step) != own}
+        return ArtifactView(tuple(sorted(seen, key=lambda file: file.path)), taken)
 
     def summary(self, node: Node) -> str:
         """At most `SUMMARY_CHARS` about a step's output, for dependents that do not use all of it."""
@@ -531,10 +526,11 @@ class StepsView(Mapping[str, Any]):
                 continue
             node = scope.run.nodes.get(f"{scope.path}/{name}" if scope.path else name)
             if node is not None:
-                seen = step_view(self._values, node)
-                if not self._holes and seen["output"] is None and is_unsuccessful(node):
-                    del seen["output"]
-                return seen
+                error = failure_value(node.error if node.status != COMPLETED else None, node)
+                output = self._values.output(node)
+                if output is None and not self._holes and is_unsuccessful(node):
+                    return {"status": node.status, "error": error}
+                return {"output": output, "status": node.status, "error": error}
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -547,12 +543,6 @@ class StepsView(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def step_view(values: Values, node: Node) -> dict[str, JSON]:
-    """The value of `steps.<id>`: output, status and error."""
-    error = node.error if node.status != COMPLETED else None
-    return {"output": values.output(node), "status": node.status, "error": failure_value(error, node)}
 
 
 def last_iteration(loop: Loop) -> Node:
@@ -670,22 +660,8 @@ def unfit(path: str, error: BaseException) -> Failure:
     return Failure("invalid_output", code, f"{path}: {exception_message(error)}", hint, step=path)
 
 
-class PlacedStep(Protocol):
-    """A step at an address: a node of the kernel, or an order."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def step(self) -> Step: ...
-
-    @property
-    def attempt(self) -> int: ...
-
-
-def check_output(at: PlacedStep, value: JSON) -> Failure | None:
+def check_output(step: Step, path: str, attempt: int, value: JSON) -> Failure | None:
     """The failure for an output that does not match its declaration, or None."""
-    step = at.step
     message = ""
     if step.output_schema is not None:
         message = misfits(step.output_schema, value, "the output")
@@ -698,6 +674,4 @@ def check_output(at: PlacedStep, value: JSON) -> Failure | None:
             message = f"the output has {', '.join(extra)}, which the step does not declare"
     if not message:
         return None
-    return Failure(
-        "invalid_output", "output.invalid", f"{at.path}: {message}", step=at.path, attempt=at.attempt
-    )
+    return Failure("invalid_output", "output.invalid", f"{path}: {message}", step=path, attempt=attempt)

@@ -217,16 +217,6 @@ def abi() -> int:
         return 0
 
 
-def scope_only() -> dict[str, object] | None:
-    """Return rules that only keep abstract sockets inside, without rules for files.
-
-    Bubblewrap needs them if the network is allowed.
-    """
-    if abi() < 6:
-        return None
-    return {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
-
-
 def rules(policy: Policy, scratch: Path, outside: Outside) -> dict[str, object]:
     """Return the rules of a policy for the launcher: rights on a path beneath a folder."""
     everything = (1 << 13) - 1
@@ -538,7 +528,8 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         if sandbox_limits.is_available():
             code = sandbox_limits.assemble(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()
-        spec["rules"] = scope_only()
+        if abi() >= 6:  # without rules for files: keeps abstract sockets inside if the network is allowed
+            spec["rules"] = {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
         spec["set"] = {"HOME": str(policy.home), "TMPDIR": "/tmp"}  # noqa: S108 - private inside
     elif level == "landlock":
         scratch = make_scratch(policy)

@@ -58,18 +58,15 @@ class _IgnoreRules:
     """Decides by git's list; folders that git does not mention are doubtful."""
 
     def __init__(self, belonging: GitView, in_git: bool) -> None:
-        self._belonging = belonging
+        self.belonging = belonging
         self._in_git = in_git
         self.allowed: set[str] = set()
         self.doubtful: list[str] = []
 
-    def keeps_file(self, path: str) -> bool:
-        return self._belonging.holds(path)
-
     def place_of(self, path: str, name: str, beside: list[str]) -> _Place:
         if not self._in_git and is_built(name, beside):
             return "leave"
-        if path in self._belonging.folders or path in self.allowed:
+        if path in self.belonging.folders or path in self.allowed:
             return "keep"
         if name in DEPENDENCIES:
             return "point"
@@ -114,7 +111,7 @@ class _ScanWalk:
                     self.found.left_out.add(where + "/")
             elif (status := entry_of(entry)) is None:
                 continue  # gone since it was listed
-            elif self._rules.keeps_file(where):
+            elif self._rules.belonging.holds(where):
                 self._file(status, where)
             elif status.ctime_ns < self._asked_ns - GRAIN_NS:  # not created after git was asked
                 self.found.left_out.add(left_out_name(where, status.mode))
