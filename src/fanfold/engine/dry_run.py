@@ -280,18 +280,11 @@ forecast must not either.
 """
 
 
-class Pair(Struct, frozen=True):
-    """Two steps by number, and a path that both claim."""
-
-    a: int
-    b: int
-    on: str
-
-
 class Conflicts(Struct, frozen=True):
     """The conflicts among the steps of a forecast."""
 
-    listed: list[Pair]
+    listed: list[tuple[int, int, str]]
+    """Two steps by number, and a path that both claim."""
     total: int
     complete: bool
     """False if there are too many different path sets to count all conflicts."""
@@ -300,7 +293,7 @@ class Conflicts(Struct, frozen=True):
 def find_conflicts(steps: Sequence[Node], order: StepOrder) -> Conflicts:
     """The conflicts among these steps, which are in plan order. Steps that are never queued claim nothing."""
     claims = _Claims(steps)
-    listed: list[Pair] = []
+    listed: list[tuple[int, int, str]] = []
     twice = 0
     for number, node in enumerate(steps):
         rivals = claims.rivals(node)
@@ -312,7 +305,7 @@ def find_conflicts(steps: Sequence[Node], order: StepOrder) -> Conflicts:
         while later and len(listed) < MAX_LISTED:
             other = number + (later & -later).bit_length()
             later &= later - 1
-            listed.append(Pair(number, other, _on(node, steps[other])))
+            listed.append((number, other, _on(node, steps[other])))
     return Conflicts(listed, twice // 2, claims.complete)
 
 
@@ -443,7 +436,7 @@ def dry_run(
     usd_max = 0.0 if not bounds.high else None if budget is None else budget / 1_000_000
     result = DryRun(
         waves=list(waves.values()),
-        conflicts=[ForeseenConflict(names[pair.a], names[pair.b], pair.on) for pair in conflicts.listed],
+        conflicts=[ForeseenConflict(names[a], names[b], on) for a, b, on in conflicts.listed],
         conflicts_total=conflicts.total,
         critical_path=[names[number] for number in order.critical_path(lambda _: 1)],
         agents=Agents(bounds.low, min(max(bounds.expected, bounds.low), high), high),

@@ -116,16 +116,11 @@ def addresses(path: str) -> set[str]:
     return names
 
 
-class RecordedText(Struct, frozen=True):
-    """A searchable text of a log: a failure, a prompt, or a reply or action of an agent."""
+def recorded(envelope: Envelope, content: Callable[[str], bytes]) -> tuple[str, OutputRow, str] | None:
+    """Return kind, row and text of an event or a session's entry; None if it has nothing to search.
 
-    kind: str
-    row: OutputRow
-    text: str
-
-
-def recorded(envelope: Envelope, content: Callable[[str], bytes]) -> RecordedText | None:
-    """Return the searchable text of an event or a session's entry. `content` returns the blob of a hash."""
+    `content` returns the blob of a hash.
+    """
     data, path, role, status = envelope.data, envelope.path, "", ""
     if not isinstance(data, dict):
         return None
@@ -149,7 +144,7 @@ def recorded(envelope: Envelope, content: Callable[[str], bytes]) -> RecordedTex
     row = OutputRow(
         run_id=run, root_run_id=root, path=path, role=role, status=status, blob="", at=envelope.at
     )
-    return RecordedText(kind, row, text)
+    return kind, row, text
 
 
 def describe(
@@ -455,14 +450,15 @@ class Search:
         for place, envelope in self._store.rows_after(root, reach):
             reach = place
             try:
-                text = recorded(envelope, self._store.blob)
+                found = recorded(envelope, self._store.blob)
             except NotFoundError:
                 continue  # the run was just deleted
-            if text is not None:
+            if found is not None:
+                kind, row, text = found
                 document = tantivy.Document()
-                document.add_text("row", row_line(text.row))
-                document.add_bytes("body", text.text[:MAX_RECORDED].encode())
-                describe(document, text.row, text.text[:MAX_RECORDED], self._recipes(text.row), text.kind)
+                document.add_text("row", row_line(row))
+                document.add_bytes("body", text[:MAX_RECORDED].encode())
+                describe(document, row, text[:MAX_RECORDED], self._recipes(row), kind)
                 writer.add_document(document)
         document = tantivy.Document()
         for field, value in (("kind", REACH), ("reach", root), ("run", root)):

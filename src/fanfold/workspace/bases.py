@@ -283,11 +283,6 @@ class Base:
         return all(tree.exists() for tree in self.trees)
 
 
-class _DeltaRecord(msgspec.Struct, array_like=True):
-    root: str
-    own: bytes
-
-
 class Bases:
     """The base trees of one project. Every method is called with the workspace lock held."""
 
@@ -344,24 +339,25 @@ class Bases:
             manifest, this_boot = decode(data, file)
             base = Base(folder, manifest)
         else:
-            root, this_boot = self._read(kept.root)
+            root, this_boot = self._read(kept[0])
             manifest, same_boot = decode(data, file, root.manifest)
             this_boot = this_boot and same_boot
-            base = Base(folder, manifest, root, split_names(kept.own))
+            base = Base(folder, manifest, root, split_names(kept[1]))
         if this_boot:
             self._remember(base)
         return base, this_boot
 
-    def _kept(self, name: str) -> _DeltaRecord | None:
+    def _kept(self, name: str) -> tuple[str, bytes] | None:
+        """Return the name of the root of a delta, and the joined names of its own files."""
         try:
             data = read_kept(self._layout.bases / name / DELTA)
         except FileNotFoundError:
             return None
-        return msgspec.msgpack.decode(data, type=_DeltaRecord)
+        return msgspec.msgpack.decode(data, type=tuple[str, bytes])
 
     def roots(self, names: Collection[str]) -> set[str]:
         """Return the roots of these bases."""
-        return {kept.root for kept in map(self._kept, names) if kept is not None}
+        return {kept[0] for kept in map(self._kept, names) if kept is not None}
 
     def _remember(self, base: Base) -> None:
         with self._guard:
@@ -417,7 +413,7 @@ class Bases:
             hide(tree, delta.hidden | (root.manifest.files.keys() & gone))
             own = delta.own.difference(gone)
             write_whole(folder / "manifest", encode(now, root.manifest))
-            write_whole(folder / DELTA, msgspec.msgpack.encode(_DeltaRecord(root.id, join_names(own))))
+            write_whole(folder / DELTA, msgspec.msgpack.encode((root.id, join_names(own))))
             return self._complete(folder, now, root, own)
 
     @contextmanager
