@@ -168,8 +168,8 @@ def test_what_was_taken_out_goes_with_time(project: Path):
     guard = Guard(project)
     (project / ".git").mkdir()
     found = settle(guard)
-    spaces.gc()
-    spaces.gc(keep_for_s=3600)
+    spaces.remains.collect()
+    spaces.remains.collect(keep_for_s=3600)
     assert len(os.listdir(found.folder)) == 1
-    spaces.gc(keep_for_s=-1)
+    spaces.remains.collect(keep_for_s=-1)
     assert os.listdir(found.folder) == []

@@ -196,7 +196,7 @@ spaces.merge(child)
     assert found.left == ("a.txt",)
     assert (project / "a.txt").read_text() == "edited by hand"
     assert (project / "b.txt").read_text() == "b"
-    Workspaces(project).gc(keep_for_s=0)
+    Workspaces(project).remains.collect(keep_for_s=0)
 
 
 def test_merges_of_many_threads_and_processes_do_not_mix(project: Path):

@@ -365,7 +365,7 @@ def test_a_proposal_waits_and_is_applied_to_the_parent_as_it_is_then(project: Pa
     before = tree(project)
     merged = spaces.merge(child, mode="propose")
     spaces.close(child)
-    spaces.gc()
+    spaces.remains.collect()
     assert tree(project) == before
     assert [proposal.id for proposal in spaces.proposals()] == [merged.proposal]
     patch = spaces.diff(merged.proposal)

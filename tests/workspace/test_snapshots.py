@@ -355,14 +355,14 @@ def test_gc_keeps_what_is_used_and_drops_the_rest(project: Path):
     spaces.close(kept, keep=True, why="the step failed")
     (project / "a.txt").write_text("b")
     used = spaces.open_child("used")
-    spaces.gc()
+    spaces.remains.collect()
     assert sorted(os.listdir(project / ".fanfold/subagents")) == [".gitignore", "kept", "used"]
     assert (used.path / "a.txt").read_text() == "b"
     time.sleep(0.01)
-    spaces.gc(keep_for_s=0)
+    spaces.remains.collect(keep_for_s=0)
     assert sorted(os.listdir(project / ".fanfold/subagents")) == [".gitignore", "used"]
     spaces.close(used)
-    spaces.gc()
+    spaces.remains.collect()
     # The newest, what it lies on, and its name.
     assert len(os.listdir(project / ".fanfold/workspace/bases")) == 3
     assert os.listdir(project / ".fanfold/workspace/trash") == []

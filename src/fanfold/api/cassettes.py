@@ -323,7 +323,7 @@ class Recorder:
         for (run, step), receipts in memory.receipts.items():
             for name in receipts:
                 try:
-                    receipt = spaces.receipt(name)
+                    receipt = spaces.receipts.get(name)
                 except NotFoundError:
                     continue  # gc removed it
                 merges.append((receipt.merged_ns, _Revisions(runs[run].tree_path(step), receipt.files)))

@@ -354,7 +354,7 @@ async def undo(project: Project, run: str, step: str | None = None, *, dry_run: 
     recorded = {id(one.node) for one in merges if is_undone(found.tree, one.node.run.id, one.node.path)}
     times = {receipt: at for one in merges for receipt, at in one.receipts.items()}
     newest_first = sorted(times, key=lambda receipt: times[receipt], reverse=True)
-    before = {receipt for receipt in newest_first if spaces.is_taken_back(receipt)}
+    before = {receipt for receipt in newest_first if spaces.receipts.is_undone(receipt)}
     reversal = spaces.undo(newest_first, dry_run=dry_run)
     if reversal.blocked:
         open_ones = [one for one in merges if id(one.node) not in recorded] if top is None else []
@@ -406,7 +406,7 @@ def _merges(project: Project, found: ResolvedRun, top: Node | None) -> list[_Ste
         if not receipts or spaces is None:
             continue
         try:
-            times = {receipt: spaces.receipt(receipt).merged_ns for receipt in receipts}
+            times = {receipt: spaces.receipts.get(receipt).merged_ns for receipt in receipts}
         except NotFoundError:
             continue
         rows = tree.memory.changes_of(node.run.id, node.path)
@@ -475,7 +475,7 @@ def _whose(project: Project, tree: RunTree, receipt: str) -> str:
     spaces = spaces_of(project) if receipt else None
     if spaces is None:
         return ""
-    origin = spaces.receipt(receipt).origin
+    origin = spaces.receipts.get(receipt).origin
     try:
         other = tree if origin == tree.root.id else project.view(origin)
     except NotFoundError:

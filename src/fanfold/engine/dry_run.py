@@ -32,7 +32,6 @@ from fanfold.kernel.state import (
     Loop,
     Map,
     Node,
-    Scope,
     WorkflowCall,
     is_shared_writer,
 )
@@ -95,8 +94,11 @@ class AgentBounds:
         return found.perhaps() if node in self._assumed.conditions else found
 
     def _of_composite(self, node: Composite) -> Bounds:
-        if not node.children:
-            return self._not_looked_into(node)
+        if not node.children:  # the forecast did not expand it, because it was full
+            if isinstance(node, Map):
+                count = node.count or 0
+                return self._of_item(node.step).times(0, count, count)
+            return (self._of_loop if isinstance(node, Loop) else self._of_body)(node.step).perhaps()
         inside = [self.of(child) for child in node.children]
         if node in self._assumed.lists:
             return inside[0].mapped(node.step.max_items)
@@ -107,17 +109,6 @@ class AgentBounds:
             shown = _sum(rounds)
             return _sum((Bounds(shown.low, shown.expected, most), *fold))
         return _sum(inside)
-
-    def _not_looked_into(self, node: Composite) -> Bounds:
-        """The bounds of a composite that the forecast did not expand, because it was full."""
-        if isinstance(node, Map):
-            count = node.count or 0
-            return self._of_item(node.step).times(0, count, count)
-        if isinstance(node, Loop):
-            return self._of_loop(node.step).perhaps()
-        if isinstance(node, Scope | WorkflowCall):
-            return self._of_body(node.step).perhaps()
-        return NONE
 
     # Steps that the forecast did not expand: bounds from the recipe alone
 
@@ -468,7 +459,11 @@ def _failures(host: ForecastHost) -> Iterator[str]:
     found = 0
     for run in host.state.runs.values():
         for node in run.nodes.values():
-            if node.status != FAILED or node.error is None or _inherits(node):
+            if node.status != FAILED or node.error is None:
+                continue
+            if isinstance(node, WorkflowCall) and node.child is not None:
+                continue  # a step inside it fails
+            if isinstance(node, Composite) and node.failed_child is not None:
                 continue
             found += 1
             if found > MAX_FAILURES:
@@ -476,13 +471,6 @@ def _failures(host: ForecastHost) -> Iterator[str]:
                 return
             why = node.error.message.removeprefix(f"{node.path}: ")
             yield f'"{run.tree_path(node.path)}" would fail: {why}'
-
-
-def _inherits(node: Node) -> bool:
-    """Whether a step fails only because a step inside it fails."""
-    if isinstance(node, WorkflowCall):
-        return node.child is not None
-    return isinstance(node, Composite) and node.failed_child is not None
 
 
 def _limits(host: ForecastHost, settings: Settings, low: int, sure: bool) -> Iterator[tuple[str, bool]]:

@@ -102,17 +102,14 @@ def _of_role(where: str, model: str | None, role: Role, frozen: RunConfig, name:
             place = f'stage {number} of role "{role.name}"'
             yield ModelUse(model=stage.model, where=place, role=name, loops=loops)
         elif stage.agent is not None:
-            yield from _of_stage_role(frozen.roles[stage.agent], where, frozen, name, loops)
-    for fallback in role.fallback_models:
-        where = f'a fallback of role "{role.name}"'
-        yield ModelUse(model=fallback, where=where, role=name, loops=loops, fallback=True)
+            other = frozen.roles[stage.agent]
+            place = "" if frozen.model is not None else f'role "{other.name}"' if other.model else where
+            yield ModelUse(model=frozen.model or other.model, where=place, role=name, loops=loops)
+            yield from _fallbacks(other, name, loops)
+    yield from _fallbacks(role, name, loops)
 
 
-def _of_stage_role(role: Role, where: str, frozen: RunConfig, name: str, loops: int) -> Iterator[ModelUse]:
-    model = frozen.model or role.model
-    if model is not None:
-        where = "" if frozen.model is not None else f'role "{role.name}"'
-    yield ModelUse(model=model, where=where, role=name, loops=loops)
+def _fallbacks(role: Role, name: str, loops: int) -> Iterator[ModelUse]:
     for fallback in role.fallback_models:
         where = f'a fallback of role "{role.name}"'
         yield ModelUse(model=fallback, where=where, role=name, loops=loops, fallback=True)

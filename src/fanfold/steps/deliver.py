@@ -222,8 +222,8 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
 
 def _known(services: Services, ids: tuple[str, ...]) -> list[Receipt]:
     """The receipts of merges, oldest first, without reverted merges."""
-    spaces = services.isolation.spaces
-    found = [spaces.receipt(one) for one in ids if not spaces.is_taken_back(one)]
+    receipts = services.isolation.spaces.receipts
+    found = [receipts.get(name) for name in ids if not receipts.is_undone(name)]
     return sorted(found, key=lambda receipt: (receipt.merged_ns, receipt.id))
 
 

@@ -138,11 +138,11 @@ class WorkspaceRemains:
 
     def collect(
         self,
-        keep_for_s: float | None,
-        judge: Judge,
+        keep_for_s: float | None = None,
+        judge: Judge = lambda _: "ages",
         relied_on: Callable[[], Container[str]] = frozenset,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
     ) -> CollectedFiles:
         """Delete unneeded files, or with `dry_run` only list them.
 

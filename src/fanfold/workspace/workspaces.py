@@ -32,7 +32,7 @@ from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import WriteViolation, behind_links, violations
 from fanfold.workspace.children import Child
-from fanfold.workspace.gc import CollectedFiles, Judge, WorkspaceRemains, draw_child
+from fanfold.workspace.gc import WorkspaceRemains, draw_child
 from fanfold.workspace.guard import WorkspaceWatch
 from fanfold.workspace.homes import make_policy
 from fanfold.workspace.ignored import Ignoring, may_change_dependency
@@ -55,7 +55,6 @@ from fanfold.workspace.receipts import (
     Dispute,
     Proposal,
     Proposals,
-    Receipt,
     Receipts,
     Reversal,
     draw_diff,
@@ -100,10 +99,10 @@ class Workspaces:
         self._ignoring = Ignoring(self._layout.project, self._layout.store, include)
         self._bases = Bases(self._layout, self._ignoring, self._limits)
         self._proposals = Proposals(self._layout, self._objects)
-        self._receipts = Receipts(self._layout, self._objects)
-        self._parent = ProjectTree(self._layout, self._objects, self._bases, self._receipts)
+        self.receipts = Receipts(self._layout, self._objects)
+        self._parent = ProjectTree(self._layout, self._objects, self._bases, self.receipts)
         self.remains = WorkspaceRemains(
-            self._layout, self._bases, self._ignoring, self._objects, self._proposals, self._receipts
+            self._layout, self._bases, self._ignoring, self._objects, self._proposals, self.receipts
         )
 
     @property
@@ -360,14 +359,6 @@ class Workspaces:
         """Revert merges, all of them or none, if their files were not changed since."""
         return self._parent.undo(receipts, dry_run=dry_run)
 
-    def receipt(self, receipt_id: str) -> Receipt:
-        """Return the receipt of a merge: the files it wrote, and the files that were there before."""
-        return self._receipts.get(receipt_id)
-
-    def is_taken_back(self, receipt_id: str) -> bool:
-        """Return whether a merge was reverted."""
-        return self._receipts.is_undone(receipt_id)
-
     def deliveries(self, project: Path, begin: Callable[[], None]) -> Deliveries:
         """Return the deliveries of merges in the repository of a project.
 
@@ -382,7 +373,7 @@ class Workspaces:
 
         Files for which one side is no longer stored are left out.
         """
-        return self._parent.draw(self._receipts.get(receipt_id))
+        return self._parent.draw(self.receipts.get(receipt_id))
 
     def proposals(self) -> list[Proposal]:
         """Return all pending proposals, oldest first."""
@@ -439,12 +430,6 @@ class Workspaces:
             orphans, unmounted = self.remains.find_orphans()
             self.remains.clear_launches()
         return RecoveryResult(tuple(left), tuple(unmounted), tuple(orphans))
-
-    def gc(
-        self, *, keep_for_s: float | None = None, judge: Judge = lambda _: "ages", dry_run: bool = False
-    ) -> CollectedFiles:
-        """Delete files that are no longer needed, or only list them: see `WorkspaceRemains.collect`."""
-        return self.remains.collect(keep_for_s, judge, dry_run=dry_run)
 
 
 def _recall(note: Path) -> MergeResult | None:
