@@ -147,15 +147,15 @@ def _send(tree: RunTree, request: InputRequest, at: int) -> None:
     turns = turns_of(tree, request.child)
     last = turns[-1]
     check_spoken_to(tree, request.child)
-    said = find_body(AgentBody, last.step)
-    if said is None:
+    body = find_body(AgentBody, last.step)
+    if body is None:
         raise SubagentRefused(
             "subagent.not_one", f"{request.child} is no agent: its type is {last.step.type}"
         )
     step = replace(
         last.step,
         id=f"{request.child}#{len(turns) + 1}",
-        action=replace(said, prompt=literal(request.text), continue_from=last.path).action(),
+        action=replace(body, prompt=literal(request.text), continue_from=last.path).action(),
         description=shorten(request.text, TASK_CHARS),
         after=comes_after(turns),
         depends_on=(),

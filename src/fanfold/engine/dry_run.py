@@ -433,7 +433,7 @@ def dry_run(
         agents=Agents(bounds.low, min(max(bounds.expected, bounds.low), high), high),
         cost=Cost(usd_max),
         would_run=allowed and not failures and not any(blocking for _, blocking in limits),
-        warnings=[*warnings, *failures, *(text for text, _ in limits), *notes, *world.assumed.told()],
+        warnings=[*warnings, *failures, *(text for text, _ in limits), *notes, *world.assumed.messages()],
     )
     if prompt is not None:
         agents = [(path, node) for node, path in shown.items() if node.kind == LEAF and node.step.traits.role]

@@ -312,7 +312,7 @@ class Assumptions:
     def _note(self, kind: str, node: Node) -> None:
         self._made[kind].setdefault(declared_path(node))
 
-    def told(self) -> Iterator[str]:
+    def messages(self) -> Iterator[str]:
         """A sentence for each kind of assumption."""
         for kind, sentence in _SENTENCES.items():
             paths = list(self._made[kind])

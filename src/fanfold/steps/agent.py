@@ -254,7 +254,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             warning = order.failure("permission", "agent.denied", message, hint, retryable=False)
         return Outcome(output, None, result.summary, result.usage, warning)
 
-    def answer(self, step: Preparation, _said: AgentBody, reply: StepReply) -> Outcome:
+    def answer(self, step: Preparation, _settings: AgentBody, reply: StepReply) -> Outcome:
         if reply.text is None or not reply.text.strip():
             message = f"the agent of {step.node.path} asks a question, to be answered with text"
             hint = "an answer is text, given with the command `answer`"

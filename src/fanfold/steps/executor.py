@@ -291,8 +291,8 @@ class StepExecutor:
                 names.check(path, own)
             for path in made:
                 names.add(path, own)
-        if self._isolation.comes_home(order, place):
-            execution.progress(Preparing("brings its changes home"))
+        if self._isolation.needs_merge(order, place):
+            execution.progress(Preparing("merges its changes"))
             outcome = await self._merge_changes(execution, outcome)
         if outcome.error is None:
             outcome = _judge_changes(order, place, outcome)

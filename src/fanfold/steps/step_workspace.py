@@ -246,7 +246,7 @@ class Isolation:
 
     # Merging
 
-    def comes_home(self, order: Order[Job], place: StepWorkspace) -> bool:
+    def needs_merge(self, order: Order[Job], place: StepWorkspace) -> bool:
         """Whether the changes in this workspace are to be merged or proposed."""
         apart = place.child is not None or place.merged is not None
         return apart and not (_is_scratch(order) and order.step.posture == "read_only")

@@ -99,7 +99,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._signals = Signals(path, make=not self.read_only)
         self._expiry_ms = int(expiry_s * 1_000)
-        self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
+        self._renewal = Renewal(self._renew, self._signal_owners, expiry_s)
         self._log = LogRoom(self._file, CHECKPOINT_PAGES)
         self._connections = DatabaseConnections(
             self._file, vfs, durability, protected=protected, read_only=self.read_only, key=key, adopts=adopts
@@ -314,7 +314,7 @@ class SqliteStore:
         self._appender.forget()  # the last owner may have been another process
         if lease.owner == myself:
             self._renewal.keep(lease, now)
-        self._tell_owners(lease)
+        self._signal_owners(lease)
         self._wake(freed)
         return lease
 
@@ -343,14 +343,14 @@ class SqliteStore:
             freed = []
             if leases.give_back(db, lease) and claims.drop_tree(db, lease.root):
                 freed = claims.waiting(db, lease.root)
-        self._tell_owners(lease)
+        self._signal_owners(lease)
         self._wake(freed)
 
     def _renew(self, held: Sequence[Lease]) -> dict[Lease, LeaseLost]:
         with self._transaction() as db:
             return leases.renew(db, held, self._expiry_ms)
 
-    def _tell_owners(self, lease: Lease) -> None:
+    def _signal_owners(self, lease: Lease) -> None:
         """Signal a change of owner. Followers read the new owner, and the previous owner checks its lease."""
         self._signals.give("commits", lease.root)
         self._signals.give("requests", lease.root)

@@ -90,6 +90,12 @@ _ONCE_KNOWN = 'read -r known && exec "$@" < "$0"'
 """Starts the program after its process is recorded, and never if the recording process has died."""
 
 
+class EndedServerCall(NamedTuple):
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
 class ServerCalls:
     """The calls for one delivery; `folder` is one of our own folders."""
 
@@ -100,7 +106,7 @@ class ServerCalls:
 
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], where: Path, stdin: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
+    ) -> EndedServerCall:
         """Run a program and return its output; raises `TimeoutError` if it does not end."""
         with (
             tempfile.TemporaryFile(dir=self._folder) as given,
@@ -134,8 +140,7 @@ class ServerCalls:
                             self._note.unlink(missing_ok=True)
             output.seek(0)
             why.seek(0)
-            streams = output.read(MAX_HEARD_BYTES), why.read(MAX_HEARD_BYTES)
-            return subprocess.CompletedProcess(command, code, *streams)
+            return EndedServerCall(code, output.read(MAX_HEARD_BYTES), why.read(MAX_HEARD_BYTES))
 
     def _begin(
         self, waiting: Callable[[], subprocess.Popen[bytes]]
@@ -285,7 +290,7 @@ class Remote:
         except TimeoutError:
             message = f"{self.address.shown} did not answer within {PATIENCE_S} s"
             raise WorldError("deliver.interrupted", message, hint="resume when it can be reached") from None
-        if ended.returncode != 0:
+        if ended.code != 0:
             raise self._failure(arguments[0], (ended.stderr + ended.stdout).decode("utf-8", "replace"))
         return ended.stdout.decode("utf-8", "replace")
 
@@ -416,10 +421,10 @@ class PullRequests:
             raise WorldError(
                 "deliver.interrupted", message, hint="resume when the server can be reached"
             ) from None
-        if ended.returncode == 0:
+        if ended.code == 0:
             return ended.stdout
         message = " ".join((ended.stderr + ended.stdout).decode("utf-8", "replace").split())[-400:]
-        if ended.returncode == SIGNED_OUT or re.search(_PULL_REQUESTS_NO_ACCESS, message):
+        if ended.code == SIGNED_OUT or re.search(_PULL_REQUESTS_NO_ACCESS, message):
             raise WorldError(
                 "deliver.no_credential", f"gh is not signed in: {message}", hint="gh auth login, then resume"
             )

@@ -84,11 +84,15 @@ def program(project: Path) -> str | None:
     return find_program("bwrap", project)
 
 
-@cache
 def _options(project: Path) -> str:
     """Return the help text of bubblewrap, which lists its options."""
     found = program(project)
-    return "" if found is None else tried([found, "--help"]).stdout
+    return "" if found is None else _help_of(found)
+
+
+@cache
+def _help_of(found: str) -> str:
+    return tried([found, "--help"]).stdout
 
 
 @cache
