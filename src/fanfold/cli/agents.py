@@ -131,14 +131,14 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
     """
     with call.open_project() as project:
         if not project.has_runs and not names:
-            say_subagents(call, [])
+            print_subagents(call, [])
             return EXIT_OK
         found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
         over = 0 if any(found.values()) else len(subagents.list_subagents(project))
     children = [child for bucket in found.values() for child in bucket]
     if names:
         children.sort(key=lambda child: names.index(child.id))
-    say_subagents(call, children, with_changes=True, over=over)
+    print_subagents(call, children, with_changes=True, over=over)
     if any(child.status in LIVE for child in children):
         return EXIT_WAITING
     return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
@@ -181,7 +181,7 @@ def send_command(call: Invocation, name: str, text: str | None, message: str | N
         if not project.has_runs:
             _none()
         child = asyncio.run(subagents.send_input(project, name, text, resume=resume))
-    _say_status(call, child)
+    _print_status(call, child)
 
 
 @command("close", summary="Cancel a running subagent, or close it for good")
@@ -195,7 +195,7 @@ def close_command(call: Invocation, name: str) -> None:
         if not project.has_runs:
             _none()
         child = asyncio.run(subagents.close(project, name))
-    _say_status(call, child)
+    _print_status(call, child)
 
 
 @command("ps", summary="List subagents, newest last")
@@ -209,7 +209,7 @@ def ps_command(call: Invocation, everything: bool) -> None:
     with call.open_project(to_read=True) as project:
         found = subagents.list_subagents(project) if project.has_runs else []
     shown = [one for one in found if everything or one.status not in OVER or one.left_something]
-    say_subagents(call, shown, over=len(found) - len(shown))
+    print_subagents(call, shown, over=len(found) - len(shown))
 
 
 # Saying
@@ -220,20 +220,20 @@ def _print_result(call: Invocation, child: Subagent) -> int:
     if call.as_json:
         print_json(child)
     elif child.status != COMPLETED:
-        _say_status(call, child)
+        _print_status(call, child)
     else:
         print_text(f"{plain(child.summary)}\n")
         notify("".join(f"{line}\n" for line in _changes(child)))
     return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
 
 
-def _say_status(call: Invocation, child: Subagent) -> None:
+def _print_status(call: Invocation, child: Subagent) -> None:
     words = (child.error.message, child.error.hint) if child.error is not None else ()
     lines = [f"{child.id} is {child.status}\n", *(f"  {plain(one)}\n" for one in words if one)]
     call.give(child, lambda: lines)
 
 
-def say_subagents(
+def print_subagents(
     call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False, over: int = 0
 ) -> None:
     """One line for each, or one document for all. Where there are none, how many are `over` already."""
@@ -488,14 +488,14 @@ def agents_command(call: Invocation, name: str | None) -> None:
     if call.as_json:
         print_json(found)
     elif isinstance(found, RoleList):
-        _say_list(found, call.colour, top)
+        _print_roles(found, call.colour, top)
         _print_notices(found.warnings)
     else:
         print_text(_text_roles(found, call.colour))
         _print_notices(found.notices or ())
 
 
-def _say_list(found: RoleList, colour: bool, top: str) -> None:
+def _print_roles(found: RoleList, colour: bool, top: str) -> None:
     """One line a role, on a terminal no wider than it: what it is for gives way first."""
     longest = max(cells(role.name) for role in found.roles)
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE

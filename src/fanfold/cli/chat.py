@@ -29,7 +29,7 @@ from fanfold.api.report import Transitions
 from fanfold.api.run_documents import run_document
 from fanfold.api.run_options import RunOptions
 from fanfold.api.start import start
-from fanfold.cli.agents import say_subagents
+from fanfold.cli.agents import print_subagents
 from fanfold.cli.command import (
     SCRIPT,
     UNSAFE,
@@ -438,7 +438,7 @@ class SlashCommands:
         terminal = Foreground(self._call)
         owned = start(chat.project, plan, inputs, options, attendant=self._keyboard)
         terminal.listen(asyncio.get_running_loop())
-        await terminal.see_to(owned)
+        await terminal.drive_in_loop(owned)
         listen_for_leaving()
         print_outcome(self._call, owned.tree)
         document = run_document(owned.tree)
@@ -484,7 +484,7 @@ class SlashCommands:
         await self._fanfold("inspect", rest or self._chat.id)
 
     async def agents(self, _rest: str) -> None:
-        say_subagents(self._call, self._chat.agents())
+        print_subagents(self._call, self._chat.agents())
 
     async def query(self, rest: str) -> None:
         await self._fanfold("query", *_words(_some(rest, "/query WORDS")))

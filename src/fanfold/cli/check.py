@@ -67,16 +67,16 @@ def check_command(
         print_text(render_github(about_roles.used))
         print_text("".join(render_github(one.diagnostics) for one in found))
     else:
-        _say_text(about_roles, checked, call.colour)
+        _print_results(about_roles, checked, call.colour)
         if suggested is not None:
-            _say_suggestions(suggested)
+            _print_suggestions(suggested)
     if all(one.ok for one in found):
         return EXIT_OK
     missing = all(one.ok or one.found.origin == MISSING for one in found)
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
 
 
-def _say_suggestions(suggested: list[SuggestedSet]) -> None:
+def _print_suggestions(suggested: list[SuggestedSet]) -> None:
     for one in suggested:
         what = one.note or f"{one.key}: {to_json(one.proposed)}"
         evidence = f"declared: {', '.join(one.declared) or 'nothing'}; by {counted(one.runs, 'run')}"
@@ -85,7 +85,7 @@ def _say_suggestions(suggested: list[SuggestedSet]) -> None:
         print_text("suggest  nothing: no run used more than the recipe declares\n")
 
 
-def _say_text(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
+def _print_results(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
     both = colour and sys.stderr.isatty()
     if about_roles.used:
         notify(render_text(about_roles.used, {}, both) + "\n")

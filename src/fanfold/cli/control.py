@@ -32,7 +32,7 @@ def pause_command(call: Invocation, run: str) -> None:
     """Pause RUN and wait until it has paused. `fanfold resume` continues it."""
     with call.open_project() as project:
         head = asyncio.run(run_handle.pause(project, run))
-    _say_head(call, head)
+    _print_head(call, head)
     if head.status in (PAUSED, WAITING) and not call.as_json:
         print_text(f"resume it: {how_to_resume(head.run_id)}\n")
 
@@ -42,10 +42,10 @@ def pause_command(call: Invocation, run: str) -> None:
 def cancel_command(call: Invocation, run: str) -> None:
     """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
     with call.open_project() as project:
-        _say_head(call, asyncio.run(run_handle.cancel(project, run)))
+        _print_head(call, asyncio.run(run_handle.cancel(project, run)))
 
 
-def _say_head(call: Invocation, head: RunHead) -> None:
+def _print_head(call: Invocation, head: RunHead) -> None:
     call.give(run_row(head), lambda: f"run {head.run_id} is {head.status}\n")
 
 
@@ -187,7 +187,7 @@ def diff_command(call: Invocation, run: str, step: str | None) -> None:
     patch for `git apply`, or `git apply -R` of what is merged. With --json: {"run_id", "steps": [{"path",
     "item", "state", "changes": [{"path", "kind"}], "patch", "proposal", "workspace", "why", "left_out",
     "left_out_count"}]}, where state is proposed, applied, merged, undone, discarded, kept, gone for a
-    proposal that nobody has any more, or left_out for a step of which nothing came home because the project
+    proposal that no longer exists, or left_out for a step of which nothing was merged because the project
     ignores its files.
     """
     with call.open_project() as project:

@@ -1,4 +1,4 @@
-"""The live tree on a terminal, drawn with rich on stderr. With `frames`, the only module that imports rich.
+"""The live tree on a terminal, drawn with rich on stderr. No other module imports rich.
 
 Drawing happens on the event loop, between decisions and never in a thread: the tree it reads is the
 scheduler's own. Its share of the time is bounded; a larger tree is drawn less often, and none while the

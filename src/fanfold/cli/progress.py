@@ -41,14 +41,12 @@ class Lines(Progress):
         self._transitions.tree = tree
         found = (self._transitions.read(envelope) for envelope in written)
         lines = [
-            line(one, tree.root.id, self._colour)
-            for one in found
-            if one is not None and self._is_telling(one)
+            line(one, tree.root.id, self._colour) for one in found if one is not None and self._is_shown(one)
         ]
         if lines:
             notify("".join(lines), self._stream)
 
-    def _is_telling(self, one: Transition) -> bool:
+    def _is_shown(self, one: Transition) -> bool:
         """Whether something happened: not where an item only stands in line, nor in what is only reused."""
         if one.word == DEFERRED:
             return False  # the run says once what all of them wait for
@@ -70,10 +68,10 @@ class Lines(Progress):
         if waiting is not None:
             waiting.cancel()
         if news.what:
-            later = asyncio.get_running_loop().call_later(PATIENCE_S, self._tell_wait, run, step, news.what)
+            later = asyncio.get_running_loop().call_later(PATIENCE_S, self._print_wait, run, step, news.what)
             self._waiting[run, step] = later
 
-    def _tell_wait(self, run: str, step: str, what: str) -> None:
+    def _print_wait(self, run: str, step: str, what: str) -> None:
         self._waiting.pop((run, step), None)
         tree = self._transitions.tree
         if tree is not None and (found := tree.state.runs.get(run)) is not None:

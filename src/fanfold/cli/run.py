@@ -363,7 +363,7 @@ class Foreground:
                 # Before the runner listens to Ctrl-C in a way of its own, which would have to be replaced:
                 # Python then describes it, with its task, and loads what reads source code for that.
                 self.listen(runner.get_loop())
-                runner.run(self.see_to(owned, resumed, raised, keep_waits))
+                runner.run(self.drive_in_loop(owned, resumed, raised, keep_waits))
         except asyncio.CancelledError:
             notify(f"interrupted; resume it: {how_to_resume(owned.tree.root.id)}\n")
             return EXIT_INTERRUPTED
@@ -419,7 +419,7 @@ class Foreground:
         if done.changes and not self._quiet:
             notify("".join(pulled(done)))
 
-    async def see_to(
+    async def drive_in_loop(
         self,
         owned: OwnedRun,
         resumed: bool = False,

@@ -128,7 +128,7 @@ class Suggestion(Struct, frozen=True):
 def next_command(call: Invocation) -> None:
     """Say what waits for you in this project, and what you can do next."""
     with call.open_project(to_read=True) as project:
-        runs = _worth_telling(list_runs(project, limit=LOOKED_AT))
+        runs = _worth_showing(list_runs(project, limit=LOOKED_AT))
         own = [one.name for one in project.library.list() if one.origin == "project"]
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
@@ -140,7 +140,7 @@ def next_command(call: Invocation) -> None:
     call.give(found, lambda: lines)
 
 
-def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:
+def _worth_showing(runs: Iterable[RunRow]) -> list[RunRow]:
     """What is open first; then what failed and did not succeed since, and of what completed the latest."""
     completed: set[str] = set()
     listed: list[RunRow] = []
@@ -279,11 +279,11 @@ def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: b
         report = run_scripted(wire)
     else:
         report, status = run_scenarios(lambda: wire(call.project), call.project, names)
-    call.give(report, lambda: _say_smoke(report, call.colour))
+    call.give(report, lambda: _print_smoke(report, call.colour))
     return EXIT_OK if report.ok else status
 
 
-def _say_smoke(report: SmokeReport, colour: bool) -> None:
+def _print_smoke(report: SmokeReport, colour: bool) -> None:
     for check in report.checks:
         word = paint("ok", "green", colour) if check.ok else paint("failed", "red", colour)
         shown = check.evidence if isinstance(check.evidence, str) else to_json(check.evidence)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 #   is a bag of names with their paths, and of loops (the macros `map`, `filter`, `all`, `exists` …), each
 #   with what it runs over and what it repeats. Strings, comments and loop variables are never taken for
 #   references.
-# * Literals are kept only as what they weigh, in the units of `work`.
+# * Of a literal only its size is kept, in the units of `WorkBound`.
 
 MAX_DEPTH = 100
 """Maximum nesting of brackets. The library allows 32 levels, so this is only a safety net."""

@@ -1,7 +1,6 @@
-"""The keys of the recipe language that belong to no step type and no kind of gate, once, as data.
+"""The keys of the recipe language, as data: of recipes, steps, step types and phases.
 
-See `text.shapes` for what a row means. What a type of step or a kind of gate adds stands with it, in `types`
-and `gates`; `schema` puts everything together.
+`tables.Key` explains a row. The kinds of gates add their own keys (`phases`). `schema` lists all objects.
 """
 
 from __future__ import annotations
@@ -307,7 +306,7 @@ STEP_KEYS = (
     ),
     Key("runs_on", "slug", "Tag of the workers that execute the step in a cluster.", default="default"),
 )
-"""Keys of every step. The types add their own (`types`), and the allowed values of `type` are their names."""
+"""Keys of every step. The types add their own, and `type` takes their names."""
 
 TAKEN_BY_SOME = frozenset(
     (
@@ -361,7 +360,7 @@ VERIFY_KEYS = (
     ),
     Key("on_fail", "word", "What a failing gate does.", default="iterate", words=("iterate", "stop")),
 )
-"""Keys of every gate. The kinds add their own (`gates`), and the allowed values of `gate` are their names."""
+"""Keys of every gate. The kinds of gates add their own, and `gate` takes their names."""
 
 CONVERGE = shape(
     "converge",

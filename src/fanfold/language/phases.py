@@ -184,7 +184,7 @@ class CommandGate(Gate[GateCommand]):
 # -----------------------------------------------------------------------------------------------------------
 # The answers of critics and reviewers: typed, and with evidence that can be checked.
 #
-# Evidence is a position and a quote. It is checked after the answer (see `runtime.steps.cited_evidence`): a
+# Evidence is a position and a quote. It is checked after the answer (see `steps.phases`): a
 # wrong quote counts against the agent that wrote it. `found` is set then, whatever the agent wrote.
 
 RESULT = "result"

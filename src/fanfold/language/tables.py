@@ -184,7 +184,7 @@ def duration_ms(value: object) -> int | None:
 #
 # The check for unknown words, the JSON Schema for editors and the reference page of the documentation must
 # never disagree. So all are generated from one table. Recipes, scripts and the stages of roles are read by
-# such tables (`entries`).
+# such tables (`read_entries`).
 #
 # Rules
 # * An object is a name and its keys. A key has a kind (the form of its value), and if applicable a range, the

@@ -95,7 +95,7 @@ class Emission(Struct, frozen=True, kw_only=True):
 # Words that are no evidence for the source of a text: two texts may share any number of them by chance.
 #
 # They are everyday English and the vocabulary of software work: a reviewer of a file will write "review" and
-# "file". The list, `common_words.txt`, should be generous. A word too many loses an edge, which a person can
+# "file". The list, `quotes.txt`, should be generous. A word too many loses an edge, which a person can
 # add. A word too few invents an edge.
 
 COMMON = frozenset(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
@@ -104,7 +104,7 @@ COMMON = frozenset(Path(__file__).with_suffix(".txt").read_text("utf-8").split()
 # Words of a text: their positions, and how far they identify the source of the text.
 #
 # A word is *marked* if it is rarely written by chance: a path, a name from code, an address, a long number.
-# It is *common* if any text may contain it (see `common_words`). Other words are ordinary, and several of
+# It is *common* if any text may contain it (see `COMMON`). Other words are ordinary, and several of
 # them together are evidence.
 
 MAX_WORDS = 50_000
