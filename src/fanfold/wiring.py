@@ -367,7 +367,7 @@ async def serve_mcp_stdio(folder: Path, options: Options, version: str) -> None:
     await serve_stdio(make_mcp_server(folder, options, version))
 
 
-async def run_worker(
+async def run_worker(  # noqa: PLR0913 - the options of the command
     folder: Path,
     *,
     tags: tuple[str, ...],
@@ -375,6 +375,7 @@ async def run_worker(
     drive: bool,
     name: str,
     grace_s: float,
+    prepare: str,
     version: str,
     on_ready: Callable[[str], None],
 ) -> None:
@@ -383,7 +384,9 @@ async def run_worker(
     from fanfold.cluster.worker import WorkerOptions, WorkerProcess
 
     with closing(wire(folder)) as project:
-        options = WorkerOptions(tags=tags, slots=slots, drive=drive, name=name, grace_s=grace_s)
+        options = WorkerOptions(
+            tags=tags, slots=slots, drive=drive, name=name, grace_s=grace_s, prepare=prepare
+        )
         shared = _OpenedStore(project.address, project.store)
 
         def open_folder(tree: Path) -> Project:

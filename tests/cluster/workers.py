@@ -101,20 +101,21 @@ class Cluster:
         for worker in self.workers.values():
             worker.wait(PATIENCE_S)
 
-    def fanfold(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of a user in the project."""
+    def fanfold(self, *words: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command of a user in the project. `at`: on another machine, in this folder."""
+        environment = self.environment if at is None else {**self.environment, "HOME": str(at)}
         return subprocess.run(
             [sys.executable, "-m", "fanfold.cli.main", *words],
-            cwd=self.project,
-            env=self.environment,
+            cwd=self.project if at is None else at,
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
             timeout=PATIENCE_S,
         )
 
-    def ok(self, *words: str) -> str:
-        done = self.fanfold(*words)
+    def ok(self, *words: str, at: Path | None = None) -> str:
+        done = self.fanfold(*words, at=at)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

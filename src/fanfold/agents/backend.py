@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from fanfold.agents.entries import Entry, News
+from fanfold.agents.entries import Entry, News, SavedTree
 from fanfold.agents.instructions import with_limits
 from fanfold.agents.role import Role
 from fanfold.agents.spending import UNLIMITED, Account
@@ -112,6 +112,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     write_set: tuple[str, ...] = ()
     strays: Callable[[], Awaitable[str]] | None = None
     """Returns the changes so far that are not allowed, as a correction for the agent; empty: none."""
+    save_files: Callable[[], Awaitable[SavedTree | None]] | None = None
+    """Stores the files of the session after a mutating call, for another machine that may continue it."""
     texts: Callable[[], Sequence[SentText]] = no_texts
     """Returns the texts that people sent to the step so far, in order."""
     probe: bool = False

@@ -144,6 +144,15 @@ class ToolError(Struct, frozen=True, omit_defaults=True):
         return self.kind in ("permission", "violation")
 
 
+class SavedTree(Struct, frozen=True):
+    """The files of a session as a git pack in the store: another machine can continue with them."""
+
+    tree: str
+    base: str
+    """The tree that the session started from. The pack contains the differences."""
+    parts: tuple[str, ...]
+
+
 class ToolResult(_SessionEntry, frozen=True, tag="tool_result"):
     """The outcome of a call: a result, an error, or unknown."""
 
@@ -158,6 +167,8 @@ class ToolResult(_SessionEntry, frozen=True, tag="tool_result"):
     """For an invalid answer: the problem."""
     output: Output = UNSET
     output_blob: str = ""
+    files: SavedTree | None = None
+    """The files after a mutating call, for a session on a worker without a checkout."""
 
 
 class StageBegin(_SessionEntry, frozen=True, tag="stage"):

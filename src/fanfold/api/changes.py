@@ -79,7 +79,7 @@ def diff(project: Project, run: str, step: str | None = None, at: int | None = N
     spaces = spaces_of(project)
     leaves = leaves_below(found.tree, found.run, top)
     steps = [
-        structs.replace(one, item=item_around(found.tree, node))
+        structs.replace(_with_patch(project, found.tree, node, one), item=item_around(found.tree, node))
         for node in leaves
         for one in _of_node(spaces, found.tree, found.run, node)
     ]
@@ -90,7 +90,18 @@ def diff(project: Project, run: str, step: str | None = None, at: int | None = N
 
 def changes_of_node(project: Project, tree: RunTree, node: Node) -> list[StepChanges]:
     """Return the file changes of one step instance; empty if there are none."""
-    return list(_of_node(spaces_of(project), tree, node.run, node))
+    found = _of_node(spaces_of(project), tree, node.run, node)
+    return [_with_patch(project, tree, node, one) for one in found]
+
+
+def _with_patch(project: Project, tree: RunTree, node: Node, one: StepChanges) -> StepChanges:
+    """The changes of a step with their patch from the tree of the run, if the run has one."""
+    if one.patch is not None or not tree.frozen().tree:
+        return one
+    from fanfold.api.run_trees import patch_of  # imported late: only for a cluster
+
+    patch = patch_of(project, node)
+    return structs.replace(one, patch=patch, state=PROPOSED if one.state == GONE else one.state)
 
 
 def spaces_of(project: Project) -> Workspaces | None:
@@ -195,6 +206,11 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
         return ApplyResult(
             run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, already=True, changes=changes
         )
+    if tree.frozen().tree:
+        from fanfold.api.run_trees import fetch_proposal  # imported late: only for a cluster
+
+        fetch_proposal(project, node)
+        spaces = project.isolation.spaces
     merged = _merge(spaces, proposal, node, dry_run)
     if merged.conflicts:
         raise _conflicting(path, merged.conflicts, found.run.id)
@@ -516,7 +532,12 @@ def open_artifact(project: Project, run: str, name: str) -> OpenedArtifact:
     if about is None:
         hint = f"GET /api/runs/{found.run.id}/artifacts lists them"
         raise NotFoundError("artifact.not_found", f"run {found.run.id} published no such file", hint=hint)
+    published = found.tree.memory.artifacts.get(found.run.id, {}).get(name)
     try:
+        if published is not None and published[1].parts:
+            from fanfold.api.run_trees import fetch_artifacts  # imported late: only for a cluster
+
+            fetch_artifacts(project.store, project.runs_folder, found.run.id, [published[1]])
         file = open_published(project.runs_folder, found.run.id, name)
     except OSError:
         message = f"artifacts/{name} of run {found.run.id} is gone"

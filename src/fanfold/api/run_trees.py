@@ -7,6 +7,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -17,13 +19,18 @@ from fanfold.api.project import Project
 from fanfold.api.run_documents import PulledChanges
 from fanfold.engine.run_trees import RunTrees, open_objects, store_snapshot, trees_folder
 from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.state import Node
 from fanfold.project_files import write_whole
+from fanfold.steps.ids import root_of, session_id
 from fanfold.steps.records import ChangedPath, RunTreeStored
 from fanfold.store.address import PostgresAddress
 from fanfold.store.journal import Journal
+from fanfold.store.protocol import Store
+from fanfold.workspace.artifacts import Artifact, is_whole, open_published, write_published
 from fanfold.workspace.layout import make_folder, read_kept
 from fanfold.workspace.merge import MergeConflict
 
+MAX_NAMED = 5
 EARLIER_RUNS = 5
 """The latest runs among which a snapshot looks for one to build on."""
 
@@ -104,15 +111,51 @@ def pull(project: Project, run: str) -> PulledChanges:
     return PulledChanges(run_id=root, tree=trees.tip, changes=changes)
 
 
-def _conflicting(root: str, conflicts: tuple[MergeConflict, ...]) -> WorldError:
-    from fanfold.api.changes import MAX_SAID, who_changed
+def patch_of(project: Project, node: Node) -> str | None:
+    """The changes of a step in the tree of its run, as a patch; None without changes."""
+    trees = trees_of(project, root_of(node))
+    merges = trees.merges.get((node.run.id, node.path), [])
+    for _, tree in merges:
+        trees.fetch(tree)
+    return "".join(trees.objects.draw(base, tree) for base, tree in merges) or None
 
-    named = ", ".join(f"{one.path} ({who_changed(one)})" for one in conflicts[:MAX_SAID])
-    more = f" and {len(conflicts) - MAX_SAID} more" if len(conflicts) > MAX_SAID else ""
-    rows = [{**msgspec.to_builtins(one), "sides": who_changed(one)} for one in conflicts]
+
+def fetch_proposal(project: Project, node: Node) -> None:
+    """Have the proposal of a step on this machine, which another machine made."""
+    root = root_of(node)
+    trees = trees_of(project, root)
+    base, tree = trees.merges[node.run.id, node.path][-1]
+    trees.fetch(tree)
+    files, session = trees.objects.files, session_id(node.run.id, node.path, node.attempt)
+    spaces = project.isolation.spaces
+    if all(one.session != session for one in spaces.proposals()):
+        spaces.add_proposal(session, files(base), files(tree), trees.objects, node.write_set, root)
+
+
+def fetch_artifacts(store: Store, runs: Path, run: str, artifacts: Iterable[Artifact]) -> None:
+    """Have the artifacts of a run on this machine that other machines published."""
+    for one in artifacts:
+        if not one.parts:
+            continue
+        try:
+            with open_published(runs, run, one.path) as file:
+                if is_whole(file, one.size, one.sha256):
+                    continue
+        except OSError:
+            pass
+        data = b"".join(map(store.blob, one.parts))
+        if len(data) != one.size or sha256(data).hexdigest() != one.sha256:
+            message = f"artifacts/{one.path} of run {run} is not what the step published"
+            raise WorldError("artifact.changed", message)
+        write_published(runs, run, one.path, data)
+
+
+def _conflicting(root: str, conflicts: tuple[MergeConflict, ...]) -> WorldError:
+    named = ", ".join(one.path for one in conflicts[:MAX_NAMED])
+    more = f" and {len(conflicts) - MAX_NAMED} more" if len(conflicts) > MAX_NAMED else ""
     return WorldError(
         "workspace.conflict",
         f"the changes of run {root} conflict with the folder: {named}{more}; nothing was changed",
         hint=f"commit or move your own changes away, then: fanfold pull {root}",
-        details={"conflicts": rows},
+        details={"conflicts": [msgspec.to_builtins(one) for one in conflicts]},
     )

@@ -31,12 +31,19 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 @option("--no-drive", is_flag=True, help="Execute steps only; drive no runs.")
 @option("--name", default="", help="Its name in the log; default: machine and process.")
 @option("--grace", default="10m", help="Time for commands and functions to end.", show_default=True)
-def worker_command(call: Invocation, tags: str, slots: int, no_drive: bool, name: str, grace: str) -> int:
+@option("--prepare", metavar="CMD", default="", help="Install what a new set of lock files needs.")
+def worker_command(
+    call: Invocation, tags: str, slots: int, no_drive: bool, name: str, grace: str, prepare: str
+) -> int:
     """Execute steps and drive runs of this project until SIGTERM.
 
-    FANFOLD_TEMPORAL names the Temporal server: host:port[/namespace]. All workers of a project need the same
-    folder. On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes nothing new. Sessions stop after
-    their recorded turn, and other workers continue them.
+    FANFOLD_TEMPORAL names the Temporal server: host:port[/namespace]. With a
+    PostgreSQL store (FANFOLD_STORE) a worker needs no checkout: FANFOLD_PROJECT names the project. Otherwise
+    all workers of a project need the same folder. --prepare is run once for each set of lock files in a new
+    tree, for example `uv sync`.
+
+    On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes nothing new. Sessions stop after their
+    recorded turn, and other workers continue them.
     """
     from fanfold.wiring import run_worker
 
@@ -59,7 +66,7 @@ def worker_command(call: Invocation, tags: str, slots: int, no_drive: bool, name
     asyncio.run(
         run_worker(
             call.project, tags=given, slots=slots, drive=not no_drive, name=name, grace_s=grace_ms / 1_000,
-            version=__version__, on_ready=ready,
+            prepare=prepare, version=__version__, on_ready=ready,
         )
     )  # fmt: skip
     return EXIT_OK

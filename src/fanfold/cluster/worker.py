@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -30,7 +30,7 @@ from fanfold.agents.entries import News
 from fanfold.agents.spending import Account
 from fanfold.api.ownership import OwnedRun, abandoned, executors_for, own
 from fanfold.api.project import Project
-from fanfold.api.run_trees import cache_folder, has_tree, run_folder, trees_of
+from fanfold.api.run_trees import cache_folder, fetch_artifacts, has_tree, run_folder, trees_of
 from fanfold.cluster.dispatch import WorkerDispatch
 from fanfold.cluster.jobs import (
     DEFAULT_TAG,
@@ -43,7 +43,7 @@ from fanfold.cluster.jobs import (
     worker_queue,
 )
 from fanfold.cluster.temporal import JobControl, ServedQueue, TemporalLink, check_address
-from fanfold.cluster.workspaces import TreeIsolation, TreeMerges
+from fanfold.cluster.workspaces import TreeIsolation, TreeMerges, with_artifacts
 from fanfold.engine.driver import PAUSE_GRACE_S
 from fanfold.engine.requests import ContinueRequest, from_row
 from fanfold.engine.run_trees import RunTrees
@@ -70,6 +70,7 @@ from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseHeld, LeaseLost, Store, StoreFault
 from fanfold.workspace.seal import is_adopted
 
+Texts: TypeAlias = Callable[[], Sequence[SentText]]
 OpenFolder: TypeAlias = Callable[[Path], Project]
 """Opens a folder of a tree as a project with the store of the worker."""
 MAX_RUNS = 32
@@ -89,6 +90,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     drive: bool = True
     name: str = ""
     grace_s: float = 600.0
+    prepare: str = ""
+    """The operator's command that installs the dependencies of a tree."""
 
 
 class WorkerIdentity(Struct, frozen=True, kw_only=True):
@@ -184,7 +187,12 @@ class OpenRun:
     """The executors of one run tree in this worker."""
 
     def __init__(
-        self, project: Project, root: str, epoch: int, open_folder: OpenFolder | None = None
+        self,
+        project: Project,
+        root: str,
+        epoch: int,
+        open_folder: OpenFolder | None,
+        prepare: str = "",
     ) -> None:
         self.journal = WorkerJournal(project.store, root, epoch)
         self.trees: RunTrees | None = None
@@ -194,18 +202,25 @@ class OpenRun:
             self.trees = trees_of(project, root)
             project = open_folder(run_folder(cache, root, "work"))
             self._isolation = TreeIsolation(
-                project.folder, self.trees, self.journal.blobs, cache / "store.git"
+                project.folder, self.trees, self.journal.blobs, cache / "store.git", prepare
             )
             project.isolation = self._isolation
         self.executors: StepExecutors = executors_for(project, self.journal)
         self.users = 0
 
-    async def prepare(self, order: Order[Job]) -> None:
-        """Learn of the latest tree of the run. A function works in the folder itself."""
-        if self.trees is not None and self._isolation is not None:
-            self.trees.read()
-            if order.step.traits.workspace == "project":
-                await asyncio.to_thread(self._isolation.check_out)
+    async def perform(self, order: Order[Job], account: Account, texts: Texts) -> Outcome:
+        """Do the work of an execution, on the latest tree of the run."""
+        work = self.executors.perform(order, _ignore, account, texts)
+        if self._isolation is None or self.trees is None:
+            return await work
+        self.trees.read()
+        runs = self._isolation.project / ".fanfold" / "runs"
+        fetch_artifacts(self.journal.store, runs, order.run, order.job.artifacts.seen)
+        if order.step.traits.workspace == "project":
+            outcome = await self._isolation.perform_in_folder(order, work)
+        else:
+            outcome = await work
+        return with_artifacts(outcome, runs, order.run, self.journal.blobs)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -359,7 +374,6 @@ class WorkerProcess:
         self, opened: OpenRun, order: Order[Job], ticket: ExecutionTicket, fence: OrderFence
     ) -> Outcome:
         _fence.set(fence)
-        await opened.prepare(order)
         ledger = Ledger(ticket.tokens, ticket.micro_usd)
         is_scripted = opened.executors.of(order).config.script is not None
 
@@ -371,7 +385,7 @@ class WorkerProcess:
             return (*order.texts, *fence.texts)
 
         caps = None if is_scripted else DailyCaps.of(self._project.config)
-        return await opened.executors.perform(order, _ignore, Account((ledger,), None, pay, caps), texts)
+        return await opened.perform(order, Account((ledger,), None, pay, caps), texts)
 
     def _read_order(self, ticket: ExecutionTicket) -> tuple[Order[Job], int]:
         """The order of a ticket and the epoch of its start; refused unless the log of a live run has it."""
@@ -416,7 +430,8 @@ class WorkerProcess:
     def _open(self, root: str, epoch: int) -> OpenRun:
         opened = self._runs.get(root)
         if opened is None or opened.journal.epoch != epoch:
-            opened, last = OpenRun(self._project, root, epoch, self._open_folder), opened
+            options, folder = self._options, self._open_folder
+            opened, last = OpenRun(self._project, root, epoch, folder, options.prepare), opened
             self._runs[root] = opened
             if last is not None:
                 self._close_unused(last)

@@ -8,13 +8,19 @@ Rules
 * A step starts from the tree of its run as the log has it then. So it has the merges of all steps that it
   depends on.
 * The folder is private to Fanfold. Workers of one user on one machine share it, and the packs.
+* After each mutating call of an agent its files are stored with the result of the call. So a session whose
+  machine died continues elsewhere with its files. Other steps start again from the tree of the run.
 * The result of a finished step stays beside its snapshot. An execution that finds it returns the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic_ns
 
@@ -22,6 +28,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fanfold.agents.entries import SavedTree, ToolResult
 from fanfold.engine.run_trees import RunTrees
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
@@ -29,16 +36,26 @@ from fanfold.project_files import write_whole
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import ArtifactsPublished, ChangedPath, LeftOut, Merge, StoredPack, WorkspaceFact
-from fanfold.steps.step_workspace import Isolation, StepWorkspace
+from fanfold.steps.step_workspace import Isolation, SaveFiles, StepWorkspace
 from fanfold.store.protocol import Blobs
+from fanfold.workspace.artifacts import Artifact, open_published
 from fanfold.workspace.children import Child
-from fanfold.workspace.layout import read_kept
+from fanfold.workspace.layout import OWN_FOLDER, read_kept
 from fanfold.workspace.merge import MergeResult
-from fanfold.workspace.transport import TreeFolder, merge_trees, parts_of
+from fanfold.workspace.transport import TreeFolder, apply_revision, merge_trees, parts_of, write_files
 from fanfold.workspace.workspaces import Workspaces
 
-BASE_FILE, RETURNED_FILE = "tree", "returned.json"
-"""The tree that a snapshot started from, and the result of its step, in the folder of the snapshot."""
+BASE_FILE, SAVED_FILE, RETURNED_FILE = "tree", "saved", "returned.json"
+"""In the folder of a snapshot: the tree that it started from, the tree that was last stored, and the result
+of its step."""
+LOCK_FILES = frozenset(
+    """package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock uv.lock poetry.lock pdm.lock
+    Pipfile.lock requirements.txt Cargo.lock Gemfile.lock composer.lock go.sum mix.lock""".split()
+)
+"""The files that decide which dependencies a tree needs."""
+PREPARED = "prepared"
+PREPARE_S = 1_800.0
+MAX_SHOWN = 500
 
 
 class ReturnedTree(Struct, frozen=True):
@@ -51,8 +68,9 @@ class ReturnedTree(Struct, frozen=True):
 class TreeIsolation(Isolation):
     """The workspaces of one run in a worker."""
 
-    def __init__(self, folder: Path, trees: RunTrees, blobs: Blobs, store: Path) -> None:
+    def __init__(self, folder: Path, trees: RunTrees, blobs: Blobs, store: Path, prepare: str = "") -> None:
         super().__init__(folder)
+        self._command = prepare
         self._trees = trees
         self._blobs = blobs
         self._store = store
@@ -69,23 +87,114 @@ class TreeIsolation(Isolation):
     def is_apart(self, order: Order[Job]) -> bool:
         return order.step.traits.workspace != "project"
 
-    def check_out(self) -> None:
-        """Have the latest tree of the run in the folder, for a function that reads it."""
-        with self._folder.at(self._latest()):
-            pass
-
-    def _latest(self) -> str:
-        tree = self._trees.tip
+    @contextmanager
+    def checked_out(self, tree: str = "") -> Iterator[str]:
+        """Hold the folder at a tree, by default the latest one of the run, with its dependencies."""
+        tree = tree or self._trees.tip
         self._trees.fetch(tree)
-        return tree
+        with self._folder.at(tree):
+            if self._command:
+                self._prepare(tree)
+            yield tree
+
+    def _prepare(self, tree: str) -> None:
+        """Run the operator's command, unless it ran here for the same lock files."""
+        files = self._trees.objects.files(tree)
+        locks = sorted((path, *state) for path, state in files.items() if path.split("/")[-1] in LOCK_FILES)
+        key = sha256(repr((self._command, locks)).encode()).hexdigest().encode()
+        note = self.project / OWN_FOLDER / PREPARED
+        with suppress(FileNotFoundError):
+            if read_kept(note) == key:
+                return
+        command = ["/bin/sh", "-c", self._command]
+        try:
+            done = subprocess.run(
+                command, cwd=self.project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, timeout=PREPARE_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise WorldError("worker.prepare", f"--prepare did not end within {PREPARE_S:g} s") from None
+        if done.returncode:
+            shown = done.stdout.decode("utf-8", "replace")[-MAX_SHOWN:].strip()
+            raise WorldError("worker.prepare", f"--prepare failed with status {done.returncode}: {shown}")
+        write_whole(note, key)
 
     def _snapshot(self, order: Order[Job], epoch: int, requested_ns: int) -> StepWorkspace:
-        tree = self._latest()
-        with self._folder.at(tree):
+        saved = self._last_saved(order)
+        with self.checked_out(saved.base if saved is not None else "") as tree:
             place = super()._snapshot(order, epoch, max(requested_ns, monotonic_ns()))
-            if place.is_new and place.child is not None:
-                write_whole(place.child.folder / BASE_FILE, tree.encode())
+            child = place.child
+            if not place.is_new or child is None:
+                return place
+            write_whole(child.folder / BASE_FILE, tree.encode())
+            if saved is not None:
+                self._restore(child, saved)
+            # Every mutating call that has a result also has its files.
+            place.is_new = order.execution == 1 or order.step.traits.role is None
         return place
+
+    # The files of sessions, for another machine that continues them
+
+    def saver(self, order: Order[Job], place: StepWorkspace) -> SaveFiles | None:
+        child = place.child
+        if child is None or not order.write_set:
+            return None
+
+        async def save() -> SavedTree | None:
+            returned = await finish_despite_cancel(asyncio.to_thread(self._save, child))
+            if returned is None:
+                return None
+            tree, pack = returned
+            return SavedTree(tree.tree, tree.base, tuple(map(self._blobs.put_encoded, parts_of(pack))))
+
+        return save
+
+    def _save(self, child: Child) -> tuple[ReturnedTree, bytes] | None:
+        """The current files of a session as a pack; None if they are those of the last time."""
+        objects = self._trees.objects
+        base = read_kept(child.folder / BASE_FILE).decode()
+        tree = objects.put_files(apply_revision(objects.files(base), self.spaces.revision_of(child)), base)
+        note = child.folder / SAVED_FILE
+        with suppress(FileNotFoundError):
+            if read_kept(note).decode() == tree:
+                return None
+        pack = objects.pack(tree, base)
+        write_whole(note, tree.encode())
+        return ReturnedTree(tree, base), pack
+
+    def _last_saved(self, order: Order[Job]) -> SavedTree | None:
+        """The files with which an interrupted session continues, as its log names them."""
+        if order.execution == 1 or order.step.traits.role is None:
+            return None
+        entries = reversed(self._trees.entries(order.session))
+        return next((one.files for one in entries if isinstance(one, ToolResult) and one.files), None)
+
+    def _restore(self, child: Child, saved: SavedTree) -> None:
+        objects = self._trees.objects
+        pack = StoredPack(saved.tree, saved.parts)
+        self._trees.note(
+            Merge(mode="auto", proposal="saved", changes=(), tree=saved.tree, base=saved.base, packs=(pack,))
+        )
+        self._trees.fetch(saved.tree)
+        write_files(child.path, objects.files(saved.base), objects.files(saved.tree), objects)
+        write_whole(child.folder / SAVED_FILE, saved.tree.encode())
+
+    def _find(self, order: Order[Job], stored_in: str, epoch: int) -> StepWorkspace | None:
+        """The workspace of an earlier execution on this machine, unless the session continued elsewhere."""
+        place = super()._find(order, stored_in, epoch)
+        if place is None or place.child is None or place.stored is not None:
+            return place
+        saved = self._last_saved(order)
+        try:
+            known = read_kept(place.child.folder / SAVED_FILE).decode()
+        except FileNotFoundError:
+            known = ""
+        if known == (saved.tree if saved is not None else ""):
+            return place
+        self.let_go(place)
+        return None
+
+    # The end of a step
 
     async def merge(self, order: Order[Job], place: StepWorkspace) -> MergeResult:
         """Return the changes of an execution to the driver. The result has violations that prevent it."""
@@ -102,12 +211,43 @@ class TreeIsolation(Isolation):
 
         merged, returned, pack = await finish_despite_cancel(asyncio.to_thread(work))
         if returned is not None:
-            parts = tuple(map(self._blobs.put_encoded, parts_of(pack)))
-            self._returned[order.session] = Merge(
-                mode=order.step.merge, proposal="", changes=(), tree=returned.tree, base=returned.base,
-                packs=(StoredPack(returned.tree, parts),),
-            )  # fmt: skip
+            self._returned[order.session] = self._fact(order, returned, pack)
         return merged
+
+    def _fact(self, order: Order[Job], returned: ReturnedTree, pack: bytes) -> Merge:
+        tree, base = returned.tree, returned.base
+        packs = (StoredPack(tree, tuple(map(self._blobs.put_encoded, parts_of(pack)))),)
+        return Merge(mode=order.step.merge, proposal="", changes=(), tree=tree, base=base, packs=packs)
+
+    async def perform_in_folder(self, order: Order[Job], work: Awaitable[Outcome]) -> Outcome:
+        """Do the work of a function in the folder itself, and return the files that it changed.
+
+        A function that writes has the folder alone.
+        """
+        holding = self.checked_out()
+        tree = await finish_despite_cancel(asyncio.to_thread(holding.__enter__))
+        held = bool(order.write_set)
+        if not held:
+            holding.__exit__(None, None, None)
+        try:
+            outcome = await work
+            if not held or outcome.error is not None:
+                return outcome
+
+            def capture() -> tuple[ReturnedTree, bytes]:
+                objects = self._trees.objects
+                after = objects.put_files(self.spaces.capture(objects)[0], tree)
+                return ReturnedTree(after, tree), objects.pack(after, tree)
+
+            returned, pack = await finish_despite_cancel(asyncio.to_thread(capture))
+            objects = self._trees.objects
+            if objects.files(returned.tree) == objects.files(tree):
+                return outcome
+            return replace(outcome, evidence=(*outcome.evidence, self._fact(order, returned, pack)))
+        finally:
+            if held:
+                self._folder.forget()
+                holding.__exit__(None, None, None)
 
     def _keep(self, child: Child, merged: MergeResult) -> ReturnedTree:
         """The tree of a finished step. It is stored beside its snapshot."""
@@ -117,13 +257,8 @@ class TreeIsolation(Isolation):
         except FileNotFoundError:
             pass
         base = read_kept(child.folder / BASE_FILE).decode()
-        files = dict(self._trees.objects.files(base))
         revision = self.spaces.take_proposal(merged.proposal)
-        for file in revision.files:
-            if file.after is None:
-                files.pop(file.path, None)
-            else:
-                files[file.path] = file.after
+        files = apply_revision(self._trees.objects.files(base), revision)
         returned = ReturnedTree(self._trees.objects.put_files(files, base), base)
         write_whole(note, msgspec.json.encode(returned), durable=True)
         return returned
@@ -199,3 +334,19 @@ class TreeMerges:
 def _without_files(evidence: tuple[WorkspaceFact, ...]) -> tuple[WorkspaceFact, ...]:
     """The events of a step whose files are not merged: it has published nothing."""
     return tuple(fact for fact in evidence if not isinstance(fact, ArtifactsPublished | LeftOut))
+
+
+def with_artifacts(outcome: Outcome, runs: Path, run: str, blobs: Blobs) -> Outcome:
+    """The outcome of a step with the content of the artifacts that it published."""
+    if not outcome.has_published:
+        return outcome
+
+    def stored(one: Artifact) -> Artifact:
+        with open_published(runs, run, one.path) as file:
+            return replace(one, parts=tuple(map(blobs.put_encoded, parts_of(file.read()))))
+
+    facts = tuple(
+        replace(fact, files=tuple(map(stored, fact.files))) if isinstance(fact, ArtifactsPublished) else fact
+        for fact in outcome.evidence
+    )
+    return replace(outcome, evidence=facts)

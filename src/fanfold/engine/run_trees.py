@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from fanfold.agents.entries import Entry
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Evidence, event_of
+from fanfold.sessions.log import read_entries
 from fanfold.steps.records import Merge, RunTreeStored, StoredPack, WorkspaceFact, workspace_fact
 from fanfold.store.protocol import Batch, Blobs, Store
 from fanfold.workspace.layout import make_folder
@@ -63,6 +65,8 @@ class RunTrees:
         self._made: dict[str, tuple[str, StoredPack]] = {}
         """Each tree with the tree that its pack builds on."""
         self._next: dict[str, str] = {}
+        self.merges: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        """By run and step: the trees before and after each merge or proposal."""
 
     def read(self) -> None:
         """Read the events that are new."""
@@ -71,10 +75,10 @@ class RunTrees:
             if envelope.type == "workspace_event":
                 data = event_of(envelope).data
                 if isinstance(data, Evidence):
-                    self.note(workspace_fact(data.data))
+                    self.note(workspace_fact(data.data), envelope.run_id)
 
-    def note(self, fact: WorkspaceFact) -> None:
-        """Add what an event names."""
+    def note(self, fact: WorkspaceFact, run: str = "") -> None:
+        """Add what an event of a run names."""
         if isinstance(fact, RunTreeStored):
             base = ""
             for pack in fact.packs:
@@ -83,6 +87,7 @@ class RunTrees:
             self.start = self.tip = fact.tree
             self.in_git = fact.in_git
         elif isinstance(fact, Merge) and fact.tree:
+            self.merges.setdefault((run, fact.step), []).append((fact.base, fact.tree))
             for pack in fact.packs:
                 self._made[pack.tree] = fact.base, pack
             if not fact.proposal and fact.tree != fact.base:
@@ -103,9 +108,9 @@ class RunTrees:
                 raise WorldError("workspace.bad_pack", f"the pack of {pack.tree} is too large")
             self.objects.unpack(pack.tree, b"".join(map(self._store.blob, pack.parts)))
 
-    def put(self, blobs: Blobs, tree: str, base: str) -> StoredPack:
-        """Add the pack of a tree to the next commit."""
-        return StoredPack(tree, tuple(map(blobs.put_encoded, parts_of(self.objects.pack(tree, base)))))
+    def entries(self, session: str) -> list[Entry]:
+        """The log of a session of the run."""
+        return read_entries(self._store, session)
 
 
 def store_snapshot(

@@ -30,6 +30,7 @@ from fanfold.agents.entries import (
     News,
     QueuedRequest,
     Response,
+    ToolCall,
     ToolResult,
     UserInput,
     paid_in,
@@ -77,6 +78,8 @@ class RunningSession:
         self.log = log
         self._report = report
         self._paid: list[Entry] = []
+        self._mutating: set[str] = set()
+        """The ids of the mutating calls of this execution."""
         self.fault: LeaseLost | StoreFault | BugError | None = None
         self.denied: dict[str, str] = {}
         """Tools whose last call was denied, with the reason."""
@@ -100,11 +103,22 @@ class RunningSession:
         self._watchers: list[asyncio.Future[None]] = []
         self._killing: asyncio.Task[None] | None = None
 
+    async def _with_files(self, entry: Entry) -> Entry:
+        """The result of a mutating call with the files of the session."""
+        if isinstance(entry, ToolCall):
+            self._mutating.add(entry.id)
+        if not isinstance(entry, ToolResult) or entry.id not in self._mutating or entry.outcome:
+            return entry
+        assert self.request.save_files is not None, "the caller checks that"
+        return structs.replace(entry, files=await self.request.save_files())
+
     async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
         """Add an entry to the log of the session. With `may_wait`, a later commit writes it."""
         self._heard_at = self._task.get_loop().time()
         self._note_denial(entry)
         try:
+            if self.request.save_files is not None:
+                entry = await self._with_files(entry)
             self.log.hold(entry)
             if paid_in(entry) is not None:
                 self._paid.append(entry)

@@ -361,6 +361,7 @@ def _request(role: Role, execution: Execution[AgentJob], services: Services) -> 
         folder=str(services.memory.parent),
         read_set=order.read_set,
         write_set=order.write_set,
+        save_files=services.isolation.saver(order, place),
         root=job.settings.purpose == "lead",
         earlier=[*conversation(services.store, services.frozen, order), *before],
         account=execution.account,

@@ -20,11 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -51,6 +51,7 @@ from fanfold.steps.records import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanfold.agents.entries import SavedTree
     from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.changes import FoundChanges, WriteViolation
     from fanfold.workspace.children import Child
@@ -110,6 +111,7 @@ class StepWorkspace:
             self.evidence.append(fact)
 
 
+SaveFiles: TypeAlias = "Callable[[], Awaitable[SavedTree | None]]"
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -177,6 +179,10 @@ class Isolation:
     def takes_time(self, order: Order[Job]) -> bool:
         """Whether opening the workspace of a step takes time: for a snapshot or a scan of the project."""
         return bool(order.write_set) or self.is_apart(order)
+
+    def saver(self, _order: Order[Job], _place: StepWorkspace) -> SaveFiles | None:
+        """How the files of a session are stored after each mutating call; None: they stay on this machine."""
+        return None
 
     def is_apart(self, order: Order[Job]) -> bool:
         """Whether a step works in its own snapshot, not in the project tree."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
-from fanfold.project_files import Closing, write_whole
+from fanfold.project_files import Closing, write_beneath, write_whole
 from fanfold.workspace.layout import make_folder
 from fanfold.workspace.seal import make_removable
 
@@ -48,6 +48,8 @@ class Artifact(Struct, frozen=True, omit_defaults=True):
     sha256: str
     text: str = ""
     """The blob of its text, used for search; empty if it is not text."""
+    parts: tuple[str, ...] = ()
+    """The blobs of its content, if it was published on a worker without a checkout."""
 
 
 class ArtifactView(Struct, frozen=True):
@@ -234,6 +236,13 @@ def open_published(runs: Path, run_id: str, path: str) -> BufferedReader:
         file.close()
         raise FileNotFoundError(path)
     return file
+
+
+def write_published(runs: Path, run_id: str, path: str, data: bytes) -> None:
+    """Write a file that another machine published."""
+    folder = runs / run_id / "artifacts"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_beneath(folder, path, data, mode=0o600)
 
 
 def is_whole(file: BufferedReader, size: int, sha256: str) -> bool:

@@ -218,12 +218,7 @@ def merge_trees(
     conflicts = outcome.conflicts + outside_write_set(outcome, write_set)
     if conflicts:
         return MergeResult(changes, conflicts), ours
-    result = dict(now)
-    for step in outcome.steps:
-        if step.after is None:
-            result.pop(step.path, None)
-        else:
-            result[step.path] = step.after
+    result = apply_revision(now, Revision(outcome.steps))
     applied = tuple(step.path for step in outcome.steps)
     return MergeResult(changes, applied=applied), objects.put_files(result, ours)
 
@@ -279,6 +274,10 @@ class TreeFolder:
             self._move(tree)
             yield
 
+    def forget(self) -> None:
+        """Note that another program changed the files: the next tree is written whole."""
+        write_whole(self._note, b"")
+
     def _move(self, tree: str) -> None:
         try:
             now = read_kept(self._note).decode()
@@ -290,16 +289,10 @@ class TreeFolder:
         write_whole(self._note, b"")  # until the files are written, the state of the folder is unknown
         before = self._objects.files(now) if is_known else {}
         after = self._objects.files(tree)
-        with Closing(open_top(self.folder)) as top:
-            if not is_known:
+        if not is_known:
+            with Closing(open_top(self.folder)) as top:
                 _clear(top)
-            for path in before:
-                if path not in after:
-                    _remove(top, path)
-            stored = StoredContent(self._objects)
-            for path, state in after.items():
-                if before.get(path) != state:
-                    _write(top, path, state, stored)
+        write_files(self.folder, before, after, self._objects)
         if self._in_git:
             repository = self.folder / ".git"
             for name in ("", "objects", "refs"):
@@ -307,6 +300,31 @@ class TreeFolder:
             write_whole(repository / "HEAD", b"ref: refs/heads/none\n")
             self._objects.write_index(tree, repository / "index")
         write_whole(self._note, tree.encode())
+
+
+def apply_revision(files: Mapping[str, FileState], revision: Revision) -> dict[str, FileState]:
+    """The files of a tree after a revision."""
+    result = dict(files)
+    for file in revision.files:
+        if file.after is None:
+            result.pop(file.path, None)
+        else:
+            result[file.path] = file.after
+    return result
+
+
+def write_files(
+    folder: Path, before: Mapping[str, FileState], after: Mapping[str, FileState], objects: TreeObjects
+) -> None:
+    """Change a folder from one tree to another."""
+    with Closing(open_top(folder)) as top:
+        for path in before:
+            if path not in after:
+                _remove(top, path)
+        stored = StoredContent(objects)
+        for path, state in after.items():
+            if before.get(path) != state:
+                _write(top, path, state, stored)
 
 
 def _clear(top: int) -> None:

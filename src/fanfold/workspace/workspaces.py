@@ -259,21 +259,46 @@ class Workspaces:
         self, name: str, base: Mapping[str, FileState], files: Mapping[str, FileState], source: TreeObjects
     ) -> MergeResult:
         """Merge the differences between two trees into the project tree. `name` is their origin."""
+        added = self.add_proposal(f"pull-{name}", base, files, source, None, name)
+        if not added.proposal:
+            return added
+        merged = self.apply(added.proposal)
+        if not merged.ok:
+            self._proposals.drop(added.proposal)
+        return merged
+
+    def add_proposal(
+        self,
+        session: str,
+        base: Mapping[str, FileState],
+        files: Mapping[str, FileState],
+        source: TreeObjects,
+        write_set: Sequence[str] | None,
+        origin: str,
+    ) -> MergeResult:
+        """Store the differences between two trees as a proposal; without one if there are violations."""
         from fanfold.workspace.transport import changes_between
 
         changes, revision = changes_between(source, base, files)
-        bad = tuple(violations(changes, None))
+        bad = tuple(violations(changes, write_set))
         if bad or not changes:
             return MergeResult(changes, violations=bad)
         for file in revision.files:
             for state in (file.before, file.after):
                 if state is not None:
                     self._objects.put("blob", source.get(state.oid))
-        proposal = self._proposals.add(f"pull-{name}", "", None, changes, revision, name)
-        merged = self.apply(proposal.id)
-        if not merged.ok:
-            self._proposals.drop(proposal.id)
-        return merged
+        allowed = None if write_set is None else tuple(write_set)
+        proposal = self._proposals.add(session, "", allowed, changes, revision, origin)
+        return MergeResult(changes, proposal=proposal.id)
+
+    def revision_of(self, child: Child) -> Revision:
+        """Store the current changes of a step workspace, except those that are never merged."""
+        changes = tuple(child.changes())
+        with Closing(open_top(child.path)) as tree, child.base.opened() as base:
+            never = {row.path for row in violations(changes, None, tree)}
+            revision = revise([one for one in changes if one.path not in never], base, tree)
+            keep_content(revision, LayeredContent(base), TreeContent(tree), self._objects)
+        return revision
 
     def take_proposal(self, proposal_id: str) -> Revision:
         """Return the revision of a proposal and drop the proposal. Its content stays."""
