@@ -389,13 +389,9 @@ class Conversation:
 
     def hear(self, text: str) -> None:
         """Add a prompt, which starts a new turn."""
-        from pydantic_ai.messages import UserPromptPart
-
         for call in tuple(self.pending.values()):
             self.answer(call.tool_call_id, call.tool_name, INTERRUPTED, "interrupted")
-        self.prompts.append(text)
-        self._parts.append(UserPromptPart(content=text))
-        self.last, self.final = None, None
+        self.read(text)
         self.turns = self.complaints = self.calls = 0
         self.usage = NOTHING_SPENT
 

@@ -207,6 +207,8 @@ class ModelSession:
         self._loops = CallLoops(since_last_input(request.entries))
         self._used = 0
         """Tokens of the last request and its response."""
+        self._judgement: Judgement | None = None
+        """The check of the last response; None if an earlier process received it."""
         known = (entry.number for entry in request.entries if isinstance(entry, UserMessage))
         self._seen = max(known, default=0)
         """How many of the texts that people sent are part of the conversation."""
@@ -221,7 +223,9 @@ class ModelSession:
                 if self._talk.final is not None:  # the session finished before the crash
                     return self._result(self._talk.final.output)
                 if self._talk.last is not None:
-                    judgement = await aside(self._contract.judge, self._talk.last)
+                    judgement = self._judgement
+                    if judgement is None:
+                        judgement = await aside(self._contract.judge, self._talk.last)
                     output = await self._act(judgement)
                     if output is not None:
                         return self._result(output.value)
@@ -259,7 +263,7 @@ class ModelSession:
             return
         give_distinct_ids(response)
         usage = self._asker.usage_of(response)
-        judgement = self._contract.judge(response)
+        judgement = self._judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)
         clean = redacted(entry, self._redactor.json)
         if clean is not entry:
