@@ -45,7 +45,8 @@ from fanfold.api.transcripts import Transcript, TranscriptEntry
 from fanfold.engine.forecast_documents import DryRun, WhatIf
 from fanfold.kernel.events import Envelope
 from fanfold.language.library import ListedRecipe
-from fanfold.server.routes import describe, routes
+from fanfold.server.api import describe
+from fanfold.server.routes import routes
 from tools.cli_reference import help_texts, load_commands, spellings
 
 FOLDER = Path(__file__).parent / "golden"

@@ -45,6 +45,10 @@ class Program:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
+        self.stderr_after, self.wait = process.stderr_after, process.wait
+
+    def check_started(self) -> None:
+        assert self.process.started
 
     def stderr_text(self) -> str:
         return self.process.said()[1]

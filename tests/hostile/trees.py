@@ -27,8 +27,9 @@ BROUGHT = (
 TEXTS = (
     b"", b"\0" * 100, b"SQLite format 3\0" + b"\0" * 84, b"{", b"[]", b'{"version": 1}', b"\xff\xfe\x00",
     b"name: one\nsteps: [{id: a, agent: explorer, prompt: p}]\n", b"name: one\nsteps: &a [*a]\n",
-    b'name = "scout"\ndescription = "d"\n', b"[workflows]\nmax_agents = 5\n", b"[sessions]\nmax_threads = 5\n",
-    b"a: " * 5_000, b"[" * 5_000, b"x" * 300_000, b"gitdir: /etc\n", b"\x1b[2J\x07",
+    b'name = "scout"\ndescription = "d"\n', b"[workflows]\nmax_agents = 5\n",
+    b"[sessions]\nmax_threads = 5\n", b"a: " * 5_000, b"[" * 5_000, b"x" * 300_000,
+    b"gitdir: /etc\n", b"\x1b[2J\x07",
 )  # fmt: skip
 
 

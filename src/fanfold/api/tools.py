@@ -308,7 +308,10 @@ def code_of(error: FanfoldError) -> FailureCode:
     if isinstance(error, BugError):
         return "internal"
     last = error.code.rpartition(".")[2]
-    return next((code for code in CODES if code == last), "invalid_args")
+    for code in CODES:
+        if code == last:
+            return code
+    return "invalid_args"
 
 
 def crashed(name: str, error: Exception) -> ErrorDocument:

@@ -613,7 +613,8 @@ def copy_as(body: CopyBody) -> Spellings:
         return spell_start(
             StartWords(**shared_fields(body, StartWords) | {"recipe": recipe, "options": options})
         )
-    return spell(body.action, RunWords(**shared_fields(body, RunWords) | {"run": body.run or "RUN"}))
+    values: dict[str, Any] = shared_fields(body, RunWords) | {"run": body.run or "RUN"}
+    return spell(body.action, RunWords(**values))
 
 
 # -----------------------------------------------------------------------------------------------------------
