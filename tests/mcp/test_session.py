@@ -427,7 +427,7 @@ def test_a_server_of_a_project_that_cannot_be_used_says_so_before_a_client_waits
 
 
 def test_fifty_children_six_at_a_time_in_order(project):
-    slow = "".join(f"  explorer-{number}: {{output: ok, delay_ms: 6000}}\n" for number in range(1, 7))
+    slow = "".join(f"  explorer-{number}: {{output: ok, delay_ms: 12000}}\n" for number in range(1, 7))
     server = make_mcp_server(project, Options(permission="auto", script=f"default: ok\nsteps:\n{slow}"))
 
     async def session() -> None:

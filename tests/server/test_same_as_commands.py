@@ -66,10 +66,10 @@ CALLED = {
 NOT_ASKED = {
     "project", "as_json", "no_color", "run", "recipe", "file", "output", "detach", "following", "tree",
     "steps", "inputs_file", "explained", "edit_file", "script_file", "checked", "everything", "show_prompts",
-    "quiet", "report", "summary", "env_from",
+    "quiet", "report", "summary", "env_from", "digested",
 }  # fmt: skip
 """Where something is, how it is printed, whether one waits for it, and what is about all runs at once."""
-FILES_ONLY = {"record"}
+FILES_ONLY = {"record", "pull"}
 """Commands that write files of the user's project, which a server does not."""
 ELSEWHERE = {("run", "unsafe_no_sandbox"), ("run", "dry_run")}
 """Whoever is at the machine may do without a sandbox, nobody far away; a dry run has a route of its own."""

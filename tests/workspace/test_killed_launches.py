@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,10 @@ def killed(project: Path, level: LevelName) -> list[Path]:
     return [Path(folder) for folder in ended.stdout.split()]
 
 
-@pytest.mark.parametrize("clears", ["recover", "gc"])
-def test_private_folders_of_the_dead_go_and_those_of_the_living_stay(project: Path, clears: str):
+@pytest.mark.parametrize("clear", [Workspaces.recover, lambda spaces: spaces.remains.collect()])
+def test_private_folders_of_the_dead_go_and_those_of_the_living_stay(
+    project: Path, clear: Callable[[Workspaces], object]
+):
     write(project, {"a.txt": "a"})
     spaces = Workspaces(project)
     alive = launched(spaces, "landlock")
@@ -53,7 +56,7 @@ def test_private_folders_of_the_dead_go_and_those_of_the_living_stay(project: Pa
     mine = os.listdir(scratch)
     killed(project, "landlock")
     assert len(os.listdir(scratch)) == 2
-    getattr(Workspaces(project), clears)()
+    clear(Workspaces(project))
     assert os.listdir(scratch) == mine
     assert alive.close()
     assert os.listdir(scratch) == []

@@ -18,13 +18,16 @@ OPTION = re.compile(r"(?<!\S)(--?[a-z][a-z-]*)")
 COMMON = {"--json", "--project", "--no-color", "--help"}
 LITERAL = {"{}", "last", "bash", "zsh", "fish", "show", "adopt", "remove", "pull", "install", "init"}
 """Words that say what is meant."""
+SCENARIOS = sorted(set(Path(__file__).parent.glob("test_*.py")) - {Path(__file__)})
 PLACEHOLDER = re.compile(r"(?<![\w-])[A-Z]{2,}(?![\w-])")
+
+
+for scenario in SCENARIOS:  # while tests are collected: some start a program to decide what they skip
+    import_module(f"tests.cli.suggestions.{scenario.stem}")
 
 
 def claimed() -> dict[Place, list[str]]:
     """Which tests carry out what each place suggests."""
-    for file in sorted(Path(__file__).parent.glob("test_*.py")):
-        import_module(f"tests.cli.suggestions.{file.stem}")
     return {
         place: [test for test, claims in CLAIMS.items() if any(place.is_meant_by(one) for one in claims)]
         for place in places()
