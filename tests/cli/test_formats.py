@@ -15,7 +15,7 @@ import pytest
 
 from fanfold.process_identity import this_process
 from fanfold.store import database as folder
-from fanfold.store import tables
+from fanfold.store import postgres_tables, tables
 from fanfold.store.sqlite import SqliteStore
 from fanfold.workspace.seal import adopt, claim
 
@@ -36,6 +36,7 @@ def older(project: Path, request: pytest.FixtureRequest) -> Path:
 
 LAYOUTS = {3: "33304e5b9f899b8f", 4: "989ee8f96c0febd2", 5: "7c481ba0c45f9ebd"}
 """Of each format: the hash of its tables and indexes."""
+POSTGRES_LAYOUTS = {1: "e18f8987b29328e9"}
 
 
 def layout(database: Path) -> set[tuple[str, str]]:
@@ -55,6 +56,13 @@ def test_a_changed_layout_has_a_new_version(tmp_path: Path):
     SqliteStore(tmp_path / "new").close()
     text = repr(sorted(layout(tmp_path / "new" / "fanfold.db")))
     assert {tables.VERSION: blake2b(text.encode(), digest_size=8).hexdigest()}.items() <= LAYOUTS.items()
+
+
+def test_a_changed_layout_of_postgresql_has_a_new_version():
+    """To change the tables or the function, raise its `VERSION` and add a row; never change a row."""
+    text = " ".join(postgres_tables.script().split())
+    hashed = blake2b(text.encode(), digest_size=8).hexdigest()
+    assert {postgres_tables.VERSION: hashed}.items() <= POSTGRES_LAYOUTS.items()
 
 
 def test_an_older_database_is_read(fanfold, older: Path):

@@ -148,7 +148,7 @@ def test_a_subagent_waits_for_a_provider_that_is_out_and_completes(tmp_path: Pat
         project.environment |= provider.environment | {"FANFOLD_MODEL": MODELS["chat"]}
         assert project("spawn", "explorer", "Look around.", "--yes").status == 0
         deadline = time.monotonic() + PATIENCE_S
-        while "waits: openai does not respond" not in (said := project("explain", "hand").out):
+        while "waits: openai is not available" not in (said := project("explain", "hand").out):
             assert time.monotonic() < deadline, said
             time.sleep(0.2)
         is_out = False

@@ -230,7 +230,7 @@ CASES: dict[str, tuple[Callable[[], Watched], str, str, str]] = {
     "timer": (timed, "t", "waiting", "t waits until its time is reached"),
     "back-off": (back_off, "a", "waiting", "a failed and waits for its next attempt: it broke"),
     "held": (held, "a", "waiting", "a waits for files that a run of another process uses"),
-    "outage": (waiting_for("outage"), "b", "waiting", "b waits for a provider that does not respond"),
+    "outage": (waiting_for("outage"), "b", "waiting", "b waits for a provider that is not available"),
     "limit": (waiting_for("limit"), "b", "waiting", "b waits for a usage limit to reset"),
     "daily_cap": (
         waiting_for("daily_cap"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from fanfold.api.system import collect
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import RunStarted
 from fanfold.steps.ids import new_run_id
-from tests.runtime.running import client, run
+from fanfold.store.protocol import Lease
+from fanfold.store.sqlite import SqliteStore
+from fanfold.wiring import wire
+from tests.dying_store import claimed, opened
+from tests.runtime.running import TextClient, client, run
 
 RECIPE = """
 name: forked
@@ -123,6 +128,46 @@ def test_gc_keeps_the_folder_of_a_run_that_is_being_created(tmp_path: Path) -> N
         assert [path.name for path in project.runs_folder.iterdir()] == [new]
     finally:
         project.close()
+
+
+def test_two_gcs_at_once_delete_the_same_folders(tmp_path: Path) -> None:
+    run(tmp_path, RECIPE)
+    opened = [client(tmp_path) for _ in range(2)]
+    folder = opened[0].project.runs_folder
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for _ in range(5):
+                for name in [new_run_id() for _ in range(50)]:
+                    (folder / name / "artifacts").mkdir(parents=True)
+                list(threads.map(lambda one: collect(one.project, 0), opened))
+        assert list(folder.iterdir()) == []
+    finally:
+        for one in opened:
+            one.project.close()
+
+
+class WatchingStore(SqliteStore):
+    """Notes which files a run had when its lease was released."""
+
+    def release(self, lease: Lease) -> None:
+        files = (self.path / "runs" / lease.root).rglob("*.md")
+        self.files = sorted(file.name for file in files)
+        super().release(lease)
+
+
+def test_a_finished_run_is_owned_until_its_files_are_written(tmp_path: Path) -> None:
+    """Otherwise gc deletes the outputs that the files are made of."""
+    store = WatchingStore(claimed(tmp_path))
+    here = TextClient(wire(tmp_path, store=opened(store)))
+    try:
+        options = Options(permission="auto", script="default: ok from {{step}}")
+        owned = create(here.project, here.plan_of(RECIPE), {}, options)
+        asyncio.run(owned.host().start())
+        owned.done()
+        assert {"report.md", "a.md", "b.md", "d.md"} <= set(store.files)
+        assert not here.project.has_owner(owned.tree.root.id)
+    finally:
+        here.project.close()
 
 
 def test_a_cached_output_stays_readable_when_its_run_is_deleted_before_the_commit(tmp_path: Path) -> None:

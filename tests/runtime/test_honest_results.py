@@ -175,6 +175,15 @@ def test_calls_in_a_circle_are_a_loop() -> None:
     assert [verdict for verdict in verdicts if verdict] == ["warn", "stop", "stop"]
 
 
+def test_the_failure_of_a_loop_names_the_call_and_whether_it_was_the_only_one() -> None:
+    same, circle = CallLoops(), CallLoops()
+    for call in range(60):
+        observe(same, "list_files", "*", "a.py")
+        observe(circle, "read_file", f"{call % 12}.py", "text")
+    assert "repeated one call of list_files," in same.failure().message
+    assert "repeated calls without progress (read_file …)," in circle.failure().message
+
+
 def test_waiting_for_others_is_no_loop() -> None:
     loops = CallLoops()
     assert {observe(loops, "mcp__fanfold__wait_agent", "a", "running") for _ in range(100)} == {""}

@@ -339,6 +339,8 @@ class CallLoops:
         """How often each call had the same result since the last progress."""
         self._idle = 0
         self._warned = False
+        self._is_one_call = False
+        """Whether the last loop was one call with one result."""
         self.tool = ""
         """The tool that was called last."""
         for entry in entries:
@@ -365,6 +367,7 @@ class CallLoops:
             self._repeats[call] = self._repeats.get(call, 0) + 1
             if self._repeats[call] < MAX_REPEATS and self._idle < MAX_IDLE_CALLS:
                 return ""
+            self._is_one_call = self._repeats[call] >= MAX_REPEATS
             verdict: Verdict = "stop" if self._warned else "warn"
             self._warned, self._repeats, self._idle = True, {}, 0
             return verdict
@@ -372,6 +375,7 @@ class CallLoops:
 
     def failure(self) -> Failure:
         """Return the failure of a step whose agent did not stop."""
-        message = f"its agent repeated calls of {self.tool} and others without progress, also after a warning"
+        calls = f"one call of {self.tool}" if self._is_one_call else f"calls without progress ({self.tool} …)"
+        message = f"its agent repeated {calls}, also after a warning"
         hint = "look at its transcript, then change the prompt, its tools or its model"
         return Failure("agent", "agent.loop", message, hint, retryable=False)

@@ -103,11 +103,19 @@ class OwnedRun:
         return committed
 
     def done(self) -> Path | None:
-        """Release the lease and write the report files."""
-        self.project.store.release(self._lease)
-        written = write_files(self.project, self.tree)
-        self._close_observers()
-        return written
+        """Release the lease and write the report files.
+
+        A finished run keeps its lease until they are written, or `gc` could delete their sources.
+        """
+        ended = self.tree.root.status in RUN_TERMINAL
+        if not ended:
+            self.project.store.release(self._lease)
+        try:
+            return write_files(self.project, self.tree)
+        finally:
+            if ended:
+                self.project.store.release(self._lease)
+            self._close_observers()
 
     def let_go(self) -> None:
         """Release the lease without writing files."""

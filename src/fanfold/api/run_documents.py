@@ -162,7 +162,7 @@ def _together(first: str, then: str) -> str:
 # Waits for providers, usage limits and the user's daily caps
 
 MAX_MESSAGE_CHARS = 200
-WORDS = {"outage": "does not respond", "limit": "is at its usage limit", "daily_cap": "are at the daily cap"}
+WORDS = {"outage": "is not available", "limit": "is at its usage limit", "daily_cap": "are at the daily cap"}
 
 
 class WaitDocument(Struct, frozen=True):
@@ -207,7 +207,10 @@ def wait_text(subject: str, reason: str, until: int, count: int, error: Failure 
     """Describe a wait in one line: subject, reason, failed attempts, next attempt."""
     failed = f", {count} attempts failed" if count > 1 else ""
     why = f": {one_line(error.message, MAX_MESSAGE_CHARS)}" if error is not None and error.message else ""
-    return f"{subject} {WORDS.get(reason, reason)}{failed}; next attempt at {local_time(until)}{why}"
+    word = WORDS.get(reason, reason)
+    if reason == "outage" and error is not None and error.kind == "rate_limit":
+        word = "limits the rate of requests"
+    return f"{subject} {word}{failed}; next attempt at {local_time(until)}{why}"
 
 
 SHOWN_CHARS = 60

@@ -657,7 +657,8 @@ def _check_prices(plan: Plan, frozen: RunConfig, settings: Settings, config: Con
 
 def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> AuthorError:
     whose = "" if limited is plan else f' of "{limited.name}"'
-    hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
+    tokens = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
+    hint = f"set the price in [models.prices] of your own config.toml, or {tokens}"
     message = f"the budget{whose} in dollars cannot be kept: {why}"
     return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
 

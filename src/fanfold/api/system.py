@@ -609,7 +609,7 @@ def collect(project: Project, age_ms: int, *, dry_run: bool = False) -> GcResult
         return GcResult(dry_run, [], [], [], [])
     before = int(time() * 1_000) - age_ms
     gone: list[str] = []
-    folders = [path for path in folders_without_run(project) if int(path.stat().st_mtime * 1_000) <= before]
+    folders = [path for path in folders_without_run(project) if _changed_before(path, before)]
     for head in project.heads():
         is_over = head.status in RUN_TERMINAL and (head.ended_at or head.created_at) <= before
         if not is_over and not _is_at_rest(project, head, before):
@@ -631,6 +631,14 @@ def collect(project: Project, age_ms: int, *, dry_run: bool = False) -> GcResult
         [] if spaces is None else list(spaces.workspaces),
         [] if spaces is None else list(spaces.proposals),
     )
+
+
+def _changed_before(folder: Path, before: int) -> bool:
+    """Whether a folder was last changed before a time in milliseconds; False if it is gone."""
+    try:
+        return int(folder.stat().st_mtime * 1_000) <= before
+    except FileNotFoundError:
+        return False
 
 
 def _collect(project: Project, gone: set[str], age_s: float, dry_run: bool) -> CollectedFiles | None:

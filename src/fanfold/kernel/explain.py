@@ -41,7 +41,7 @@ SENTENCES = {
     "scope_slots": "is ready; the concurrency cap of its phase or run is reached",
     "conflict": "is ready; another step that uses the same files is first",
     "held": "waits for files that a run of another process uses",
-    "outage": "waits for a provider that does not respond",
+    "outage": "waits for a provider that is not available",
     "limit": "waits for a usage limit to reset",
     "daily_cap": "waits for the next day: your daily cap is used up",
     "max_agents": "is held back: no agents are left under the limit",
