@@ -123,6 +123,25 @@ def test_a_killed_run_continues_at_the_reset_while_only_another_command_is_alive
     assert len(world.agents.calls()) == 4
 
 
+def test_a_run_that_was_killed_with_a_wait_and_a_running_step_continues_at_the_reset(
+    world: LimitedWorld,
+) -> None:
+    world.limit()
+    world.agents.profile("codex", "credentials = []\n")
+    world.agents.role("slow", "codex", 'sandbox_mode = "read-only"')
+    world.agents.install("codex", {"lines": [], "then": "hang"})
+    steps = ({"id": step, "agent": role, "prompt": step} for step, role in (("a", "helper"), ("b", "slow")))
+    owner = world.start("run", world.agents.recipe(*steps), "--yes")
+    while not world.until("running")["waits"] or len(world.agents.calls()) < 2:
+        time.sleep(0.2)
+    owner.kill()
+    owner.wait()
+    world.lift()
+    world.agents.install("codex", {"says": SUCCESS["codex"]})
+    world.start("serve", "--port", "0")
+    assert world.until("completed")["usage"]["agents"] == 2
+
+
 def test_a_limit_is_bypassed_by_the_other_back_ends_of_the_role(world: LimitedWorld) -> None:
     world.agents.profile("codex", "credentials = []\n")
     world.agents.role("helper", "claude", 'sandbox_mode = "read-only"\nfallback_backends = ["codex"]')

@@ -526,10 +526,10 @@ def take_up_abandoned(project: Project) -> list[ContinuedRun]:
 def take_up_due(project: Project) -> float:
     """Continue in the background each run without an owner whose wait for a provider has ended.
 
-    Return after how many seconds to check again.
+    Its other steps may have been running when its owner died. Return after how many seconds to check again.
     """
     next_s = LOOK_S
-    for head in project.heads(WAITING):
+    for head in project.heads(WAITING, RUNNING):
         if project.has_owner(head.run_id) or is_adopted(project.folder, head.run_id):
             continue
         state = project.view(head.run_id).state
