@@ -51,7 +51,7 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
         project = Path(folder) / "project"
         project.mkdir()
         (Path(folder) / "home").mkdir()
-        (Path(folder) / "home" / "config.toml").write_text("[ceilings]\nagents = 100000\n")
+        (Path(folder) / "home" / "config.toml").write_text("[workflows]\nmax_agents = 100000\n")
         return asyncio.run(_measure(project, max(2, min(rounds, 5)))) | asyncio.run(_maps(project))
 
 

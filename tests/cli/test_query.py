@@ -122,6 +122,18 @@ def test_phases_and_sub_workflows_do_not_repeat_what_their_steps_said(fanfold, p
     assert found("heron") == ["say"]
 
 
+MAPPED = "name: mapped\nsteps: [{id: each, for_each: '[1, 2]', agent: explorer, prompt: 'Look {{item}}'}]\n"
+
+
+def test_a_map_does_not_repeat_what_its_items_said(fanfold, project):
+    (project / "mapped.yaml").write_text(MAPPED)
+    (project / "answers.yaml").write_text("steps: {'each[0]': a heron stands, 'each[1]': an owl sleeps}\n")
+    assert fanfold("run", "mapped.yaml", "--script", "answers.yaml").status == 0
+    for words, paths in (("heron", ["each[0]"]), ("heron owl", ["each[0]", "each[1]"])):
+        hits = fanfold("query", words, "--json").json()["hits"]
+        assert sorted(hit["path"] for hit in hits) == paths
+
+
 def test_errors_prompts_and_transcripts_are_found_by_kind(fanfold, project):
     (project / "nested.yaml").write_text(NESTED)
     (project / "answers.yaml").write_text(ANSWERS)

@@ -112,6 +112,19 @@ def test_a_person_who_says_no_is_obeyed_and_one_who_cannot_be_asked_is_not_skipp
     anyio.run(session)
 
 
+def test_the_question_before_a_run_names_a_cap_of_the_user_once(project, http, monkeypatch):
+    monkeypatch.setenv("FANFOLD_WORKFLOW_MAX_AGENTS", "10")
+    large = "name: large\nlimits: {max_agents: 200}\nsteps: [{id: look, agent: explorer, prompt: Look}]\n"
+    person = Answers({"decision": "deny"})
+
+    async def session() -> None:
+        async with connected(http("ask"), ERAS[0], elicitation_callback=person) as client:
+            await use(client, "run_workflow", spec=large)
+
+    anyio.run(session)
+    assert person.asked[0].count("max_agents is 10, your cap") == 1
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_what_a_client_cancels_is_cancelled(project, http, era):
     async def session() -> None:

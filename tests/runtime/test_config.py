@@ -107,6 +107,13 @@ def test_the_user_s_own_file_can_raise_limits_beyond_the_usual_range(project):
             read(project, user=f"[workflows]\n{beyond}\n")
 
 
+def test_ceilings_are_an_older_spelling_of_the_user_s_limits(project):
+    config = read(project, user="[ceilings]\nconcurrency = 32\nagents = 900\n")
+    assert config.integer("workflows.max_concurrent") == 32
+    assert config.integer("workflows.max_agents") == 900
+    assert {"workflows.max_concurrent", "workflows.max_agents"} <= config.own
+
+
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(project):
     with pytest.raises(AuthorError) as caught:
         read(project, "[workflows]\nmax_agent = 1\n")

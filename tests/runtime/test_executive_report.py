@@ -59,6 +59,18 @@ def test_a_phase_without_a_summary_shows_an_extract_that_is_labelled(tmp_path: P
     assert "scan: done" in phase
 
 
+def test_a_failed_phase_shows_an_extract_and_its_failure_is_listed_once(tmp_path: Path):
+    fails = {"fail": {"class": "agent", "message": "lost its way"}}
+    text = PHASED.replace("tasks: [", 'tasks: [{id: also, agent: explorer, prompt: "Look"}, ', 1)
+    answers = {"look#1/scan": fails, "look#1/also": "two owls"}
+    result = run(tmp_path, text, json.dumps({"default": "done", "steps": answers}), topic="owls")
+    project = wire(tmp_path)
+    report = run_report(project.view(result.run_id))
+    project.close()
+    assert "**look** (failed): (Extract of the outputs.) also: two owls" in report.report
+    assert [one.path for one in report.failures] == ["look#1/scan"]
+
+
 def test_a_long_summary_of_a_phase_is_cut_and_the_next_phase_is_still_there(tmp_path: Path):
     phases = "".join(f"  - id: p{n}\n    tasks: [{{id: t, agent: explorer, prompt: x}}]\n" for n in range(10))
     answers = {f"p{n}/fold": f"Phase {n} found " + "owls " * 300 for n in range(10)}

@@ -77,6 +77,7 @@ from fanfold.kernel.state import (
     RUN_TERMINAL,
     RUNNING,
     Composite,
+    Loop,
     Map,
     Node,
     Run,
@@ -85,6 +86,7 @@ from fanfold.kernel.state import (
 )
 from fanfold.language.json_text import as_text
 from fanfold.language.terminal import CUT, fair_shares, one_line, shorten, shorten_line
+from fanfold.steps.phases import extract
 from fanfold.steps.published import phases_of, publish_run, write_folder, write_private
 from fanfold.steps.records import DETACHED, SENT, is_agent
 from fanfold.steps.run_config import how_to_resume
@@ -221,12 +223,19 @@ def _lines(heading: str, weight: int, things: Iterable[T], line: Callable[[T], s
 def _phases(tree: RunTree, run: Run) -> Iterator[str]:
     """Yield a paragraph per phase: its status, rounds that did not pass, and its summary."""
     for loop, fold in phases_of(run):
-        summary = as_text(tree.values.output(fold)) if fold is not None else ""
+        summary = as_text(tree.values.output(fold)) if fold is not None else _extract(tree, loop)
         rounds = [f"round {number} did not pass ({why})" if why else f"round {number} did not pass"
                   for number, one in enumerate(loop.children, 1)
                   if did_not_pass(one) for why in [why_not(tree, one)]]  # fmt: skip
         status = ", ".join([status_of(tree, loop), *rounds])
         yield f"**{loop.path}** ({status}): {shorten_line(summary, 900) or '_no summary_'}"
+
+
+def _extract(tree: RunTree, loop: Loop) -> str:
+    """Return the start of each output in the last round of a phase without a summary."""
+    rounds = [one for one in loop.children if isinstance(one, Scope)]
+    pieces = tree.values.pieces(rounds[-1]) if rounds else []
+    return f"(Extract of the outputs.) {extract(pieces, 900)}" if pieces else ""
 
 
 def _steps(run: Run) -> Iterator[Node]:
@@ -299,7 +308,9 @@ def _trouble(tree: RunTree, run: Run, runs: Sequence[Run], status: str) -> _Sect
     if status == COMPLETED:
         heading += ", and was tolerated"
     again = (
-        [f"- `{retry}` runs what failed again and keeps the rest."] if (retry := how_to_retry(tree)) else []
+        [f"- In a terminal `{retry}` runs what failed again and keeps the rest."]
+        if (retry := how_to_retry(tree))
+        else []
     )
     if status == DETACHED:
         root = tree.root.id

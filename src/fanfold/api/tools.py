@@ -591,7 +591,12 @@ def run_report(tree: RunTree, run: Run | None = None, *, owned: bool = True) -> 
     text = as_text(document.output)
     cut = len(text) > MAX_OUTPUT_CHARS
     questions = open_approvals(tree)
-    failed = [(path, step.error) for path, step in document.steps.items() if step.error is not None]
+    failed = [
+        (path, step.error)
+        for path, step in document.steps.items()
+        # A group that failed because of a step of this run does not count.
+        if step.error is not None and (step.error.step == path or step.error.step not in document.steps)
+    ]
     return RunReport(
         ok=True,
         run_id=document.run_id,

@@ -314,12 +314,12 @@ async def _answer(caller: ToolContext, run: str, asked: OpenApproval) -> bool:
 
 
 def _size(forecast: DryRun, known: Sequence[str]) -> list[str]:
-    """Describe the size of a run, without the agents if they are `known`."""
+    """Describe the size of a run, without what is `known`: agents, limits."""
     price = forecast.cost.usd_max
     parts = [counted(sum(len(wave) for wave in forecast.waves), "step")]
     parts += [] if known else [forecast.agents.told()]
     parts += [] if price is None else [f"at most ${price:.2f}"]
-    return [", ".join(parts), *(f"warning: {one}" for one in forecast.warnings)]
+    return [", ".join(parts), *(f"warning: {one}" for one in forecast.warnings if one not in known)]
 
 
 @tool(

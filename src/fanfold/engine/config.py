@@ -8,7 +8,8 @@ The key and the address of each model provider are settings too, made from its r
 `[providers.NAME]` in the user's file adds a row: `PROVIDER_SETTINGS` are the keys of its table.
 
 A user's value for `max_concurrent`, `max_agents` or `timeout_ms` is a cap for every recipe (`cap`). The
-user's own file may exceed the range of the first two, since a large machine may need more.
+user's own file may exceed the range of the first two, since a large machine may need more. `[ceilings]` is
+an older spelling of them.
 
 A project's file comes with a checkout, so it is not fully trusted. It may not set where API keys are sent,
 nor raise the limits of the user's own file or the defaults. Keys are read only from the environment.
@@ -59,6 +60,7 @@ Kind: TypeAlias = Literal[
 ]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
+OLDER_NAMES = {"ceilings.concurrency": "workflows.max_concurrent", "ceilings.agents": "workflows.max_agents"}
 MAX_FILE_BYTES = 256 * 1024
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000
@@ -364,6 +366,7 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
         inside = isinstance(table, tree.Mapping)
         for word, value in table.entries if isinstance(table, tree.Mapping) else [(section, table)]:
             key = f"{section.text}.{word.text}" if inside else word.text
+            key = OLDER_NAMES.get(key, key)
             setting = known.get(key)
             if setting is None:
                 names = {one.rpartition(".")[2]: one for one in known}  # the section may be missing or wrong

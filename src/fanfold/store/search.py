@@ -557,7 +557,8 @@ def _hands_on(hit: Hit, text: str, inner: Hit, inner_text: str) -> bool:
 
     A phase, map or run repeats the output of a step. A session repeats its error.
     """
-    if hit.role or not inner.role or hit.kind != inner.kind:
+    is_map = hit.run_id == inner.run_id and inner.path.startswith(f"{hit.path}[")
+    if (hit.role and not is_map) or not inner.role or hit.kind != inner.kind:
         return False
     if hit.kind == ERROR:
         return hit.path == inner.path and text in inner_text
