@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,16 @@ steps:
     prompt: "Fix {{item}}"
     output_schema: {type: object, required: [summary]}
 """
+CHAIN = "name: chain\nsteps:\n" + "".join(
+    f"  - {{id: {name}, agent: explorer, prompt: Go{f', depends_on: [{before}]' if before else ''}}}\n"
+    for before, name in pairwise(["", "first", "second", "third", "fourth", "fifth"])
+)
 LAST_MESSAGE = "I changed **prices.py**, but two tests still fail."
 SCRIPT = {
     "default": spent("cart, prices"),
     "steps": {
         "fix[0]": {**spent({"summary": "fixed"}), "writes": {"src/cart.py": "total = 1\n"}},
+        "third": {"fail": {"class": "agent", "message": "it broke"}},
         "fix[1]": {**spent(LAST_MESSAGE), "writes": {"src/prices.py": "PRICES = {'tea': 350}\n"}},
     },
 }
@@ -63,7 +69,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "script.json").write_text(json.dumps(SCRIPT))
     asks = 'name: release\nsteps: [{id: ok, approve: "Publish version 2?"}]\n'
     (folder / ".fanfold" / "workflows" / "release.yaml").write_text(asks)
+    (folder / ".fanfold" / "workflows" / "chain.yaml").write_text(CHAIN)
     with serving(folder, home) as serve:
+        ended(folder, home, "run", "chain", "--script", "script.json", "--yes")
         assert (
             ended(folder, home, "run", "nightly-review", "--script", "script.json", "--yes").returncode == 1
         )
@@ -140,6 +148,43 @@ def test_no_page_is_cut_off_on_a_phone_and_it_has_four_tabs(browser: Browser, sh
         for bar in page.locator(".tabs, .side nav ul").all():
             assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth + 1"), path
     assert console.page.locator(".side nav li").count() == 4
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+@pytest.mark.parametrize("width", [1024, 390])
+def test_a_chain_continues_in_the_next_row_and_no_view_is_cut_off(
+    browser: Browser, shop: Server, width: int
+) -> None:
+    console = Console(browser, shop)
+    console.page.set_viewport_size({"width": width, "height": 844})
+    run = shop.get("/api/runs", recipe="chain")["items"][0]["run_id"]
+    page = console.go(f"/runs/{run}")
+    nodes = page.locator(".pane .node")
+    expect(nodes).to_have_count(5)
+    boxes = [box for node in nodes.all() if (box := node.locator(".box").bounding_box())]
+    [pane] = [box for box in [page.locator(".graph-scroll").bounding_box()] if box]
+    assert all(
+        pane["x"] <= box["x"] and box["x"] + box["width"] <= pane["x"] + pane["width"] for box in boxes
+    )
+    assert all(box["height"] > 40 for box in boxes), "large enough to read"
+    assert boxes[-1]["y"] > boxes[0]["y"] + boxes[0]["height"], "in another row"
+    bar = page.get_by_label("Views of the run", exact=True)
+    assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth + 1")
+    page.get_by_label("Views of the run: more").select_option("Events")
+    expect(page.locator("table.events time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_a_step_that_did_not_run_opens_with_the_reason(browser: Browser, shop: Server) -> None:
+    console = Console(browser, shop)
+    run = shop.get("/api/runs", recipe="chain")["items"][0]["run_id"]
+    page = console.go(f"/runs/{run}?step=fourth")
+    expect(page.get_by_label("Step fourth")).to_contain_text("was skipped: a step it depends on")
+    expect(page.locator(".run-head")).to_contain_text("2 of 5 steps completed")
+    expect(page.locator(".run-head")).to_contain_text("1 failed")
+    expect(page.locator(".run-head")).to_contain_text("2 skipped")
     console.context.close()
     assert console.watch.wrong == []
 

@@ -158,3 +158,25 @@ def test_lists_of_runs_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
     rows = [row for row in screen.until("a-recipe-with-a-long-name@1") if row.strip()]
     assert len(rows) == 1, "one line for the run"
     screen.close()
+
+
+def test_a_cause_is_on_the_screen_once_and_answers_break_at_words(tmp_path: Path) -> None:
+    recipe = (
+        "steps:\n  - {id: good, agent: explorer, prompt: go}\n  - {id: bad, agent: explorer, prompt: go}\n"
+    )
+    (tmp_path / "job.yaml").write_text(f'name: job\noutput: "{{{{steps.good.output}}}}"\n{recipe}')
+    answer = "a long answer whose words are never cut at the end of a row, however narrow the terminal may be"
+    failure = "{fail: {class: agent, message: the disk is full}}"
+    (tmp_path / "script.yaml").write_text(f"steps: {{good: {answer!r}, bad: {failure}}}\n")
+    screen = Screen(80, 24, tmp_path, "run", "job.yaml", "--script", "script.yaml")
+    rows = screen.until("fanfold retry")
+    assert sum("the disk is full" in row for row in rows) == 1, rows
+    [first] = [row.rstrip() for row in rows if row.startswith("a long answer")]
+    assert answer[len(first)] == " ", rows
+    screen.close()
+    screen = Screen(80, 24, tmp_path, "inspect", "last")
+    rows = screen.until("fanfold retry")
+    assert [row.strip() for row in rows if "the disk is full" in row] == [
+        "because   bad: the disk is full [script.agent]"
+    ]
+    screen.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.overview import NEEDS, show_home
 from fanfold.api.ownership import own
 from fanfold.engine.config import Config
 from fanfold.engine.waits import EVERY_AGENT, DailyCaps
@@ -94,6 +95,12 @@ def test_a_run_waits_for_the_next_day_and_continues_when_the_cap_is_raised(tmp_p
         assert wait.reason == "daily_cap"
         midnight, now = datetime.fromtimestamp(wait.until / 1_000).astimezone(), datetime.now().astimezone()
         assert (midnight.hour, midnight.minute, midnight > now) == (0, 0, True)
+        [need] = show_home(world.client().project).needs
+        assert (need.kind, need.state, "next attempt at" in need.message) == (
+            "delayed",
+            NEEDS["delayed"],
+            True,
+        )
         spent = waiting.tree.state.ledger.spent_tokens
         assert 4_000 < spent <= 5_000
         waiting.let_go()

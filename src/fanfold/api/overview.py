@@ -60,7 +60,7 @@ from fanfold.api.recipes import (
     check_found,
     recipe_document,
 )
-from fanfold.api.run_documents import run_error
+from fanfold.api.run_documents import run_error, wait_documents
 from fanfold.api.step_documents import StepPage, step_page
 from fanfold.api.transcripts import Transcript
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
@@ -76,7 +76,7 @@ from fanfold.sessions.log import read_recorded
 from fanfold.steps.records import is_agent, session_of
 from fanfold.store.protocol import RunHead
 
-NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "failed"]
+NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "delayed", "failed"]
 
 
 MAX_RUNNING = 50
@@ -142,6 +142,7 @@ NEEDS: dict[NeedKind, str] = {
     "delivery": "waits for your approval to deliver",
     "stuck": "has no process that runs it",
     "paused": "is paused",
+    "delayed": "waits for its next attempt",
     "failed": "failed",
 }
 _KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
@@ -214,15 +215,20 @@ def _open_items(project: Project, week: Sequence[RunHead]) -> Iterator[OpenItem]
         if _is_stuck(head, owner_of(project, root)):
             since = when(head.started_at)
             yield OpenItem("stuck", NEEDS["stuck"], root, head.recipe, None, ORPHANED, since)
-    for head in project.heads(PAUSED, limit=MAX_PAUSED):
+    for head in project.heads(PAUSED, WAITING, limit=MAX_PAUSED):
         try:
             tree = project.view(head.run_id)
         except FanfoldError:
             continue
+        waits = wait_documents(tree.state) if head.status == WAITING else []
         error = run_error(tree, tree.root)
+        kind: NeedKind = "delayed" if waits else "paused"
         message = "the run is paused" if error is None else error.message
-        since = when(tree.state.now)
-        yield OpenItem("paused", NEEDS["paused"], head.run_id, head.recipe, None, message, since)
+        if waits:
+            message = waits[0].text
+        elif head.status == WAITING:
+            continue  # for people only
+        yield OpenItem(kind, NEEDS[kind], head.run_id, head.recipe, None, message, when(tree.state.now))
     continued = {head.forked_from for head in week}  # forks and retries
     failed = (head for head in week if head.status in ("failed", "partial", "timed_out"))
     for head in islice((head for head in failed if head.run_id not in continued), MAX_FAILED):

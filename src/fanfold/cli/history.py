@@ -31,7 +31,14 @@ from fanfold.api.project import Project
 from fanfold.api.recipes import SuggestedSet
 from fanfold.api.report import Transitions
 from fanfold.api.run_documents import InspectDocument, InspectStepDocument, how_to_retry, indented
-from fanfold.api.step_documents import ExplainedRun, ExplainedStep, ExplanationDocument, Row, UsedSets
+from fanfold.api.step_documents import (
+    MAX_NOTE_CHARS,
+    ExplainedRun,
+    ExplainedStep,
+    ExplanationDocument,
+    Row,
+    UsedSets,
+)
 from fanfold.cli.command import Invocation, command, option, read_moment
 from fanfold.cli.output import (
     COLOURS,
@@ -43,6 +50,7 @@ from fanfold.cli.output import (
     print_json,
     print_text,
     to_json,
+    wrap_text,
 )
 from fanfold.cli.run_list import spent_text, took_text, usage_text
 from fanfold.cli.step_text import change_lines, question_lines, step_lines
@@ -103,18 +111,27 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
     if run.output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
         lines = plain(indented(run.output)).splitlines() or [paint("(empty)", "dim", colour)]
-        yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
+        yield from (wrap_text(f"  {one}\n", "  ") for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
         if len(lines) > MAX_OUTPUT_LINES and not steps:
             yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
         yield "\n"
     for name, value in _heading(run):
-        yield f"  {paint(name.ljust(9), 'dim', colour)} {value}\n"
+        wrapped = wrap_text(f"  {name.ljust(9)} {value}", " " * 12)
+        yield f"  {paint(name.ljust(9), 'dim', colour)}{wrapped[11:]}\n"
     yield f"\n{paint('Steps', 'bold', colour)}\n"
-    yield from step_lines(run, rows, every=steps, colour=colour)
+    yield from step_lines(run, _without_cause(run, rows), every=steps, colour=colour)
     if run.state:
         yield f"\n{paint('State', 'bold', colour)}\n"
         known = structs.asdict(run.state)
         yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
+
+
+def _without_cause(run: InspectDocument, rows: list[Row]) -> list[Row]:
+    """Return the rows without the failure that is shown above them as the reason of the run."""
+    if run.error is None:
+        return rows
+    cause = gist(run.error, MAX_NOTE_CHARS)
+    return [structs.replace(row, note="") if row.note == cause else row for row in rows]
 
 
 def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
@@ -172,7 +189,8 @@ def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
     for wait in run.waits:
         yield "waits", wait.text
     if run.error is not None:
-        yield "because", f"{gist(run.error, REASON_CHARS)} [{run.error.code}]"
+        step = f"{run.error.step}: " if run.error.step else ""
+        yield "because", f"{step}{gist(run.error, REASON_CHARS)} [{run.error.code}]"
 
 
 MAX_SHOWN = 40

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter, time
 from typing import IO, Any, cast
 
+from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -34,10 +35,10 @@ from fanfold.api.approvals import MARKS
 from fanfold.api.display import duration
 from fanfold.api.run_documents import wait_text
 from fanfold.api.step_documents import Row, counts, run_rows, tallest
-from fanfold.cli.output import COLOURS, Progress, is_behind, notify
+from fanfold.cli.output import COLOURS, MAX_FAILURES, Progress, is_behind, notify
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.kernel.events import Envelope, StepEvent, SubagentEvent
-from fanfold.kernel.state import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
+from fanfold.kernel.state import FAILED, PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL, TIMED_OUT
 from fanfold.language.terminal import cells, cut_end, cut_name, cut_start, one_line
 
 # -----------------------------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ class Frames:
         now = int(time() * 1_000)
         heading = self._heading(tree, now, width)
         if height is None:
-            return [heading, *self._lines(run_rows(tree, tree.root, now), width)]
+            return [heading, *self._lines(_without_causes(tree, run_rows(tree, tree.root, now)), width)]
         room = max(1, height - 1)
         lines = self._lines(tallest(tree, now, room), width)
         if len(lines) > room:  # notes took lines of their own
@@ -173,6 +174,14 @@ class Frames:
             if part in kept:
                 text.append(" " * GAP if text.plain else "").append(part[1], part[2])
         return text
+
+
+def _without_causes(tree: RunTree, rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows of the last frame without the failures that the summary below it describes."""
+    failed = [row.path for row in rows if row.leaf and row.status in (FAILED, TIMED_OUT)]
+    if tree.root.status not in RUN_TERMINAL or len(failed) > MAX_FAILURES:
+        return rows
+    return [replace(row, note="") if row.path in failed else row for row in rows]
 
 
 def _cut(row: Row, room: int) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import stat
 import sys
 from collections import deque
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from fanfold.language.terminal import visible, visible_json
+from fanfold.language.terminal import visible, visible_json, wrap_line
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,6 +49,9 @@ _COLOURS = {
 }
 
 
+MIN_COLUMNS = 20
+MAX_FAILURES = 5
+"""Failures that the summary of a run describes."""
 _outboxes: dict[int, Outbox | None] = {}
 """By the number of their file, for streams that a run must not wait for."""
 
@@ -136,8 +140,16 @@ def write_nowhere(stream: TextIO) -> None:
 
 
 def hand_over(text: str) -> None:
-    """Write a result: exactly in a file or a pipe, with control characters made visible on a terminal."""
-    print_text(plain(text) if sys.stdout.isatty() else text)
+    """Write a result: exactly in a file or a pipe; on a terminal printable and broken at words."""
+    print_text(wrap_text(plain(text)) if sys.stdout.isatty() else text)
+
+
+def wrap_text(text: str, others: str = "", stream: TextIO | None = None) -> str:
+    """Return printable text broken at words to the width of the terminal; unchanged without a terminal."""
+    if not (stream or sys.stdout).isatty():
+        return text
+    columns = max(MIN_COLUMNS, shutil.get_terminal_size().columns)
+    return "\n".join(row for line in text.split("\n") for row in wrap_line(line, columns, "", others))
 
 
 def print_json(document: object) -> None:

@@ -48,6 +48,7 @@ from fanfold.cli.command import (
 )
 from fanfold.cli.output import (
     COLOURS,
+    MAX_FAILURES,
     Progress,
     clock,
     flush_notices,
@@ -60,6 +61,7 @@ from fanfold.cli.output import (
     print_text,
     wait_for_no_reader,
     wants_colour,
+    wrap_text,
 )
 from fanfold.cli.progress import open_progress
 from fanfold.cli.step_text import change_lines, shown_lines
@@ -149,7 +151,6 @@ def run_command(
 # `run`, `resume` and `fork` print the same things and end with the same status, also for a run that ended
 # long ago, so that a script need not know which of them it was that finished the work.
 
-MAX_FAILURES = 5
 MAX_REASON_CHARS = 400
 MAX_WORDS = 8
 """Lines of the last output of a program."""
@@ -305,7 +306,8 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     reason = gist(error, most)
     if error.code == "step.timeout" and node.step.timeout_ms is not None:  # it says no more than its status
         reason = f"its timeout is {duration(node.step.timeout_ms)}"
-    lines = [f"  {paint(path, 'cyan', colour)} {how}: {reason} [{error.code}]\n"]
+    wrapped = wrap_text(f"  {path} {how}: {reason} [{error.code}]\n", "    ", sys.stderr)
+    lines = [wrapped.replace(path, paint(path, "cyan", colour), 1)]
     if not tolerated:
         words = last_words(error, MAX_WORDS) or last_objections(tree, node)
         lines += (

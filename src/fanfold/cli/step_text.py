@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from fanfold.api.approvals import MARKS, MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
 from fanfold.api.run_documents import InspectDocument, came_home, indented, steps_by_tree_path
 from fanfold.api.step_documents import MAX_NOTE_CHARS, Row
-from fanfold.cli.output import COLOURS, paint, plain
+from fanfold.cli.output import COLOURS, paint, plain, wrap_text
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.state import Run
 from fanfold.language.json_text import fitting
 from fanfold.language.terminal import one_line
 
 MAX_STEP_LINES = 12
+MAX_NOTE_COLUMN = 60
+"""A note that starts further right is not aligned when it is broken."""
 
 
 def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour: bool) -> Iterator[str]:
@@ -59,8 +61,11 @@ def _line(row: Row, widths: list[int], colour: bool) -> str:
         paint(row.status.ljust(9), shade, colour),
         paint(row.who.ljust(widths[1]), "dim", colour),
         row.took.rjust(widths[2]),
-        paint(row.note, shade, colour),
     ]
+    before = " " * (sum(widths) + 21)
+    fits = len(before) <= MAX_NOTE_COLUMN
+    note = wrap_text(before + row.note, before)[len(before) :] if fits else row.note
+    parts.append(paint(note, shade, colour))
     return "  ".join(parts).rstrip() + "\n"
 
 

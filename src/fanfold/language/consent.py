@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from fanfold.language.terminal import cells, visible
+from fanfold.language.terminal import visible, wrap_line
 
 MIN_COLUMNS = 20
 _KINDS = {
@@ -116,20 +116,5 @@ def broken(text: str, columns: int, first: str, others: str) -> list[str]:
     columns = max(columns, MIN_COLUMNS)
     rows: list[str] = []
     for line in visible(text, keep="\n").split("\n"):
-        before = others if rows else first
-        if line.isascii():
-            room = columns - len(before)
-            rows.append(before + line[:room])
-            rest, room = line[room:], columns - len(others)
-            rows += [others + rest[at : at + room] for at in range(0, len(rest), room)]
-            continue
-        part, used = "", len(before)
-        for char in line:
-            wide = cells(char)
-            if used + wide > columns and part:
-                rows.append(before + part)
-                before = others
-                part, used = "", len(before)
-            part, used = part + char, used + wide
-        rows.append(before + part)
+        rows += wrap_line(line, columns, others if rows else first, others)
     return rows

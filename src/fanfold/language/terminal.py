@@ -153,6 +153,32 @@ def cut_end(text: str, room: int) -> str:
     return text + CUT
 
 
+def wrap_line(line: str, columns: int, first: str = "", others: str = "") -> list[str]:
+    """Return a printable line as rows of a terminal, with the prefix `first`, then `others`.
+
+    A row ends after a space of its second half, or where there is no more room.
+
+    >>> wrap_line("a long story of two rows", 16, "- ", "  ")
+    ['- a long story ', '  of two rows']
+    """
+    rows: list[str] = []
+    at, before, is_narrow = 0, first, line.isascii()
+    while at < len(line) or not rows:
+        room = max(MIN_BOTH_ENDS, columns - len(before))
+        end = at + room
+        if not is_narrow:
+            end, used = at, 0
+            while end < len(line) and (used := used + cells(line[end])) <= room:
+                end += 1
+            end = max(end, at + 1)
+        if end < len(line):
+            space = line.rfind(" ", at + (end - at) // 2, end)
+            end = end if space < 0 else space + 1
+        rows.append(before + line[at:end])
+        at, before = end, others
+    return rows
+
+
 def cut_start(text: str, room: int) -> str:
     """Return the end of the text, within so many cells."""
     if cells(text) <= room:

@@ -657,7 +657,7 @@ def unfit(path: str, error: BaseException) -> Failure:
     """The failure of a step whose output `strict` rejected."""
     large = isinstance(error, TooLarge)
     code, hint = ("output.too_large", TOO_LARGE_HINT) if large else ("output.not_json", "")
-    return Failure("invalid_output", code, f"{path}: {exception_message(error)}", hint, step=path)
+    return Failure("invalid_output", code, exception_message(error), hint, step=path)
 
 
 def check_output(step: Step, path: str, attempt: int, value: JSON) -> Failure | None:
@@ -674,4 +674,4 @@ def check_output(step: Step, path: str, attempt: int, value: JSON) -> Failure | 
             message = f"the output has {', '.join(extra)}, which the step does not declare"
     if not message:
         return None
-    return Failure("invalid_output", "output.invalid", f"{path}: {message}", step=path, attempt=attempt)
+    return Failure("invalid_output", "output.invalid", message, step=path, attempt=attempt)

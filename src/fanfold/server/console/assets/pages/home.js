@@ -11,7 +11,7 @@ import { amount, counted, money } from "../text/format.js";
 import { plain } from "../text/markdown.js";
 
 /** The sign of each kind of open item. @type {Record<string, string>} */
-const SIGNS = { approval: "waiting", question: "waiting", delivery: "waiting", stuck: "stuck", paused: "paused", failed: "failed" };
+const SIGNS = { approval: "waiting", question: "waiting", delivery: "waiting", stuck: "stuck", paused: "paused", delayed: "paused", failed: "failed" };
 
 export function Home() {
   const home = useResource("/home", true);

@@ -12,7 +12,7 @@ import { Output } from "../parts/output.js";
 import { RunActions } from "../parts/run-actions.js";
 import { Split } from "../parts/split.js";
 import { Empty, Loaded, Trouble } from "../parts/states.js";
-import { Meter, Status, isOver, standing } from "../parts/status.js";
+import { Meter, Status, isOver, standing, toneOf, wordOf } from "../parts/status.js";
 import { LinkTabs } from "../parts/tabs.js";
 import { Ago, Heartbeat, Took, endOf } from "../parts/time.js";
 import { Timeline } from "../parts/timeline.js";
@@ -26,9 +26,10 @@ import { hrefWith, query, setQuery } from "../shell/route.js";
 import { announce } from "../shell/notices.js";
 import { useMedia } from "../shell/width.js";
 import { amount, counted, money } from "../text/format.js";
-import { wordOf } from "../parts/status.js";
 
 const SCRUB_MS = 80;
+/** Ends of steps that are counted beside the completed ones. */
+const UNCOMPLETED = ["failed", "timed_out", "cancelled", "skipped"];
 const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["table", "Table"], ["events", "Events"], ["output", "Output"], ["cost", "Cost"], ["recipe", "Recipe"]];
 
 /** @param {{first: string}} props */
@@ -74,7 +75,7 @@ export function Run({ first: id }) {
   return html`<div class="page wide run-page">
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${reload} />
     <${Trouble} error=${head.error} />
-    <${Outcome} run=${run} id=${id} at=${at} rows=${rows} step=${picked} choose=${choose} concerns=${concerns} reload=${reload} />
+    <${Outcome} run=${run} id=${id} at=${at} rows=${rows} view=${view} step=${picked} choose=${choose} concerns=${concerns} reload=${reload} />
     <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`} />
   </div>`;
 }
@@ -148,7 +149,6 @@ function OutputView({ id, at, run, concerns }) {
 /** @param {any} props */
 function Head({ run, id, at, step, reload }) {
   const all = Object.values(run.counts).reduce((/** @type {number} */ sum, n) => sum + Number(n), 0);
-  const done = (run.counts.completed || 0) + (run.counts.skipped || 0) + (run.counts.failed || 0) + (run.counts.timed_out || 0) + (run.counts.cancelled || 0);
   return html`<div class="run-head">
     ${run.breadcrumbs.length > 0 && html`<nav aria-label="Runs above"><ol class="crumbs">${run.breadcrumbs.map((/** @type {any} */ crumb) => html`<li key=${crumb.run_id}><a href=${`/runs/${crumb.run_id}?step=${encodeURIComponent(crumb.path)}`}>${crumb.recipe}</a></li>`)}<li>${run.recipe}</li></ol></nav>`}
     <div class="top">
@@ -158,7 +158,8 @@ function Head({ run, id, at, step, reload }) {
     </div>
     <div class="run-facts">
       <span><${Meter} counts=${run.counts} resting=${run.status === "paused"} /></span>
-      <span><b>${amount(done)}</b> of ${counted(all, "step")}${run.growing ? ", more may come" : ""}</span>
+      <span><b>${amount(run.counts.completed || 0)}</b> of ${counted(all, "step")} completed${run.growing ? ", more may come" : ""}</span>
+      ${UNCOMPLETED.filter((word) => run.counts[word]).map((word) => html`<span key=${word} class=${`of-tone tone-${toneOf(word)}`}><b>${amount(run.counts[word])}</b> ${wordOf(word)}</span>`)}
       <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : endOf(run)} /></b></span>
       <span><b><${Cost} usage=${run.usage} /></b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
       <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>

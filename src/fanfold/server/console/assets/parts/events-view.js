@@ -38,13 +38,13 @@ export function EventsView({ id, reach, onChoose }) {
   const oldest = events[0]?.tree_seq ?? 1;
   const older = () => ask({ before: oldest }, (items) => [...items, ...held.current].slice(0, MOST));
   return html`<${Trouble} error=${error} /><div class="table-box tall" tabindex="0" role="region" aria-label="Events"><table class="events">
-    <thead><tr><th scope="col" class="number">No.</th><th scope="col">When</th><th scope="col">What</th><th scope="col">Step</th><th scope="col" class="hide-narrow">Said</th></tr></thead>
+    <thead><tr><th scope="col" class="number">No.</th><th scope="col">When</th><th scope="col">Event</th><th scope="col">Step</th><th scope="col" class="hide-narrow">Message</th></tr></thead>
     <tbody>
       ${[...events].reverse().map((event) => html`<tr key=${event.tree_seq}>
-        <td class="number">${event.tree_seq}</td><td class="number"><time datetime=${new Date(event.at).toISOString()} title=${exact(event.at)}>${new Date(event.at).toLocaleTimeString()}</time></td>
+        <td class="number">${event.tree_seq}</td><td class="number"><time datetime=${new Date(event.at).toISOString()} title=${exact(event.at)}>${exact(event.at).slice(11)}</time></td>
         <td class="kind">${event.type}${wordIn(event.data) && html` <span class="chip">${wordIn(event.data)}</span>`}</td>
         <td>${stepOf(event) && html`<button class="as-link" onClick=${() => onChoose(stepOf(event))}>${stepOf(event)}</button>`}</td>
-        <td class="hide-narrow quiet">${saidIn(event.data)}</td>
+        <td class="hide-narrow quiet">${messageIn(event.data)}</td>
       </tr>`)}
       ${oldest > 1 && html`<tr><td colspan="5"><button class="button small" onClick=${older}>${PIECE} older events</button></td></tr>`}
     </tbody>
@@ -59,7 +59,7 @@ function stepOf(event) {
   return step ? (event.path ? `${event.path}/${step}` : step) : "";
 }
 /** @param {any} data */
-function saidIn(data) {
+function messageIn(data) {
   const text = plain(data?.error?.message || data?.summary || data?.reason);
   return text.length > 160 ? `${text.slice(0, 159)}…` : text;
 }

@@ -6,18 +6,23 @@
  */
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { counted } from "../text/format.js";
+import { wrapped } from "./graph-rows.js";
 import { Sign, toneOf, wordOf } from "./status.js";
 
 const FAR = 0.42;
 const READABLE = 0.58;
 const SPARE = 150;
 const STRIDE = 200;
+const PADDING = 34;
 
 /**
  * `follow`: bring the chosen step into sight.
  * @param {{layout: any, chosen?: string | null, follow?: boolean, onChoose?: (node: any) => void, onToggle?: (node: any) => void, label: string}} props
  */
-export function Graph({ layout, chosen, follow = true, onChoose, onToggle, label }) {
+export function Graph({ layout: whole, chosen: picked, follow = true, onChoose, onToggle, label }) {
+  const [room, setRoom] = useState(Infinity);
+  const layout = useMemo(() => wrapped(whole, room), [whole, room]);
+  const chosen = useMemo(() => standingFor(layout.nodes, picked), [layout, picked]);
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [zoom, setZoom] = useState(1);
   const [sight, setSight] = useState(/** @type {{x: number, y: number, w: number, h: number} | null} */ (null));
@@ -42,17 +47,19 @@ export function Graph({ layout, chosen, follow = true, onChoose, onToggle, label
     zoomed.current = true;
     setZoom(Math.max(0.06, Math.min(2, to)));
   };
-  const fit = () => box.current && zoomTo(Math.min(1, (box.current.clientWidth - 34) / layout.width));
+  const fit = () => box.current && zoomTo(Math.min(1, (box.current.clientWidth - PADDING) / layout.width));
   // It is fitted to its pane until the user zooms. A graph too wide to be read that way opens on its first step.
   const arrange = () => {
     const element = box.current;
     if (!element || zoomed.current) return;
-    const whole = (element.clientWidth - 34) / layout.width;
-    setZoom(whole >= READABLE ? Math.min(1, whole) : READABLE);
+    const fitting = (element.clientWidth - PADDING) / layout.width;
+    setZoom(fitting >= READABLE ? Math.min(1, fitting) : READABLE);
   };
+  useLayoutEffect(() => setRoom((box.current?.clientWidth ?? Infinity) - PADDING), []);
   useLayoutEffect(arrange, [layout.width]);
   useEffect(() => {
     const watch = new ResizeObserver(() => {
+      setRoom((box.current?.clientWidth ?? Infinity) - PADDING);
       arrange();
       look();
     });
@@ -85,7 +92,7 @@ export function Graph({ layout, chosen, follow = true, onChoose, onToggle, label
     const lines = layout.edges.filter((/** @type {any} */ edge) => {
       const [x0, y0] = edge.points[0];
       const [x1, y1] = edge.points[edge.points.length - 1];
-      return within(Math.min(x0, x1), Math.min(y0, y1), Math.abs(x1 - x0) + 1, Math.abs(y1 - y0) + 1);
+      return edge.turn || within(Math.min(x0, x1), Math.min(y0, y1), Math.abs(x1 - x0) + 1, Math.abs(y1 - y0) + 1);
     });
     return [shown, lines];
   }, [layout, sight]);
@@ -99,7 +106,7 @@ export function Graph({ layout, chosen, follow = true, onChoose, onToggle, label
     <div class=${`graph-scroll ${layout.height * zoom < 560 ? "fits" : ""}`} ref=${box} onScroll=${look} tabindex="0" role="region" aria-label=${label}>
       <svg class="graph" width=${layout.width * zoom + 4} height=${layout.height * zoom + 4} viewBox=${`-2 -2 ${layout.width + 4} ${layout.height + 4}`}>
         ${nodes.filter((/** @type {any} */ node) => node.open).map((/** @type {any} */ node) => html`<${OpenBox} key=${node.path} node=${node} onToggle=${onToggle} />`)}
-        <path class="edge" d=${edges.map((/** @type {any} */ edge) => curve(edge.points)).join("")} />
+        <path class="edge" d=${edges.map((/** @type {any} */ edge) => (edge.turn ? turned(edge) : curve(edge.points))).join("")} />
         ${!far && html`<path class="tip" d=${edges.map((/** @type {any} */ edge) => tip(edge.points)).join("")} />`}
         ${nodes.filter((/** @type {any} */ node) => !node.open).map((/** @type {any} */ node) => html`<${Box} key=${node.path} node=${node} far=${far}
           chosen=${node.path === chosen} changed=${changed.has(node.path)} onChoose=${onChoose} onToggle=${onToggle} />`)}
@@ -222,12 +229,25 @@ function cut(text, room, each) {
   return text.length > fits ? `${text.slice(0, fits - 1)}…` : text;
 }
 
-/** @param {[number, number][]} points */
-function curve(points) {
+/** The node of a step, or the closed one that contains it. @param {any[]} nodes @param {string | null | undefined} path */
+function standingFor(nodes, path) {
+  const around = nodes.filter((node) => !node.open && path && (path === node.path || (path.startsWith(node.path) && "[#/".includes(path[node.path.length]))));
+  return around.sort((a, b) => b.path.length - a.path.length)[0]?.path ?? null;
+}
+
+/** An edge that leaves its row at the right and enters a later row at the left. @param {any} edge */
+function turned({ points, turn }) {
+  const before = points.slice(0, turn.at), after = points.slice(turn.at);
+  const to = after[0][1], r = 6;
+  return `${curve(before, 0)}H${turn.right - r}q${r} 0 ${r} ${r}V${turn.between - r}q0 ${r} ${-r} ${r}H${turn.left + r}q${-r} 0 ${-r} ${r}V${to - r}q0 ${r} ${r} ${r}${curve([[turn.left + r, to], ...after]).replace(/^M[^HC]*/, "")}`;
+}
+
+/** @param {[number, number][]} points @param {number} [tipped] room for the tip */
+function curve(points, tipped = 6) {
   let [x, y] = points[0];
   const parts = [`M${x} ${y}`];
   points.slice(1).forEach(([nx, ny], i) => {
-    const to = i === points.length - 2 ? nx - 6 : nx;
+    const to = i === points.length - 2 ? nx - tipped : nx;
     const middle = (x + to) / 2;
     parts.push(ny === y ? `H${to}` : `C${middle} ${y} ${middle} ${ny} ${to} ${ny}`);
     [x, y] = [to, ny];

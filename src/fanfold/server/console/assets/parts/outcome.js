@@ -15,14 +15,14 @@ const LONG_LINES = 18;
 const CUT_CHARS = 3000;
 const MOST_AGENTS = 6;
 
-/** @param {{run: any, id: string, at: string | null, rows: any[], step: string | null, choose: (path: string) => void, concerns: any, reload: () => void}} props */
-export function Outcome({ run, id, at, rows, step, choose, concerns, reload }) {
+/** @param {{run: any, id: string, at: string | null, rows: any[], view: string, step: string | null, choose: (path: string) => void, concerns: any, reload: () => void}} props */
+export function Outcome({ run, id, at, rows, view, step, choose, concerns, reload }) {
   const asking = at || isOver(run.status) ? [] : rows.filter((row) => row.asks && row.path !== step); // the panel of the selected step asks itself
   return html`<div class="outcome">
     ${query.value.get("intro") && html`<${Intro} run=${run} />`}
     ${run.error && html`<${Failure} run=${run} rows=${rows} choose=${choose} />`}
     ${asking.length > 0 && html`<${Question} row=${asking[0]} more=${asking.slice(1)} run=${run} id=${id} choose=${choose} reload=${reload} />`}
-    ${isOver(run.status) ? html`<${Answer} id=${id} at=${at} concerns=${concerns} />` : !at && html`<${Now} run=${run} step=${step} choose=${choose} />`}
+    ${isOver(run.status) ? view !== "output" && html`<${Answer} id=${id} at=${at} concerns=${concerns} />` : !at && html`<${Now} run=${run} step=${step} choose=${choose} />`}
   </div>`;
 }
 

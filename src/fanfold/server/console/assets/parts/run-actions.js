@@ -4,6 +4,7 @@ import { get, post } from "../live/api.js";
 import { useStuck } from "../live/pulses.js";
 import { go } from "../shell/route.js";
 import { notify, notifyError } from "../shell/notices.js";
+import { usePhone } from "../shell/width.js";
 import { ForkDialog, RetryDialog } from "./again-dialogs.js";
 import { CopyDialog } from "./copy-as.js";
 import { Confirm, Dialog } from "./dialog.js";
@@ -52,6 +53,8 @@ export function RunActions({ run, step, at, reload }) {
       notifyError(error);
     }
   };
+  const phone = usePhone();
+  const fork = html`<button class="button" onClick=${() => setAsking("fork")}>Fork …</button>`;
   const resume = () => (run.pausing === "budget" ? setAsking("resume") : act("resume"));
   const button = (/** @type {string} */ what, /** @type {string} */ name, kind = "") =>
     html`<button class=${`button ${kind}`} disabled=${busy !== ""} onClick=${() => act(what)}>${busy === what ? "…" : name}</button>`;
@@ -61,8 +64,9 @@ export function RunActions({ run, step, at, reload }) {
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
     ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && html`<button class="button primary" onClick=${() => setAsking("retry")}>Retry what failed …</button>`}
     ${isOver(run.status) && !run.parent_run_id && html`<button class="button" onClick=${again} title="Start the recipe with the same inputs">Run again …</button>`}
-    <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
+    ${!phone && fork}
     <${Menu} name="More">
+      ${phone && fork}
       ${!over && run.status === "waiting" && html`<button class="button" disabled=${busy !== ""} onClick=${resume}>Resume</button>`}
       <button class="button" onClick=${() => setAsking("copy")}>Copy as …</button>
       <button class="button" onClick=${() => setAsking("whatif")}>What if …</button>

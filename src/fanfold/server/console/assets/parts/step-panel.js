@@ -29,7 +29,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
   const [tab, setTab] = useState("");
   const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}`, { at }), concerns);
   const step = found.data;
-  const chosen = tab || (step && !isOver(step.status) && step.status !== "waiting" && step.session_id ? "transcript" : step?.error && step.session_id ? "transcript" : "output");
+  const chosen = tab || firstTab(step);
   const tabs = TABS.filter(([id]) => hasTab(step, id)).map(([id, name]) => ({ id, name }));
   return html`
     <div class="drawer-head">
@@ -50,6 +50,13 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
     <div class="step-body" id="step-panel" role="tabpanel" aria-labelledby=${`step-panel-${chosen}`} tabindex="0">
       <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Body} tab=${chosen} step=${data} run=${run} path=${path} at=${at} concerns=${concerns} reload=${found.reload} />`}</${Loaded}>
     </div>`;
+}
+
+/** What a step shows first: its conversation while it runs or after it failed, why it has not run, else its output. @param {any} step */
+function firstTab(step) {
+  if (!step || step.approval) return "output";
+  if (["pending", "ready", "skipped"].includes(step.status)) return "why";
+  return step.session_id && (step.error || (!isOver(step.status) && step.status !== "waiting")) ? "transcript" : "output";
 }
 
 /** @param {any} step @param {string} id */

@@ -34,7 +34,7 @@ export function UndoDialog({ run, onDone, onClose }) {
       <button class="button" onClick=${onClose}>Not now</button>
       <button class="button danger primary" disabled=${busy || !foreseen?.changes.length} onClick=${undo}>${busy ? "Putting back …" : "Undo"}</button>`}>
     <${Trouble} error=${error} />
-    ${!error && !foreseen && html`<${Loading} label="Looking what would be put back" />`}
+    ${!error && !foreseen && html`<${Loading} label="Loading what would be reverted" />`}
     ${foreseen && (foreseen.changes.length ? html`<p>The files become what they were before this run merged into them. It stays in the log that they were changed.</p>
       <ul class="changes">${foreseen.changes.map((/** @type {any} */ change) => html`<li key=${change.path}><span class="chip">${change.kind}</span> <code>${change.path}</code></li>`)}</ul>`
       : html`<p>Nothing that this run changed in the project is left to be taken back.</p>`)}
