@@ -222,13 +222,12 @@ def _open_items(project: Project, week: Sequence[RunHead]) -> Iterator[OpenItem]
             continue
         waits = wait_documents(tree.state) if head.status == WAITING else []
         error = run_error(tree, tree.root)
-        kind: NeedKind = "delayed" if waits else "paused"
         message = "the run is paused" if error is None else error.message
+        since = when(tree.state.now)
         if waits:
-            message = waits[0].text
-        elif head.status == WAITING:
-            continue  # for people only
-        yield OpenItem(kind, NEEDS[kind], head.run_id, head.recipe, None, message, when(tree.state.now))
+            yield OpenItem("delayed", NEEDS["delayed"], head.run_id, head.recipe, None, waits[0].text, since)
+        elif head.status == PAUSED:
+            yield OpenItem("paused", NEEDS["paused"], head.run_id, head.recipe, None, message, since)
     continued = {head.forked_from for head in week}  # forks and retries
     failed = (head for head in week if head.status in ("failed", "partial", "timed_out"))
     for head in islice((head for head in failed if head.run_id not in continued), MAX_FAILED):
