@@ -1,7 +1,8 @@
 """What the real programs said in hard cases, replayed without them: limits, outages, budgets, corrections.
 
 Recorded by `AGENTS_RECORD=FOLDER make agents-test` (`tests/real_agents/test_hardship.py`), one file for each
-program, version and case; `.stderr` is what it wrote there. Paths, ports and keys are replaced.
+program, version and case; `.stderr` is what it wrote there, `.usage` what it wrote about its usage into files
+of its own. Paths, ports and keys are replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +20,7 @@ import acp as _acp  # noqa: F401  # takes longer to load than a fast test may
 import pytest
 
 from fanfold.agents.backend import AgentProgram, SessionRequest
-from fanfold.agents.command.acp import AgentTurn
+from fanfold.agents.command.acp import PROMPT, AgentTurn
 from fanfold.agents.command.calls import Turn
 from fanfold.agents.command.events import read_line
 from fanfold.agents.command.profile import Profile
@@ -27,11 +29,24 @@ from fanfold.agents.command.recorder import TranscriptRecorder, stderr_facts
 from fanfold.agents.command.transcript_events import judge
 from fanfold.agents.entries import Entry, FailedRequest, News, paid_in
 from fanfold.agents.role import Role
+from fanfold.agents.spending import Account, OpenRequest
+from fanfold.kernel.budget import Ledger
 from fanfold.kernel.events import Failure
 from fanfold.steps.ids import INTERRUPTIONS
 
 RECORDED = Path(__file__).parent / "recorded"
 MAIN = ("claude", "codex", "gemini", "opencode")
+CASES = (
+    "limit",
+    "limited",
+    "overloaded",
+    "dropped",
+    "unreachable",
+    "silent",
+    "budget",
+    "correction",
+    "killed",
+)
 AT = datetime.fromisoformat("2026-11-18T06:00:30+00:00").timestamp()
 """When limits were recorded, about; some name a time of the day."""
 
@@ -40,31 +55,37 @@ class RecordedProgram:
     """A program that speaks the Agent Client Protocol as recorded: each request releases its response.
 
     Lines before the response come first. A request without a recorded response gets the rest of the
-    recording; then the program has ended.
+    recording; then the program has ended. `aside` is what else it does before the end of its turn.
     """
 
-    def __init__(self, lines: list[bytes]) -> None:
+    def __init__(self, lines: list[bytes], aside: Callable[[], Awaitable[None]]) -> None:
         self.stdin = self.stdout = self
         self._lines = lines
-        self._ready: asyncio.Queue[bytes] = asyncio.Queue()
+        self._aside = aside
+        self._ready: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def write(self, data: bytes) -> None:
         asked = json.loads(data)
         if "method" not in asked or "id" not in asked:
             return
         answers = [number for number, line in enumerate(self._lines) if _answers(line, asked["id"])]
-        end = answers[0] + 1 if answers else len(self._lines)
+        end = answers[0] if answers else len(self._lines)
         for line in self._lines[:end]:
             self._ready.put_nowait(line + b"\n")
-        self._lines = self._lines[end:]
-        if not answers:
-            self._ready.put_nowait(b"")
+        if asked["method"] == PROMPT:
+            self._ready.put_nowait(None)
+        self._ready.put_nowait(self._lines[end] + b"\n" if answers else b"")
+        self._lines = self._lines[end + 1 :]
 
     async def drain(self) -> None:
         """There is room."""
 
     async def read(self, _: int) -> bytes:
-        return await self._ready.get()
+        data = await self._ready.get()
+        if data is None:
+            await self._aside()
+            return await self.read(_)
+        return data
 
 
 def _answers(line: bytes, number: int) -> bool:
@@ -80,19 +101,23 @@ def program_of(stem: str) -> str:
 
 
 class Replay:
-    """What was heard of one recorded call."""
+    """What was heard of one recorded call; `budget` is what it may use, in tokens."""
 
-    def __init__(self, stem: str, home: Path) -> None:
+    def __init__(self, stem: str, home: Path, budget: int | None = None) -> None:
         found = find_profile(program_of(stem), home)
         assert found is not None, stem
         self.profile: Profile = found
         self.entries: list[Entry] = []
-        self.hearing = TranscriptRecorder(self._record, self._progress, str)
+        self._ledger = Ledger(budget, None)
+        opened = OpenRequest(Account((self._ledger,)), None)
+        self.hearing = TranscriptRecorder(self._record, self._progress, str, request=opened)
         self._stem = stem
         asyncio.run(self._hear())
 
     async def _record(self, entry: Entry) -> None:
         self.entries.append(entry)
+        used = paid_in(entry)
+        self._ledger.spent_tokens += 0 if used is None else used.tokens
 
     def _progress(self, _: News) -> None:
         return None
@@ -100,7 +125,6 @@ class Replay:
     async def _hear(self) -> None:
         lines = (RECORDED / f"{self._stem}.jsonl").read_bytes().splitlines()
         if self.profile.acp:  # stderr is read while the turn lasts
-            await self._hear_stderr()
             await self._speak(lines)
             return
         for line in lines:
@@ -115,9 +139,13 @@ class Replay:
         for text in self.hearing.ending.stderr.splitlines():
             for fact in stderr_facts(self.profile, text):
                 await self.hearing.hear(fact)
+        used = RECORDED / f"{self._stem}.usage"
+        for line in used.read_bytes().splitlines() if used.exists() else ():
+            for fact in read_line(line, self.profile.asides) or ():
+                await self.hearing.hear(fact)
 
     async def _speak(self, lines: list[bytes]) -> None:
-        program = cast(AgentProgram, cast(Any, RecordedProgram(lines)))
+        program = cast(AgentProgram, cast(Any, RecordedProgram(lines, self._hear_stderr)))
         role = Role(name="coder", description="")
         request = SessionRequest(
             session_id="s1", run_id="r1", step="work", attempt=1, execution=1, role=role, prompt="Work."
@@ -131,7 +159,7 @@ class Replay:
 
     def judged(self, stopped: str = "") -> Failure:
         """Why it failed; `stopped` is why it was ended, if it did not end by itself."""
-        if self.hearing.ending.finished is None:
+        if self.hearing.ending.finished is None and stopped:
             self.hearing.ending.stopped = stopped
         failure = judge(self.profile, self.hearing.ending)
         assert failure is not None
@@ -151,15 +179,20 @@ def then(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_of_the_main_programs_was_recorded_in_each_case_in_both_ways() -> None:
-    for name in ("limit", "overloaded", "unreachable", "silent", "budget", "correction", "killed"):
+    for name in CASES:
         assert {program_of(stem) for stem in case(name)} >= {*MAIN, *(f"{one}-acp" for one in MAIN)}, name
 
 
-@pytest.mark.parametrize("stem", case("limit"))
+@pytest.mark.parametrize("stem", [*case("limit"), *case("limited")])
 def test_a_usage_limit_is_recognised_with_its_reset(tmp_path: Path, then: None, stem: str) -> None:
-    failure = Replay(stem, tmp_path).judged("limit")
+    replay = Replay(stem, tmp_path)
+    failure = replay.judged("limit")
     assert (failure.kind, failure.code) == ("quota", "agent.limit")
     assert 0 < failure.until / 1_000 - AT < 86_400, failure.message
+    if stem.endswith("limited"):
+        assert replay.hearing.has_worked
+        assert replay.hearing.began is not None
+        assert failure.kind in INTERRUPTIONS, "its conversation continues"
 
 
 @pytest.mark.parametrize("stem", case("overloaded"))
@@ -223,6 +256,23 @@ def test_what_a_killed_program_used_is_recorded_before_its_end(tmp_path: Path, s
     replay = Replay(stem, tmp_path)
     paid = [used for one in replay.entries if (used := paid_in(one)) is not None]
     assert sum(one.input_tokens for one in paid) >= 1_000
+
+
+@pytest.mark.parametrize("stem", case("budget"))
+def test_a_budget_of_tokens_stops_a_program_while_it_works(tmp_path: Path, stem: str) -> None:
+    replay = Replay(stem, tmp_path, budget=2_500)
+    failure = replay.judged()
+    assert (failure.kind, failure.code) == ("budget", "agent.budget")
+    used = replay.hearing.so_far
+    assert used is not None
+    assert 2_500 <= used.tokens <= 4_600, "at most the request beyond it, and one that was under way"
+    assert failure.kind in INTERRUPTIONS, "its conversation continues"
+
+
+@pytest.mark.parametrize("stem", case("dropped"))
+def test_connections_that_break_are_an_outage(tmp_path: Path, stem: str) -> None:
+    failure = Replay(stem, tmp_path).judged("trouble")
+    assert (failure.code, failure.retryable) == ("agent.unreachable", True)
 
 
 def test_claude_reports_the_price_of_each_call_once(tmp_path: Path) -> None:

@@ -35,12 +35,10 @@ def seen():
     yield found
     known = json.loads(SEEN.read_text()) if SEEN.exists() else {}
     for name, facts in found.items():
-        known[name] = {
-            **known.get(name, {}),
-            **facts,
-            "version": _version(name),
-            "on": f"{datetime.now(UTC):%Y-%m-%d}",
-        }
+        about = {"version": _version(name), "on": f"{datetime.now(UTC):%Y-%m-%d}"}
+        before = known.get(name, {})
+        same = before.get("version") == about["version"]  # else nothing is known of this version yet
+        known[name] = {**(before if same else {}), **facts, **about}
     SEEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 

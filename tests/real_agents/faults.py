@@ -24,10 +24,20 @@ def fault_for(asked: RecordedRequest, folder: Path) -> Fault | None:
         return None
     match wanted["kind"]:
         case "limit":
-            return _limit(asked.format, int(wanted["reset"]))
+            return _limit(asked.format, _reset(folder, wanted["for_s"]))
         case "overloaded":
             return _overloaded(asked.format)
+        case "dropped":
+            return Fault("hang_up")
     return Fault("stall")
+
+
+def _reset(folder: Path, for_s: int) -> int:
+    """When a limit that lasts so long resets: from the first request on that it refuses."""
+    file = folder / "reset"
+    if not file.exists():
+        file.write_text(str(int(time.time()) + for_s))
+    return int(file.read_text())
 
 
 def _limit(form: str, reset: int) -> Fault:

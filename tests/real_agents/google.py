@@ -61,6 +61,8 @@ async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answe
     streamed = "streamgeneratecontent" in lines[0]
     given = await answer(asked)
     if isinstance(given, Fault):
+        if given.kind == "hang_up":
+            raise ConnectionAbortedError
         text = json.dumps(given.body)
         kind = "content-type: application/json\r\ncontent-length"
         writer.write(f"HTTP/1.1 {given.status} Scripted\r\n{kind}: {len(text)}\r\n\r\n{text}".encode())

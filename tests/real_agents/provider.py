@@ -6,7 +6,7 @@ request to `FOLDER/asked.jsonl`. What the model does is in the prompt, as JSON b
 also be a tool of an MCP server, `{"mcp": "run_workflow", "args": {…}}`. `undo` is the act of a model that is
 asked to correct its changes. With `wait` the last answer does not come until a file of that name is in
 FOLDER: time to kill somebody. While `FOLDER/fault.json` is there, requests fail as it says:
-`{"kind": "limit", "reset": 1795040000, "turns": 1}`
+`{"kind": "limit", "for_s": 130, "turns": 1}`
 refuses each whose conversation has at least so many responses of the model; see `faults.py`.
 """
 

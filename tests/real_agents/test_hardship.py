@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.agents.command.events import read_line
+from fanfold.agents.command.profile_files import find_profile
 from tests.real_agents.provider import KEY
 from tests.real_agents.test_real_agents import WANTED, note, processes, pytestmark
 from tests.real_agents.world import WAIT_S, Outside, RealWorld, task
@@ -39,19 +41,31 @@ def keep(world: RealWorld, name: str, case: str) -> None:
     found = world.recorded()
     if not folder or not found:
         return
-    for file, ending in ((found[0], "jsonl"), (found[0].with_suffix(".stderr"), "stderr")):
-        text = file.read_text() if file.exists() else ""
-        for place, word in (
-            (str(world.project), "/project"),
-            (str(world.outside.home), "/own"),
-            (str(world.project.parent), "/own"),
-            (os.environ.get("AGENTS_CACHE", "/cache"), "/opt/agents"),
-            (KEY, "KEY"),
-        ):
-            text = text.replace(place, word)
-        text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", text)
-        if text.strip() or ending == "jsonl":
-            (Path(folder) / f"{name}-{case}.{ending}").write_text(text)
+    beside = found[0].with_suffix(".stderr")
+    kept = {"jsonl": found[0].read_text(), "stderr": beside.read_text() if beside.exists() else ""}
+    places = {
+        str(world.project): "/project",
+        str(world.project)[1:]: "project",
+        re.sub("[^a-zA-Z0-9]", "-", str(world.project)): "-project",
+        str(world.outside.home): "/own",
+        str(world.project.parent): "/own",
+        os.environ.get("AGENTS_CACHE", "/cache"): "/opt/agents",
+        KEY: "KEY",
+    }
+    for ending, text in (kept | {"usage": usage_lines(found[0].parent, name)}).items():
+        plain = re.sub("|".join(map(re.escape, places)), lambda one: places[one[0]], text)
+        plain = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", plain)
+        if plain.strip() or ending == "jsonl":
+            (Path(folder) / f"{name}-{case}.{ending}").write_text(plain)
+
+
+def usage_lines(home: Path, name: str) -> str:
+    """The lines of the program's own files from which its usage is read while it works."""
+    profile = find_profile(name, home)
+    assert profile is not None, name
+    files = home.glob(profile.usage_files) if profile.usage_files else ()
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
+    return "".join(f"{line.decode()}\n" for line in lines if read_line(line, profile.asides))
 
 
 def firsts(world: RealWorld) -> int:
@@ -66,13 +80,24 @@ def work(world: RealWorld, name: str, prompt: str, retry: int = 2, **more: objec
     (world.project / "work.yaml").write_text(json.dumps({"name": "work", **more, "steps": [step]}))
 
 
-@pytest.mark.parametrize("name", WANTED)
-def test_a_usage_limit_starts_one_agent_of_eight_and_is_waited_for(world, seen, name):
-    note(seen, name, "limit", "no")
-    if name.startswith("claude"):  # limits belong to logins
+def wait_for_reset(world: RealWorld) -> None:
+    reset = int((world.signs / "reset").read_text())
+    time.sleep(max(0.0, reset - time.time()))
+    world.fault()
+
+
+def log_in(world: RealWorld, name: str) -> None:
+    """Give Claude Code a login instead of a key: its usage limits belong to logins."""
+    if name.startswith("claude"):
         world.outside.environment |= {"CLAUDE_CODE_OAUTH_TOKEN": KEY}
         del world.outside.environment["ANTHROPIC_API_KEY"]
         world.outside.write(f".fanfold/backends/{name}.toml", 'credentials = ["CLAUDE_CODE_OAUTH_TOKEN"]\n')
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_usage_limit_starts_one_agent_of_eight_and_is_waited_for(world, seen, name):
+    note(seen, name, "limit", "no")
+    log_in(world, name)
     world.role("reader", name, 'sandbox_mode = "read-only"\n')
     each = {
         "id": "each",
@@ -82,8 +107,7 @@ def test_a_usage_limit_starts_one_agent_of_eight_and_is_waited_for(world, seen, 
     }
     recipe = {"name": "work", "limits": {"max_concurrency": 1}, "steps": [each]}
     (world.project / "work.yaml").write_text(json.dumps(recipe))
-    reset = int(time.time()) + LIMIT_S
-    world.fault("limit", reset=reset)
+    world.fault("limit", for_s=LIMIT_S)
     process = world.start("run", "work.yaml", "--yes", "--json")
     found = world.until_status("waiting")
     assert [(one["reason"], one["steps"]) for one in found["waits"]] == [("limit", 8)]
@@ -91,13 +115,30 @@ def test_a_usage_limit_starts_one_agent_of_eight_and_is_waited_for(world, seen, 
     if name.removesuffix("-acp") in ("claude", "codex", "opencode", "gemini"):  # others try again themselves
         assert sum(one["fault"] for one in world.asked()) <= 2, "the limit was met once, or also by a title"
     keep(world, name, "limit")
-    time.sleep(max(0.0, reset - time.time()))
-    world.fault()
+    wait_for_reset(world)
     out, err = process.communicate(timeout=WAIT_S)
     assert json.loads(out)["status"] == "completed", err
     answered = [one for one in world.asked() if not one["fault"] and len(one["tools"]) > 1]
     assert len(answered) == 8, "each item once, besides requests for a title"
     note(seen, name, "limit", "yes")
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_after_a_usage_limit_in_the_middle_of_its_work_an_agent_continues_its_conversation(world, seen, name):
+    note(seen, name, "limited", "no")
+    log_in(world, name)
+    work(world, name, task({"write": "hello.txt", "text": "hello"}, say="Done."))
+    world.fault("limit", for_s=LIMIT_S, turns=1)
+    process = world.start("run", "work.yaml", "--yes", "--json")
+    found = world.until_status("waiting")
+    assert [(one["reason"], one["steps"]) for one in found["waits"]] == [("limit", 1)]
+    keep(world, name, "limited")
+    wait_for_reset(world)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert json.loads(out)["status"] == "completed", err
+    assert (world.project / "hello.txt").read_text() == "hello\n"
+    assert firsts(world) == 1, "the first request was paid once"
+    note(seen, name, "limited", "yes")
 
 
 @pytest.mark.parametrize("name", WANTED)
@@ -133,20 +174,21 @@ def test_a_budget_in_dollars_continues_the_conversation(world, seen, name):
     note(seen, name, "usd", "yes")
 
 
+@pytest.mark.parametrize(("kind", "fact"), [("overloaded", "outage"), ("dropped", "dropped")])
 @pytest.mark.parametrize("name", WANTED)
-def test_an_outage_is_waited_for_and_the_conversation_continues(world, seen, name):
-    note(seen, name, "outage", "no")
+def test_an_outage_is_waited_for_and_the_conversation_continues(world, seen, name, kind, fact):
+    note(seen, name, fact, "no")
     impatient(world, name)
     work(world, name, task({"write": "hello.txt", "text": "hello"}, say="Done."))
-    world.fault("overloaded", turns=1)
+    world.fault(kind, turns=1)
     process = world.start("run", "work.yaml", "--yes", "--json")
     world.until_status("waiting")
-    keep(world, name, "overloaded")
+    keep(world, name, kind)
     world.fault()
     out, err = process.communicate(timeout=200)
     assert json.loads(out)["status"] == "completed", err
     assert firsts(world) == 1, "nothing was asked twice"
-    note(seen, name, "outage", "yes")
+    note(seen, name, fact, "yes")
 
 
 @pytest.mark.parametrize("name", WANTED)

@@ -93,6 +93,7 @@ def test_a_killed_session_goes_on(world, seen, name):
 @pytest.mark.parametrize("name", WANTED)
 def test_a_cancelled_session_leaves_no_process(world, seen, name):
     note(seen, name, "cancel", "no")
+    own = world.outside.files()
     world.role("coder", name)
     prompt = task(say="never", wait="never")
     process = world.start("run", world.recipe({"id": "work", "agent": "coder", "prompt": prompt}), "--yes")
@@ -104,6 +105,8 @@ def test_a_cancelled_session_leaves_no_process(world, seen, name):
     process.communicate(timeout=60)
     assert process.returncode == 7
     assert not processes(session)
+    assert world.outside.files() == own, "nothing of the session is in the user's own folders"
+    assert {path.name for path in world.project.iterdir()} == {".fanfold", "work.yaml"}
     note(seen, name, "cancel", "yes")
 
 

@@ -113,6 +113,7 @@ class RealWorld:
     def fault(self, kind: str = "", **more: Any) -> None:
         """Have requests to the provider fail from now on; none: no more."""
         file = self.signs / "fault.json"
+        (self.signs / "reset").unlink(missing_ok=True)
         if not kind:
             file.unlink(missing_ok=True)
             return
