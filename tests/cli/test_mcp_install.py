@@ -214,6 +214,26 @@ def test_keys_that_a_client_would_strip_are_named_and_never_written(fanfold, mon
     assert by_name["gemini"]["env"]["GEMINI_API_KEY"] == "$GEMINI_API_KEY"
 
 
+def test_names_of_variables_that_a_user_added_stay_beside_ours(fanfold, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-user-0123456789")
+    client = next(one for one in CLIENTS if one.passes == "names")
+    file = client.user_file(os.environ)
+    install(fanfold, client.name, "--scope", "user")
+    added = {**entry(client, file), "env_vars": ["MINE"]}
+    file.write_text(set_table(file.read_text(), client.where, added))
+    install(fanfold, client.name, "--scope", "user")
+    assert entry(client, file)["env_vars"] == ["OPENAI_API_KEY", "MINE"]
+
+
+def test_a_client_waits_an_hour_for_a_call_where_its_configuration_says_how_long(fanfold):
+    for client in CLIENTS:
+        install(fanfold, client.name, "--scope", "user")
+    by_name = {client.name: entry(client, client.user_file(os.environ)) for client in CLIENTS}
+    assert by_name["codex"]["tool_timeout_sec"] == 3_600
+    assert by_name["gemini"]["timeout"] == 3_600_000
+    assert by_name["opencode"]["timeout"] == 3_600_000, "a call that takes longer cancels its run"
+
+
 @pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
 def test_what_a_user_added_to_the_entry_stays_when_it_is_installed_again(fanfold, client):
     install(fanfold, client.name, "--scope", "user")

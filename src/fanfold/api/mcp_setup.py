@@ -32,7 +32,7 @@ from fanfold.workspace.git import find_program
 
 Scope: TypeAlias = Literal["user", "project"]
 NAME = "fanfold"
-LONG_S = 3_600
+LONG_MS = 3_600_000
 """How long a client waits for a call: runs take long."""
 
 
@@ -106,7 +106,7 @@ CLIENTS = (
         user_file=_codex,
         project_file=".codex/config.toml",
         where=("mcp_servers", NAME),
-        entry=lambda command: _stdio(command, startup_timeout_sec=60, tool_timeout_sec=LONG_S),
+        entry=lambda command: _stdio(command, startup_timeout_sec=60, tool_timeout_sec=LONG_MS // 1_000),
         next_step="codex mcp list shows it",
         backend=True,
         passes="names",
@@ -139,7 +139,7 @@ CLIENTS = (
         user_file=_opencode,
         project_file="opencode.json",
         where=("mcp", NAME),
-        entry=lambda command: {"type": "local", "command": [*command], "enabled": True, "timeout": 60_000},
+        entry=lambda command: {"type": "local", "command": [*command], "enabled": True, "timeout": LONG_MS},
         next_step="opencode mcp list shows it",
         backend=True,
     ),
@@ -149,7 +149,7 @@ CLIENTS = (
         user_file=lambda environment: user_home(environment) / ".gemini" / "settings.json",
         project_file=".gemini/settings.json",
         where=("mcpServers", NAME),
-        entry=lambda command: _stdio(command, timeout=LONG_S * 1_000),
+        entry=lambda command: _stdio(command, timeout=LONG_MS),
         next_step="/mcp in Gemini CLI shows it",
         backend=True,
         passes="values",
@@ -240,9 +240,11 @@ def _entry(client: McpClient, project: Path, known: JSON, wish: ClientWish) -> d
         made["env"] = {name: f"${name}" for name in wish.variables}
     if not isinstance(known, dict):
         return made
-    env, ours = known.get("env"), made.get("env", {})
-    if isinstance(env, dict) and isinstance(ours, dict):
+    if isinstance(env := known.get("env"), dict) and isinstance(ours := made.get("env", {}), dict):
         made["env"] = {**ours, **env}
+    names, passed = known.get("env_vars"), made.get("env_vars")
+    if isinstance(names, list) and isinstance(passed, list):
+        made["env_vars"] = [*passed, *(name for name in names if name not in passed)]
     return {**made, **{key: value for key, value in known.items() if key not in made}}
 
 
