@@ -338,8 +338,9 @@ def test_a_scheduled_command_needs_the_permission_of_the_user(folder, tmp_path, 
 @pytest.fixture
 def hook(project: Project) -> Project:
     made = Schedule(
-        name="hook", recipe="reads", webhook="gitlab", secret_env="HOOK_SECRET", payload={"text": "text"}
-    )
+        name="hook", recipe="reads", webhook="gitlab", secret_env="HOOK_SECRET", payload={"text": "text"},
+        script=SCRIPT,
+    )  # fmt: skip
     add_schedule(project, made)
     return project
 
@@ -386,6 +387,37 @@ def test_a_stranger_does_not_learn_that_the_secret_is_missing(hook, monkeypatch,
     with pytest.raises(FanfoldError) as caught:
         deliver(hook, "hook", {}, b"{}")
     assert (caught.value.code, caught.value.message) == ("request.unauthorized", "the signature is wrong")
+
+
+@pytest.mark.full
+def test_a_flood_of_messages_beyond_the_cap_does_not_renew_it(hook, monkeypatch):
+    monkeypatch.setattr("fanfold.api.schedules.MAX_KEPT", 3)
+    add_schedule(hook, msgspec.structs.replace(_schedule(hook), max_per_day=2), replace=True)
+    results = [_sent(hook, f'{{"text": "{number}"}}') for number in range(8)]
+    assert results == ["started", "started", *["schedule.capped"] * 6]
+    assert _sent(hook, '{"text": "0"}') == "duplicate"
+
+
+@pytest.mark.full
+def test_a_message_starts_no_second_run_after_its_schedule_was_replaced(hook):
+    assert _sent(hook, '{"text": "once"}') == "started"
+    add_schedule(hook, msgspec.structs.replace(_schedule(hook), max_per_day=1), replace=True)
+    assert _sent(hook, '{"text": "once"}') == "duplicate"
+    assert _sent(hook, '{"text": "twice"}') == "schedule.capped"
+    assert len(hook.heads()) == 1
+
+
+def _schedule(project: Project) -> Schedule:
+    return list_schedules(project).schedules[0].schedule
+
+
+def _sent(project: Project, body: str) -> str:
+    """Deliver a message; return its outcome or the code of its error."""
+    headers = {name.lower(): one for name, one in gitlab(b"").items()}
+    try:
+        return deliver(project, "hook", headers, body.encode()).outcome
+    except FanfoldError as error:
+        return error.code
 
 
 def test_a_secret_that_is_not_base64_is_refused_when_the_schedule_is_added(project, monkeypatch):

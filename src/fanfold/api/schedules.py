@@ -58,7 +58,8 @@ ON_TIME_S = 90.0
 MAX_MISSED = 24
 MAX_SCHEDULES = 200
 MAX_KEPT = 1_000
-"""Occurrences that are remembered for each schedule."""
+"""Occurrences that are remembered for each schedule: so many that started a run, and so many others."""
+COUNTED = ("pending", "started")
 MAX_TRIES = 5
 MAX_MESSAGE_CHARS = 500
 MIN_SECRET_CHARS = 16
@@ -173,10 +174,20 @@ def _read(project: Project) -> dict[str, ScheduleState]:
 
 def _write(project: Project, states: dict[str, ScheduleState], before: bytes = b"") -> None:
     for state in states.values():
-        del state.occurrences[:-MAX_KEPT]
+        _trim(state)
     data = msgspec.json.encode(states)
     if data != before:
         write_whole(project.own_file("schedules", "json"), data, durable=True)
+
+
+def _trim(state: ScheduleState) -> None:
+    """Forget the oldest occurrences. The runs of a day stay known, however many messages exceed its cap."""
+    left = {True: max(MAX_KEPT, state.schedule.max_per_day), False: MAX_KEPT}
+    kept: list[Occurrence] = []
+    for one in reversed(state.occurrences):
+        left[one.outcome in COUNTED] -= 1
+        kept += [one] if left[one.outcome in COUNTED] >= 0 else []
+    state.occurrences = kept[::-1]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -232,7 +243,12 @@ def add_schedule(project: Project, schedule: Schedule, *, replace: bool = False)
             raise AuthorError("schedule.exists", message, hint="--replace takes its place")
         if len(states) >= MAX_SCHEDULES:
             raise AuthorError("schedule.too_many", f"at most {MAX_SCHEDULES} schedules for one project")
-        states[schedule.name] = ScheduleState(schedule=made, after=now)
+        # A message that the replaced schedule accepted starts no second run, and its runs count for today.
+        before = states[schedule.name].occurrences if schedule.name in states else []
+        known = [
+            structs.replace(one, outcome="started", inputs={}) for one in before if one.outcome in COUNTED
+        ]
+        states[schedule.name] = ScheduleState(schedule=made, after=now, occurrences=known)
         return _row(states[schedule.name], now)
 
 
@@ -356,7 +372,7 @@ def _find_due(state: ScheduleState, now: int) -> None:
 def _started_on(state: ScheduleState, now: int) -> int:
     """How many runs a schedule started, or is about to start, on the day of a moment in its time zone."""
     day = Cron.day_of(now, state.schedule.timezone)
-    counted = [one for one in state.occurrences if one.outcome in ("pending", "started")]
+    counted = [one for one in state.occurrences if one.outcome in COUNTED]
     return sum(Cron.day_of(one.at, state.schedule.timezone) == day for one in counted)
 
 
@@ -427,8 +443,9 @@ def deliver(project: Project, name: str, headers: Mapping[str, str], body: bytes
         state = states.get(name)
         if state is None:
             raise unsigned()
-        if any(one.key == key for one in state.occurrences):
-            return WebhookReply(outcome="duplicate", run_id=run)
+        known = next((one for one in state.occurrences if one.key == key), None)
+        if known is not None:
+            return WebhookReply(outcome="duplicate", run_id=known.run_id)
         if _started_on(state, now_ms()) >= schedule.max_per_day:
             state.occurrences.append(Occurrence(key=key, at=now_ms(), run_id=run, outcome="capped"))
             message = f"{name} starts at most {schedule.max_per_day} runs a day"
