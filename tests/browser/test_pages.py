@@ -38,6 +38,7 @@ PAGES = {
     "agents": "/agents",
     "system": "/system",
     "compare": "/compare/{run}/{fork}",
+    "comparisons": "/compare",
 }
 DIALOGS: dict[str, list[str]] = {
     "fork": ["Fork …"],

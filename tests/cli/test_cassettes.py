@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.api.suites import list_comparisons
 from fanfold.language.cassettes import LONG_CHARS, MARKER, Cassette, ResultRecord, differences
-from fanfold.wiring import BUILT_IN_RECIPES
+from fanfold.wiring import BUILT_IN_RECIPES, wire
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.e2e.world import Provider
 from tests.provider import Call, RecordedRequest, Reply, answer_with
@@ -597,6 +598,36 @@ def test_models_are_compared_by_the_expectations(models, fanfold, project):
     table = fanfold("test", *words[:-1], "--yes").out
     assert "95 % interval" in table
     assert "3/3" in table
+    latest, before = list_comparisons(wire(project)).items  # as the console shows them
+    assert [(row.model, row.passed) for row in latest.rows] == [(words[1], 3), (words[3], 0)]
+    assert before.at <= latest.at
+
+
+@pytest.mark.full
+def test_one_budget_is_for_all_live_runs_together(models, fanfold, project):
+    models.script = lambda _: Reply(text="seen", input_tokens=30_000)
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: Look}]\n")
+    (project / "tests").mkdir()
+    for number in range(6):
+        (project / f"tests/c{number}.yaml").write_text("cassette: 1\nrecipe: ../r.yaml\n")
+    limit = ["--budget-tokens", "100000", "--yes", "--json"]
+    done = fanfold("test", "tests/c0.yaml", "--model", "anthropic:claude-haiku-4-5", "--repeat", "9", *limit)
+    [row] = done.json()["models"]
+    assert (row["runs"], row["passed"], len(models.asked)) == (4, 4, 4), row
+    cases = fanfold("test", "--mode", "live-changed", *limit).json()["cases"]
+    assert len(cases) == 6
+    assert len(models.asked) == 8, "four more fit into the limit"
+
+
+@pytest.mark.full
+def test_a_model_without_a_run_within_the_budget_does_not_pass(models, fanfold, project):
+    assert fanfold("run", "asks.yaml", "--yes").status == 0
+    assert fanfold("record", "last").status == 0
+    words = ["--model", "anthropic:claude-haiku-4-5", "--budget-tokens", "1", "--yes", "--json"]
+    done = fanfold("test", *words)
+    [row] = done.json()["models"]
+    assert (row["runs"], row["passed"], done.status) == (0, 0, 1), row
+    assert row["problems"]
 
 
 @pytest.mark.full

@@ -50,7 +50,15 @@ def test_every_module_that_is_imported_is_there():
 @pytest.mark.full
 def test_every_page_of_the_console_is_the_same_file_and_its_parts_are_served(server: Server) -> None:
     page = server.client.get("/").text
-    for path in ("/recipes", "/runs/abc?view=timeline", "/runs/abc/steps/a%2Fb", "/compare/a/b", "/system"):
+    paths = (
+        "/recipes",
+        "/runs/abc?view=timeline",
+        "/runs/abc/steps/a%2Fb",
+        "/compare",
+        "/compare/a/b",
+        "/system",
+    )
+    for path in paths:
         assert server.client.get(path).text == page
     for part in re.findall(r'(?:src|href)="(/assets/[^"]+)"', page):
         assert server.client.get(part).status_code == 200, part

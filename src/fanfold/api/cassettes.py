@@ -451,8 +451,8 @@ class Suite:
         self.project = project
         self.mode = mode
         self._yes = yes
-        self._budgets = budgets or {}
-        """The limits of a replay that asks models, by the names of `Options`."""
+        self.left = {name: most for name, most in (budgets or {}).items() if most is not None}
+        """What all runs that ask models may still spend together, by the names of `Options`."""
         self._plans: dict[str, Plan] = {}
         self._count = 0
 
@@ -472,6 +472,17 @@ class Suite:
     def _store(self) -> Store:
         clean = self.project.backends.machine.redactor.encoded
         return SqliteAddress(folder=self._folder / "store", durability="normal", clean=clean).open()
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits of the next run that asks models; one that asks none needs nothing."""
+        return {name: max(1, most) for name, most in self.left.items()}
+
+    def spend(self, usage: events.Usage) -> None:
+        """Subtract what a run spent."""
+        for name, spent in (("budget_micro_usd", usage.micro_usd or 0), ("budget_tokens", usage.tokens)):
+            if name in self.left:
+                self.left[name] -= spent
 
     def plan_of(self, cassette: Cassette, file: Path) -> Plan:
         """Return the plan of the recipe of a cassette, as it is now."""
@@ -526,7 +537,7 @@ class Suite:
         folder = self._folder / f"{self._count}" / "project"
         limits: dict[str, Any] = {str(name): value for name, value in cassette.limits.items()}
         limits["permission"] = "auto" if self._yes or not live else "ask"
-        limits |= self._budgets if live else {}
+        limits |= self.limits if live else {}
         options = Options(**limits) if live else Options(**limits, script="", script_file=replay.CASSETTE)
         turns = replay.Turnstile(cassette, replay.SimulatedClock())
         parts = RunParts(
@@ -557,6 +568,8 @@ class Suite:
             new = Recorder(project, owned.tree).cassette(cassette.recipe)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder.parent, True)
+        if live:
+            self.spend(owned.tree.spent(owned.tree.root)[0])
         kept = ("inputs", "mode", "expect", "limits", "files")
         new = replace(new, **{name: getattr(cassette, name) for name in kept})
         return (_with_old_usage(cassette, new) if live else new), owned.tree

@@ -31,8 +31,11 @@ from fanfold.api.overview import Comparison, compare_runs
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options, micro_usd
 from fanfold.api.start import start
+from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.events import Usage
 from fanfold.kernel.plan import Plan
+from fanfold.kernel.state import BUDGET, PAUSED
 from fanfold.language.cassettes import (
     Cassette,
     Difference,
@@ -42,7 +45,7 @@ from fanfold.language.cassettes import (
     read_cassette,
     unmet,
 )
-from fanfold.project_files import write_beneath
+from fanfold.project_files import write_beneath, write_whole
 from fanfold.steps.executor import SKIPPED_FOLDERS
 from fanfold.store.address import SqliteAddress
 
@@ -51,6 +54,7 @@ MIN_SHARE = 12
 """The least number of cassettes for which another process is started."""
 AT_ONCE = 4
 """How many cassettes one process replays at once: some wait for files while others work."""
+MAX_COMPARISONS = 20
 MAX_COPY_BYTES = 256 * 1024 * 1024
 
 
@@ -105,6 +109,19 @@ class ModelRow(Struct, frozen=True, kw_only=True):
     """Why runs did not pass, each reason once."""
 
 
+class ModelComparison(Struct, frozen=True, kw_only=True):
+    """The rows of one live comparison, and when it ended, in milliseconds since the epoch."""
+
+    at: int
+    rows: list[ModelRow]
+
+
+class ModelComparisons(Struct, frozen=True):
+    """The latest live comparisons in a project, newest first."""
+
+    items: list[ModelComparison]
+
+
 class TestReport(Struct, frozen=True, kw_only=True):
     """The outcome of a suite."""
 
@@ -141,7 +158,8 @@ async def run_suite(project: Project, request: TestRequest) -> TestReport:
     with Suite(project, mode=request.mode, budgets=budgets, yes=request.yes) as suite:
         if request.models:
             rows = await compare_models(suite, files, request)
-            ok, took = all(row.passed == row.runs for row in rows), time.monotonic() - since
+            await asyncio.to_thread(_keep, project, rows)
+            ok, took = all(row.passed == row.runs > 0 for row in rows), time.monotonic() - since
             return TestReport(ok=ok, cases=[], ms=round(took * 1_000), models=rows)
         cases = await _replay_all(suite, files, request)
         bases = []
@@ -175,7 +193,7 @@ async def _replay_all(suite: Suite, files: Sequence[Path], request: TestRequest)
         shares = (_elsewhere(suite.project, files[number::jobs], request) for number in range(jobs))
         by_file = {case.file: case for cases in await asyncio.gather(*shares) for case in cases}
         return [by_file[shown_name(file)] for file in files]
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(1 if request.mode == "live-changed" else AT_ONCE)  # they share a budget
 
     async def test(file: Path) -> CaseReport:
         async with slots:
@@ -244,35 +262,63 @@ class _LiveRun(Struct, frozen=True):
     """The end of one live run. `problem` is empty if it passed."""
 
     problem: str
-    usd: float | None
+    usage: Usage
     seconds: float
+    is_cut: bool
+    """Whether the budget ended it."""
 
 
 async def compare_models(suite: Suite, files: Sequence[Path], request: TestRequest) -> list[ModelRow]:
     """Run the inputs of cassettes live on several models, and judge the runs by status and expectations.
 
-    The budget is for all runs together. Runs that it does not cover are not started and do not count.
+    The budget is for all runs together. Runs that it does not cover do not count.
     """
     rows: list[ModelRow] = []
-    left = request.budget_usd
     for file in files:
         cassette = read_cassette(file, suite.project.folder)
         plan = suite.plan_of(cassette, file)
         for model in request.models:
             runs: list[_LiveRun] = []
-            while len(runs) < request.repeat and (left is None or left > 0):
-                runs.append(await _run_live(suite.project, cassette, plan, model, left, request))
-                left = None if left is None else left - (runs[-1].usd or 0.0)
-            passed, count, prices = sum(not one.problem for one in runs), len(runs), [one.usd for one in runs]
+            problems = [] if _is_left(suite) else ["the budget is spent"]
+            while len(runs) < request.repeat and _is_left(suite):
+                run = await _run_live(suite, cassette, plan, model, request)
+                suite.spend(run.usage)
+                problems += [run.problem] if run.problem else []
+                if run.is_cut:
+                    break
+                runs.append(run)
+            passed, count = sum(not one.problem for one in runs), len(runs)
+            prices = [one.usage.micro_usd for one in runs]
             low, high = wilson(passed, count)
             row = ModelRow(
                 case=shown_name(file), model=model, runs=count, passed=passed, low=low, high=high,
-                usd=None if None in prices else sum(one or 0 for one in prices) / max(1, count),
+                usd=None if None in prices else sum(one or 0 for one in prices) / 1e6 / max(1, count),
                 seconds=sum(one.seconds for one in runs) / max(1, count),
-                problems=list(dict.fromkeys(one.problem for one in runs if one.problem)),
+                problems=list(dict.fromkeys(problems)),
             )  # fmt: skip
             rows.append(row)
     return rows
+
+
+def list_comparisons(project: Project) -> ModelComparisons:
+    """Return the live comparisons that are kept, for the console."""
+    try:
+        data = project.own_file("comparisons", "json").read_bytes()
+        return msgspec.json.decode(data, type=ModelComparisons)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ModelComparisons([])
+
+
+def _keep(project: Project, rows: list[ModelRow]) -> None:
+    file = project.own_file("comparisons", "json")
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = ModelComparison(at=wall_clock_ms(), rows=rows)
+    kept = ModelComparisons([made, *list_comparisons(project).items][:MAX_COMPARISONS])
+    write_whole(file, project.backends.machine.redactor.encoded(msgspec.json.encode(kept)))
+
+
+def _is_left(suite: Suite) -> bool:
+    return all(most > 0 for most in suite.left.values())
 
 
 def wilson(passed: int, runs: int) -> tuple[float, float]:
@@ -290,9 +336,10 @@ def wilson(passed: int, runs: int) -> tuple[float, float]:
 
 
 async def _run_live(
-    mine: Project, cassette: Cassette, plan: Plan, model: str, left: float | None, request: TestRequest
+    suite: Suite, cassette: Cassette, plan: Plan, model: str, request: TestRequest
 ) -> _LiveRun:
     """Run a recipe on a model, in a copy of the project with the files of a cassette."""
+    mine = suite.project
     folder = Path(tempfile.mkdtemp(prefix="fanfold-live-"))
     clean = mine.backends.machine.redactor.encoded
     store = SqliteAddress(folder=folder / "store", durability="normal", clean=clean).open()
@@ -300,7 +347,7 @@ async def _run_live(
         await asyncio.to_thread(_copy, mine.folder, folder / "project", cassette)
         project = project_in(folder / "project", mine, store, mine.config, mine.backends)
         since = time.monotonic()
-        options = Options(model=model, budget_micro_usd=micro_usd(left), budget_tokens=request.budget_tokens)
+        options = Options(model=model, **suite.limits)
         owned = start(project, plan, cassette.inputs, options, yes=request.yes)
         try:
             await owned.host(observed=False).start()
@@ -311,9 +358,10 @@ async def _run_live(
         assert result is not None, "it was recorded"
         expect = replace(cassette.expect, status=cassette.expect.status or "completed")
         broken = next(unmet(expect, result, condition_names(owned.tree)), None)
-        spent = result.usage.micro_usd
+        root = owned.tree.root
         problem = "" if broken is None else f"{broken.message} {result.error}".strip()
-        return _LiveRun(problem, None if spent is None else spent / 1_000_000, seconds)
+        is_cut = root.status == PAUSED and owned.tree.state.pausing == BUDGET
+        return _LiveRun(problem, result.usage, seconds, is_cut)
     finally:
         store.close()
         await asyncio.to_thread(shutil.rmtree, folder, True)

@@ -68,6 +68,7 @@ from fanfold.api.schedules import list_schedules
 from fanfold.api.spellings import RunWords, SpelledAction, Spellings, StartWords, spell, spell_start
 from fanfold.api.start import foresee_run, start, start_consent
 from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
+from fanfold.api.suites import list_comparisons
 from fanfold.api.system import Examination
 from fanfold.api.tools import shared_fields
 from fanfold.engine.forecast_documents import DryRun
@@ -675,6 +676,8 @@ _READS: tuple[_Row, ...] = (
     ("show_recipe", "/api/recipes/{name}", show_page, RecipeQuery, "One recipe with its text and picture"),
     ("show_schedules", "/api/schedules", list_schedules, NoParameters,
      "Schedules and webhooks of the project"),
+    ("list_comparisons", "/api/comparisons", list_comparisons, NoParameters,
+     "Live comparisons of models, newest first"),
     # Heartbeats are no events: a response about them must not be cached until the next event.
     ("show_pulse", "/api/runs/{run}/pulse", pulse_of, RunQuery, "Whether anybody drives it"),
     ("list_pulses", "/api/pulses", live_pulses, NoParameters, "Whether anybody drives what runs"),

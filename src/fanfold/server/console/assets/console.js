@@ -4,6 +4,7 @@ import { startStream } from "./live/stream.js";
 import { Agent, Agents } from "./pages/agents.js";
 import { Approvals } from "./pages/approvals.js";
 import { Compare } from "./pages/compare.js";
+import { Comparisons } from "./pages/comparisons.js";
 import { Home } from "./pages/home.js";
 import { Recipe } from "./pages/recipe.js";
 import { Recipes } from "./pages/recipes.js";
@@ -27,6 +28,7 @@ const PAGES = [
   [/^\/runs$/, Runs],
   [/^\/runs\/([^/]+)$/, Run],
   [/^\/runs\/([^/]+)\/steps\/(.+)$/, Step],
+  [/^\/compare$/, Comparisons],
   [/^\/compare\/([^/]+)\/([^/]+)$/, Compare],
   [/^\/approvals$/, Approvals],
   [/^\/search$/, Search],

@@ -52,6 +52,7 @@ export function Runs() {
       ${picked.size === 2 && html`<button class="button" onClick=${() => go(`/compare/${chosen[0]}/${chosen[1]}`)}>Compare</button>`}
       ${open.length > 0 && html`<button class="button danger" onClick=${() => setAsking(true)}>Cancel ${open.length}</button>`}
       <${Import} />
+      <a class="button" href="/compare">Models compared</a>
       <a class="button primary" href="/recipes">Run a recipe</a>`} />
     <form class="filters" role="search" aria-label="Filter runs" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <input type="search" aria-label="Words in inputs, errors, recipe or id" placeholder="Inputs, errors, recipe or id" value=${words} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
