@@ -113,6 +113,10 @@ def consent_of(
     if included:
         does = "shows its steps the ignored files that you included"
         effects.append(Effect(plan.name, "include", does, ", ".join(included), permitted=True))
+    if setup := project.config.texts("workspace.setup"):
+        reach = project.config.switch("workspace.setup_network")
+        does = "runs the setup command of your configuration for isolated steps"
+        effects.append(Effect(plan.name, "setup", does, shlex.join(setup), network=reach, permitted=True))
     return RunConsent(
         question=f"{plan.name} asks for permission.",
         effects=tuple(effects),

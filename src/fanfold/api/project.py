@@ -273,7 +273,8 @@ class Project:
         """Creates the workspaces of steps."""
         from fanfold.steps.step_workspace import Isolation
 
-        return Isolation(self.folder, self.config.texts("workspace.include"))
+        setup, network = self.config.texts("workspace.setup"), self.config.switch("workspace.setup_network")
+        return Isolation(self.folder, self.config.texts("workspace.include"), setup, setup_network=network)
 
     def root_tools(self, frozen: RunConfig, ask: Ask | None) -> RootTools:
         """Return a function that adds tools that drive Fanfold to the toolbox of an interactive session."""

@@ -39,20 +39,16 @@ from fanfold.steps.records import ArtifactsPublished, ChangedPath, LeftOut, Merg
 from fanfold.steps.step_workspace import Isolation, SaveFiles, StepWorkspace
 from fanfold.store.protocol import Blobs
 from fanfold.workspace.artifacts import Artifact, open_published
+from fanfold.workspace.bases import Base
 from fanfold.workspace.children import Child
 from fanfold.workspace.layout import OWN_FOLDER, read_kept
 from fanfold.workspace.merge import MergeResult
 from fanfold.workspace.transport import TreeFolder, apply_revision, merge_trees, parts_of, write_files
-from fanfold.workspace.workspaces import Workspaces
+from fanfold.workspace.workspaces import LOCK_FILES, Workspaces
 
 BASE_FILE, SAVED_FILE, RETURNED_FILE = "tree", "saved", "returned.json"
 """In the folder of a snapshot: the tree that it started from, the tree that was last stored, and the result
 of its step."""
-LOCK_FILES = frozenset(
-    """package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock uv.lock poetry.lock pdm.lock
-    Pipfile.lock requirements.txt Cargo.lock Gemfile.lock composer.lock go.sum mix.lock""".split()
-)
-"""The files that decide which dependencies a tree needs."""
 PREPARED = "prepared"
 PREPARE_S = 1_800.0
 MAX_SHOWN = 500
@@ -119,10 +115,12 @@ class TreeIsolation(Isolation):
             raise WorldError("worker.prepare", f"--prepare failed with status {done.returncode}: {shown}")
         write_whole(note, key)
 
-    def _snapshot(self, order: Order[Job], epoch: int, requested_ns: int) -> StepWorkspace:
+    def _snapshot(
+        self, order: Order[Job], epoch: int, requested_ns: int, base: Base | None = None
+    ) -> StepWorkspace:
         saved = self._last_saved(order)
         with self.checked_out(saved.base if saved is not None else "") as tree:
-            place = super()._snapshot(order, epoch, max(requested_ns, monotonic_ns()))
+            place = super()._snapshot(order, epoch, max(requested_ns, monotonic_ns()), base)
             child = place.child
             if not place.is_new or child is None:
                 return place

@@ -258,7 +258,7 @@ class StepExecutor:
             progress(Preparing("opens its workspace"))
         journal = self._services.journal
         journal.confirm()  # a process that lost the lease must not replace the workspace of the new owner
-        place = await self._isolation.open(order, journal.epoch)
+        place = await self._isolation.open(order, journal.epoch, self._services.programs.set_up)
         if takes_time:
             progress(Preparing())
         is_new = order.execution == 1

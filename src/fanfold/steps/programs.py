@@ -26,6 +26,7 @@ from msgspec import structs
 from fanfold.agents.backend import TRACE, NetworkReach, SessionRequest
 from fanfold.errors import WorldError
 from fanfold.language.json_text import MAX_VALUE_BYTES
+from fanfold.language.terminal import shorten_middle
 from fanfold.sessions.processes import ExitStatus, Process, end_tree, run_process, see_out, start_process
 from fanfold.steps.step_workspace import StepWorkspace
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from fanfold.workspace.sandbox_policy import ExtraMounts
 
 TRIES = 3
+SETUP_S = 1_800.0
+MAX_SETUP_CHARS = 500
+SETUP_HINT = "correct `setup` under [workspace] in your own config.toml"
 SETUP_FAILED = "sandbox.setup"
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """The limit of Linux for one argument or variable, including its name, without the final NUL byte."""
@@ -96,6 +100,20 @@ class Programs:
                 return ended
             why = why_not_started(argv[0], ended.stderr)
         raise setup_failed(argv[0], why)
+
+    async def set_up(
+        self, command: Sequence[str], place: StepWorkspace, session_id: str, network: bool
+    ) -> None:
+        """Run the user's setup command in a workspace. Raises if it fails."""
+        try:
+            ended = await self.run(command, place, session_id=session_id, network=network, timeout_s=SETUP_S)
+        except OSError as error:  # there is no such program
+            why = f"the setup command {command[0]} cannot be started: {error.strerror}"
+            raise WorldError("workspace.setup", why, hint=SETUP_HINT) from None
+        if ended.exit_code:
+            text = shorten_middle(f"{ended.stdout}\n{ended.stderr}".strip(), MAX_SETUP_CHARS, tail=0.8)
+            why = f"the setup command ended with status {ended.exit_code}: {text}"
+            raise WorldError("workspace.setup", why, hint=SETUP_HINT)
 
     async def run_for(self, request: SessionRequest, argv: Sequence[str], timeout_s: float) -> ExitStatus:
         """Run a program that an agent requested, in the workspace of that agent."""

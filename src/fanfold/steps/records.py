@@ -110,6 +110,13 @@ class SandboxUse(_Fact, frozen=True, tag="sandbox"):
     covered: tuple[str, ...] = ()
 
 
+class SetupRun(_Fact, frozen=True, tag="setup"):
+    """The user's setup command made ignored files for this step and others with the same lock files."""
+
+    command: tuple[str, ...]
+    ms: int
+
+
 class StepPlaced(_Fact, frozen=True, tag="placed"):
     """A worker of the cluster executed the step: its name, its machine and its version of Fanfold."""
 
@@ -228,6 +235,7 @@ WorkspaceFact: TypeAlias = (
     Snapshot
     | SnapshotReopened
     | SandboxUse
+    | SetupRun
     | StepPlaced
     | WatchFailure
     | Violation

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
@@ -39,6 +40,7 @@ from fanfold.steps.records import (
     ChangedPath,
     Merge,
     SandboxUse,
+    SetupRun,
     Snapshot,
     SnapshotReopened,
     WatchFailure,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
     from fanfold.agents.entries import SavedTree
     from fanfold.workspace.artifacts import ArtifactRoom
+    from fanfold.workspace.bases import Base
     from fanfold.workspace.changes import FoundChanges, WriteViolation
     from fanfold.workspace.children import Child
     from fanfold.workspace.guard import Guard, WorkspaceWatch
@@ -112,6 +115,7 @@ class StepWorkspace:
 
 
 SaveFiles: TypeAlias = "Callable[[], Awaitable[SavedTree | None]]"
+RunSetup: TypeAlias = "Callable[[Sequence[str], StepWorkspace, str, bool], Awaitable[None]]"
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -119,9 +123,19 @@ _log = logging.getLogger(__name__)
 class Isolation:
     """The workspaces of one project, opened when the first isolated step needs one."""
 
-    def __init__(self, project: Path, include: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        project: Path,
+        include: Sequence[str] = (),
+        setup: Sequence[str] = (),
+        *,
+        setup_network: bool = False,
+    ) -> None:
         self.project = project
         self._include = include
+        self._setup = setup
+        self._setup_network = setup_network
+        self._preparing = asyncio.Lock()
         self._path = str(project)
         self._places: dict[str, StepWorkspace] = {}
         self._watching = Watching(lambda: self.spaces)
@@ -130,7 +144,7 @@ class Isolation:
     def spaces(self) -> Workspaces:
         from fanfold.workspace.workspaces import Workspaces
 
-        spaces = Workspaces(self.project, include=self._include)
+        spaces = Workspaces(self.project, include=self._include, setup=self._setup)
         spaces.recover()
         return spaces
 
@@ -146,17 +160,19 @@ class Isolation:
 
     # Opening
 
-    async def open(self, order: Order[Job], epoch: int) -> StepWorkspace:
+    async def open(self, order: Order[Job], epoch: int, run: RunSetup) -> StepWorkspace:
         """The project tree or a snapshot. A session that continues after a crash gets its snapshot again.
 
-        `epoch` is the epoch of the owner of the run. A previous owner loses the snapshot, even if it is still
-        alive.
+        `run` runs the setup command. `epoch` is the epoch of the run's owner. A previous owner loses
+        the snapshot, even if it is still alive.
         """
         isolated, session = self.is_apart(order), order.session
         place = self._here()
         if isolated:
             requested_ns = monotonic_ns()
             place = await in_thread(lambda: self._snapshot(order, epoch, requested_ns), self._detach)
+            if self._setup and place.is_new:
+                place = await self._prepared(order, epoch, place, run)
             if place.child is not None and order.step.workspace_mode == "isolated":
                 fact = Snapshot if place.is_new else SnapshotReopened
                 place.evidence.append(fact(method=place.child.method, session_id=session))
@@ -175,6 +191,39 @@ class Isolation:
         if unwatched:
             place.evidence.append(WatchFailure(why=unwatched))
         return place
+
+    async def _prepared(
+        self, order: Order[Job], epoch: int, place: StepWorkspace, run: RunSetup
+    ) -> StepWorkspace:
+        """Return a new snapshot with what the setup command makes for its base, which is kept for others."""
+        child = place.child
+        if child is None or child.record.prepared:
+            return place
+        try:
+            async with self._preparing:
+                if await in_thread(lambda: self.spaces.prepared(child.base)) is None:
+                    fact = await self._set_up(order, epoch, child.base, run)
+                    place.evidence.append(fact)
+            again = await in_thread(lambda: self._snapshot(order, epoch, 0, child.base), self._detach)
+        except BaseException:
+            await self.leave(order.session, place)
+            raise
+        again.evidence = place.evidence
+        return again
+
+    async def _set_up(self, order: Order[Job], epoch: int, base: Base, run: RunSetup) -> SetupRun:
+        """Run the setup command in a snapshot of its own."""
+        began_ns, name = monotonic_ns(), f"setup-{os.urandom(6).hex()}"
+        made = await in_thread(
+            lambda: self.spaces.open_child(name, origin=order.root, epoch=epoch, base=base, prepares=True)
+        )
+        try:
+            await run(self._setup, StepWorkspace(str(made.path), made), name, self._setup_network)
+            await in_thread(lambda: self.spaces.keep_prepared(made))
+        finally:
+            if (made.folder / "child.json").exists():
+                await in_thread(lambda: self.spaces.close(made))
+        return SetupRun(command=tuple(self._setup), ms=(monotonic_ns() - began_ns) // 1_000_000)
 
     def takes_time(self, order: Order[Job]) -> bool:
         """Whether opening the workspace of a step takes time: for a snapshot or a scan of the project."""
@@ -206,10 +255,13 @@ class Isolation:
     def _here(self) -> StepWorkspace:
         return StepWorkspace(self._path, None)
 
-    def _snapshot(self, order: Order[Job], epoch: int, requested_ns: int) -> StepWorkspace:
+    def _snapshot(
+        self, order: Order[Job], epoch: int, requested_ns: int, base: Base | None = None
+    ) -> StepWorkspace:
         home, session = order.home, order.session
         file = OUTCOME_FILE if home == session else f"{session}.json"
-        place = self._find(order, file, epoch) if order.execution > 1 or home != session else None
+        continues = base is None and (order.execution > 1 or home != session)
+        place = self._find(order, file, epoch) if continues else None
         if place is None:
             child = self.spaces.open_child(
                 home,
@@ -218,6 +270,7 @@ class Isolation:
                 origin=order.root,
                 epoch=epoch,
                 asked_ns=requested_ns,
+                base=base,
             )
             place = StepWorkspace(str(child.path), child)
         place.stored_in = file

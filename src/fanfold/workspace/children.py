@@ -14,18 +14,29 @@ Rules
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
+from fanfold.kernel.claims import is_protected
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import changes as overlay
 from fanfold.workspace import layout
 from fanfold.workspace.bases import Base, Bases, copy_files, make_folders
-from fanfold.workspace.beneath import Copier, FileEntry, Manifest, decode, encode, open_top
+from fanfold.workspace.beneath import (
+    Copier,
+    FileEntry,
+    Manifest,
+    PathProblem,
+    decode,
+    encode,
+    open_top,
+    spot_beneath,
+)
 from fanfold.workspace.changes import Change, FoundChanges, TouchedPaths, judge
 from fanfold.workspace.ignored import Ignoring
 from fanfold.workspace.layout import read_kept
@@ -39,7 +50,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     base: str
-    method: Method
+    method: Method = "copy"
     read_only: bool
     write_set: tuple[str, ...] | None
     owner: str
@@ -49,6 +60,10 @@ class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Its purpose, as named by the caller that created it."""
     epoch: int = 0
     """The epoch of its owner; a later owner has a higher one."""
+    prepared: str = ""
+    """The folder of ignored files that the user's setup command made for its base."""
+    prepares: bool = False
+    """Whether the setup command runs in it."""
 
     @property
     def maker(self) -> ProcessIdentity | None:
@@ -97,6 +112,18 @@ class Child:
     def path(self) -> Path:
         """The path of its files for this process."""
         return self.entrance.path if self.entrance else self.place
+
+    @property
+    def points(self) -> dict[str, bool]:
+        """The paths of the project tree to mount: without dependencies that the setup command provides."""
+        return {path: kind for path, kind in self.base.manifest.points.items() if not self._provides(path)}
+
+    def _provides(self, path: str) -> bool:
+        if is_protected(path) or not (self.record.prepares or self.record.prepared):
+            return False
+        with suppress(OSError):
+            return self.record.prepares or bool(os.listdir(Path(self.record.prepared, path)))
+        return False
 
     def changes(self) -> list[Change]:
         """Return the differences to the base, sorted by path. Its programs must have ended."""
@@ -147,18 +174,8 @@ class Child:
         layout.let_be_removed(self.folder / "upper" if self.method.startswith("overlay") else self.place)
 
 
-def make(
-    folder: Path,
-    session: str,
-    base: Base,
-    ignoring: Ignoring,
-    *,
-    read_only: bool,
-    write_set: tuple[str, ...] | None,
-    origin: str = "",
-    epoch: int = 0,
-) -> Child:
-    """Create a step workspace in a new folder."""
+def make(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -> Child:
+    """Create a step workspace in a new folder. The method of its record is chosen here."""
     folder.mkdir(mode=0o700)
     for name in ("upper", "work", "workspace"):
         (folder / name).mkdir(mode=0o755)
@@ -168,35 +185,29 @@ def make(
         if method in _failed:
             continue
         try:
-            entrance = _mount(method, folder, base, read_only)
+            entrance = _mount(method, folder, base, record.read_only, record.prepared)
             break
         except OSError:
             _failed.add(method)
     else:
-        method = _copy(folder, base)
-    record = SnapshotRecord(
-        session=session,
-        base=base.id,
-        method=method,
-        read_only=read_only,
-        write_set=write_set,
-        owner=str(this_process()),
-        origin=origin,
-        epoch=epoch,
-    )
+        method = _copy(folder, base, record.prepared)
+    record = msgspec.structs.replace(record, method=method)
     write_whole(folder / "child.json", msgspec.json.encode(record))
     return Child(folder, record, base, ignoring, entrance)
 
 
-def _mount(method: Method, folder: Path, base: Base, read_only: bool) -> overlay.Entrance | None:
-    layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
+def _mount(
+    method: Method, folder: Path, base: Base, read_only: bool, prepared: str
+) -> overlay.Entrance | None:
+    trees = (Path(prepared), *base.trees) if prepared and os.path.isdir(prepared) else base.trees
+    layers = (trees, folder / "upper", folder / "work", folder / "workspace")
     if method == "overlay-userns":
         return overlay.lay_in_namespace(*layers, read_only=read_only)
     overlay.lay(*layers, read_only=read_only)
     return None
 
 
-def _copy(folder: Path, base: Base) -> Method:
+def _copy(folder: Path, base: Base, prepared: str) -> Method:
     for name in ("upper", "work"):
         os.rmdir(folder / name)
     with Closing(open_top(folder / "workspace")) as target:
@@ -208,6 +219,15 @@ def _copy(folder: Path, base: Base) -> Method:
                 _, gone = copy_files(tree, target, paths, copier)
                 if gone:
                     raise WorldError("workspace.damaged", f'base {base.id} has lost "{gone[0]}"')
+        if prepared:
+            with Closing(open_top(Path(prepared))) as made:
+                ignored = Manifest()
+                _describe(made, "", ignored.files)
+                folders = {str(one) for path in ignored.files for one in Path(path).parents} - {"."}
+                for path in sorted(folders):
+                    with suppress(FileExistsError, PathProblem), spot_beneath(target, path) as spot:
+                        os.mkdir(spot.name, 0o755, dir_fd=spot.folder)
+                copy_files(made, target, ignored.files, copier)
         # Read the entries again, from the place where they will be compared.
         _describe(target, "", copied.files)
         write_whole(folder / "copied", encode(copied))
@@ -275,7 +295,7 @@ def lay_again(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignori
         overlay.lift(folder / "workspace")
         overlay.forgive(folder / "work")
         try:
-            entrance = _mount(record.method, folder, base, record.read_only)
+            entrance = _mount(record.method, folder, base, record.read_only, record.prepared)
         except OSError as error:
             message = f"the workspace of {record.session} cannot be laid again: {error}"
             raise WorldError("workspace.no_overlay", message) from error

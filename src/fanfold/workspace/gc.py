@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -170,6 +171,8 @@ class WorkspaceRemains:
                 if name.startswith("."):
                     trash.throw_away(self._layout.bases / name, self._layout.trash)
             if not self.folders():
+                if keep_for_s is None:
+                    self.prune_prepared()
                 revised = [file for one in self._proposals.all() for file in one.revision.files]
                 revised += [file for one in self._receipts.all() for file in one.files]
                 sides = [side for file in revised for side in (file.before, file.after) if side is not None]
@@ -219,6 +222,16 @@ class WorkspaceRemains:
     def throw_away(self, folder: Path) -> None:
         overlay.lift(folder / "workspace")
         trash.throw_away(folder, self._layout.trash)
+
+    def prune_prepared(self, newest: Path | None = None) -> None:
+        """Delete what setup commands made, except the newest and what a step workspace uses."""
+        used = {str(newest)}
+        for folder in self.folders():
+            with suppress(WorldError):
+                used.add(str(Path(children.read_record(folder).prepared).parent))
+        for made in self._layout.prepared.iterdir():
+            if str(made) not in used:
+                trash.throw_away(made, self._layout.trash)
 
     def prune_bases(self, unused_for_s: float | None = None) -> None:
         """Delete bases that no step workspace and no proposal uses.

@@ -2,7 +2,8 @@
 
     .fanfold/subagents/<session>/     one step workspace: its record, its layer, and `workspace` for the step
     .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, receipts/, trash/,
-                                      tmp/, homes/ (of agents that are programs), lock, merges.jsonl,
+                                      tmp/, homes/ (of agents that are programs), prepared/
+                                      (what the user's setup command made), lock, merges.jsonl,
                                       merged_ns (of the latest merge), refused/ (protected names that
                                       programs made)
 
@@ -52,6 +53,7 @@ class Layout:
         self.trash = self.private / "trash"
         self.scratch = self.private / "tmp"
         self.homes = self.private / "homes"
+        self.prepared = self.private / "prepared"
         self.lent = self.private / "lent"
 
     def prepare(self) -> None:
@@ -68,6 +70,7 @@ class Layout:
                 self.trash,
                 self.scratch,
                 self.homes,
+                self.prepared,
             )
             for folder in (self.own, self.children, self.private, *inner):
                 make_folder(folder)

@@ -18,24 +18,29 @@ Rules
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from fanfold.errors import WorldError
+from fanfold.process_identity import this_process
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import children, homes, layout
 from fanfold.workspace import receipts as disputes
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import WriteViolation, behind_links, violations
-from fanfold.workspace.children import Child
+from fanfold.workspace.children import Child, SnapshotRecord
 from fanfold.workspace.gc import WorkspaceRemains, draw_child
 from fanfold.workspace.guard import WorkspaceWatch
 from fanfold.workspace.homes import make_policy
-from fanfold.workspace.ignored import Ignoring, may_change_dependency
+from fanfold.workspace.ignored import PATTERNS, Ignoring, may_change_dependency
 from fanfold.workspace.layout import Layout, read_kept
 from fanfold.workspace.merge import (
     LINK,
@@ -69,6 +74,13 @@ if TYPE_CHECKING:
 
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
+PREPARED = "tree"
+LOCK_FILES = frozenset(
+    """package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock uv.lock poetry.lock pdm.lock
+    Pipfile.lock requirements.txt Cargo.lock Gemfile.lock composer.lock go.sum mix.lock""".split()
+)
+"""The files that decide which dependencies a tree needs."""
+SETUP_FILES = LOCK_FILES | {PATTERNS}
 MERGED = "merged.json"
 """The file in the folder of a step workspace that records its merge result."""
 CLOSE_S = 0.02
@@ -84,11 +96,14 @@ class Workspaces:
         limits: SnapshotLimits | None = None,
         include: Iterable[str] = (),
         store: Path | None = None,
+        setup: Sequence[str] = (),
     ) -> None:
         """Open them; `include` are ignored files that belong to snapshots, because the user named them.
 
-        `store` is the folder of an object store that several projects share.
+        `store` is the folder of an object store that several projects share. `setup` is the user's command
+        that makes ignored files for snapshots, such as dependencies.
         """
+        self._setup = tuple(setup)
         self._layout = Layout(project)
         if store is not None:
             self._layout.store = store
@@ -119,13 +134,15 @@ class Workspaces:
         origin: str = "",
         epoch: int = 0,
         asked_ns: int | None = None,
+        base: Base | None = None,
+        prepares: bool = False,
     ) -> Child:
-        """Open a workspace for one session: a snapshot of the current project tree.
+        """Open a workspace for one session: a snapshot of the current project tree, or of `base`.
 
         An older workspace of the session is deleted. Raises `workspace.taken_over` if a live process owns the
         workspace with a higher `epoch`. `origin` is the purpose of the workspace; garbage collection decides
         by this name whether it may be deleted. `asked_ns` is a time (`time.monotonic_ns`), by default now.
-        Any state of the project tree since that time may be used.
+        Any state of the project tree since that time may be used. `prepares`: the setup command runs in it.
         """
         asked_ns = time.monotonic_ns() if asked_ns is None else asked_ns
         folder = self._layout.child(session_id)
@@ -134,21 +151,62 @@ class Workspaces:
             if folder.exists():
                 children.check_turn(folder, epoch)
                 self.remains.throw_away(folder)
-            base = self._bases.current(asked_ns)
+            base = base or self._bases.current(asked_ns)
+            prepared = None if prepares else self.prepared(base)
+            record = SnapshotRecord(
+                session=session_id, base=base.id, read_only=read_only, write_set=kept,
+                owner=str(this_process()), origin=origin, epoch=epoch, prepared=str(prepared or ""),
+                prepares=prepares,
+            )  # fmt: skip
             try:
-                return children.make(
-                    folder,
-                    session_id,
-                    base,
-                    self._ignoring,
-                    read_only=read_only,
-                    write_set=kept,
-                    origin=origin,
-                    epoch=epoch,
-                )
+                return children.make(folder, record, base, self._ignoring)
             except BaseException:
                 self.remains.throw_away(folder)
                 raise
+
+    def prepared(self, base: Base) -> Path | None:
+        """Return the folder with what the setup command made for a base; None if it has to run."""
+        if not self._setup:
+            return None
+        folder = self._layout.prepared / self._setup_key(base) / PREPARED
+        return folder if folder.is_dir() else None
+
+    def _setup_key(self, base: Base) -> str:
+        """Return what decides whether the setup command runs again: its words, and the lock files of a base.
+
+        Without a lock file it is the base itself.
+        """
+        names = [path for path in base.manifest.files if path.rpartition("/")[2] in SETUP_FILES]
+        has_locks = any(path.rpartition("/")[2] in LOCK_FILES for path in names)
+        with base.opened() as tree:
+            states = [(path, state_at(tree.at(path), path)) for path in sorted(names)]
+        named = [(path, state.oid) for path, state in states if state is not None] if has_locks else base.id
+        return sha256(repr((self._setup, named)).encode()).hexdigest()[:32]
+
+    def keep_prepared(self, child: Child) -> None:
+        """Keep what the setup command made in a workspace, and delete the workspace. Its programs have ended.
+
+        Raises if the command changed files that git does not ignore.
+        """
+        changes = child.changes()
+        if changes:
+            names = ", ".join(change.path for change in changes[:5])
+            message = f"the setup command changed files that git does not ignore: {names}"
+            raise WorldError("workspace.setup", message, hint="let it make ignored files only")
+        target = self._layout.prepared / self._setup_key(child.base)
+        with self._layout.lock():
+            child.require_held()
+            self._detach(child)
+            made = self._layout.scratch / f"{this_process()}_{os.urandom(8).hex()}"
+            made.mkdir(mode=0o700)
+            overlaid = child.method.startswith("overlay")
+            os.rename(child.folder / ("upper" if overlaid else "workspace"), made / PREPARED)
+            for path in () if overlaid else child.base.manifest.files:
+                (made / PREPARED / path).unlink(missing_ok=True)
+            with suppress(OSError):  # another process made it meanwhile
+                os.rename(made, target)
+            self.remains.throw_away(child.folder)
+            self.remains.prune_prepared(target)
 
     def open_disputed(self, session_id: str, source: Child) -> tuple[Child, Dispute]:
         """Open a workspace of the current project tree that contains the unresolved conflicts of `source`."""
@@ -217,7 +275,7 @@ class Workspaces:
         policy = make_policy(
             self._layout,
             child,
-            child.base.manifest.points if child else self.watch().points if points is None else points,
+            child.points if child else self.watch().points if points is None else points,
             read_only=read_only,
             network=network,
             environment=environment or {},
