@@ -100,6 +100,14 @@ ROWS: dict[str, Row] = {
         code="model.rate_limit",
         says="Slow down",
     ),
+    "429 with a reset that no calendar has": once(
+        Raw(b'{"error": {"message": "Slow down"}}', 429, JSON | {"retry-after": "99999999999999"}),
+        code="model.rate_limit",
+    ),
+    "429 with a reset in the past": once(
+        Raw(b'{"error": {"message": "Slow down"}}', 429, JSON | {"retry-after": "-5"}),
+        code="model.rate_limit",
+    ),
     "408 once": once(
         Raw(b'{"error": {"message": "too slow"}}', 408, JSON | NO_WAIT), code="model.unavailable"
     ),
@@ -155,6 +163,14 @@ ROWS: dict[str, Row] = {
         code="model.broken_off",
         says="ended in the middle",
         paid={"chat": None, "messages": (10, 1)},
+    ),
+    "an event nested too deeply": once(
+        Raw(
+            b"event: message_start\ndata: " + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n\n",
+            200,
+            {"content-type": "text/event-stream"},
+        ),
+        code="model.garbled",
     ),
     "an event that is no JSON": once(Fault("malformed", after=0), code="model.garbled"),
     "an error in the stream": once(

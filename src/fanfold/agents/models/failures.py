@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 500
 MAX_PAGE_BYTES = 20_000
+MAX_RESET_S = 40 * 86_400
+"""A server that wants a longer wait names no usable time."""
 _FILTERS = frozenset({"content_filter", "content_policy_violation", "moderation_blocked"})
 _FILTERED = re.compile(r"content.filter", re.IGNORECASE)
 """Matches the message of a provider that has no code for content filters."""
@@ -80,7 +82,7 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
         return _passing("timeout", "model.timeout", model, _silence(error), None)
     if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
         return _passing("transport", "model.broken_off", model, reason, None)
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
         return _passing("transport", "model.garbled", model, reason, None)
     return None
 
@@ -220,6 +222,8 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
 
     assert isinstance(error, e.ModelAPIError)
     reason, wait_s = _reason(error), error.retry_after
+    if wait_s is not None and not 0 <= wait_s <= MAX_RESET_S:
+        wait_s = None
     passing = partial(_passing, model=model, wait_s=wait_s)
     match error:
         case e.ModelRateLimitError():
