@@ -311,7 +311,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
     stopped = threading.Event()
     try:
         shared = _OpenedStore(history.address, history.store)
-        desk = AppState(
+        state = AppState(
             history,
             lambda: wire(folder, store=shared),
             lambda: examine(folder, lambda: wire(folder, to_read=True), version),
@@ -321,7 +321,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
         tokens = Tokens(config.names("server.operators"), config.names("server.viewers"))
 
         def take_up() -> list[str]:
-            return [one.root for one in take_up_abandoned(desk.fresh())] if take_over else []
+            return [one.root for one in take_up_abandoned(state.fresh())] if take_over else []
 
         def watch() -> None:
             left_s = 0.0
@@ -344,7 +344,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
         watcher = threading.Thread(target=watch, name="fanfold-waits", daemon=True)
         watcher.start()
         try:
-            serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, on_ready=on_ready)
+            serve_project(state, Address(host, port), tokens, make_mcp, take_over=take_up, on_ready=on_ready)
         finally:
             stopped.set()
             watcher.join(timeout=5)

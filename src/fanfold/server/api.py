@@ -1,8 +1,8 @@
-"""The API: a request is matched with its route, read, answered by one operation, and given back as JSON.
+"""The API: finds the route of a request, reads its parameters, calls one operation, and sends its result.
 
-Nothing that an operation does runs on the event loop. What looks at runs is called by one thread, which
-alone reads the kept trees (more threads would only take turns); everything else by threads of its own. An
-answer that was made since anything last happened in the project is sent again without reading anything.
+No operation runs on the event loop. One thread alone executes operations that read runs: it keeps their
+trees in memory, and more threads would only wait for each other. Other threads execute everything else. A
+response is reused without reading anything until the next event of the project.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from fanfold.api.approvals import ErrorDocument, RefusedDocument
 from fanfold.api.changes import OpenedArtifact
 from fanfold.errors import AuthorError, BugError, FanfoldError, NotFoundError, WorldError
-from fanfold.server.auth import VISITOR, Principal, Role
+from fanfold.server.auth import PRINCIPAL, Principal, Role
 from fanfold.server.console_files import FileReply
 from fanfold.server.requests import (
     MAX_KEY_CHARS,
@@ -43,13 +43,12 @@ from fanfold.server.requests import (
 from fanfold.server.streams import Feed, Streams
 
 # -----------------------------------------------------------------------------------------------------------
-# The table of routes: for each one what it is asked with, what it answers, and who may ask.
+# The table of routes: parameters, result and required role of each.
 #
-# The same table is what requests are dispatched by and what the OpenAPI document is made from, so the two
-# cannot differ. A field of `asked` whose name stands in the path is a part of it, any other is a parameter
-# of the query.
+# Requests are dispatched by this table, and the OpenAPI document is made from it, so the two cannot differ.
+# A field of `parameters` whose name is in the path is a part of the path; any other is in the query.
 #
-# A part of a path is one segment: what holds a slash (the path of a step) has it encoded, as `%2F`.
+# A part of a path is one segment. A slash inside it (in the path of a step) is encoded as `%2F`.
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 JSON_MEDIA = "application/json"
@@ -67,28 +66,28 @@ class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """One thing that can be asked for."""
+    """One operation of the API."""
 
     method: Method
     path: str
     summary: str
-    asked: type[Struct]
+    parameters: type[Struct]
     body: type[Struct] | None
     body_bytes: int = MAX_BODY_BYTES
-    """At most; a longer one is refused without being read."""
+    """The maximum size of the body. A larger one is refused without being read."""
     answer: Any
-    """The type of the document; None where `media` is not JSON."""
+    """The type of the returned document; None if `media` is not JSON."""
     media: str
     status: int = 200
     attached: str = ""
-    """The name of a file to be kept, for what is not to be shown by a browser from here."""
+    """If set, the file name under which a browser saves the response instead of showing it."""
     role: Role = "viewer"
     of_runs: bool = False
-    """Whether it looks at runs and at nothing else; then its answer holds until something happens to one."""
+    """Whether it reads only runs. Its response is then valid until the next event of a run."""
     gives_file: bool = False
-    """Whether `handle` opens a file, which is given away in pieces."""
-    goes_on: bool = False
-    """Whether its answer has no end of its own; then `handle` is given the `Streams`, and the request."""
+    """Whether `handle` opens a file, which is sent in pieces."""
+    is_stream: bool = False
+    """Whether its response is a stream of events. `handle` then gets the `Streams` and the request."""
     handle: Callable[..., Any]
     takes: tuple[str, ...]
     name: str
@@ -99,15 +98,15 @@ class Route(Struct, frozen=True, kw_only=True):
         return tuple(self.path.split("/")[1:])
 
     def call(self, **known: Any) -> Any:
-        """Call the handler with those arguments that it takes."""
+        """Call the handler with those of the arguments that it declares."""
         return self.handle(**{name: known[name] for name in self.takes if name in known})
 
 
 class Routes(list[Route]):
     """Routes, declared by decorated handlers or as operations of `fanfold.api`.
 
-    The types of a handler are its parameters (`asked`), its body (`body`) and its document. It is called in a
-    thread; a coroutine runs in an event loop of its own.
+    The annotations of a handler declare its parameters (`parameters`), its body (`body`) and its result. It
+    is called in a thread; a coroutine runs in an event loop of its own.
     """
 
     def look(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
@@ -138,20 +137,20 @@ class Routes(list[Route]):
         path: str,
         summary: str,
         call: Callable[..., Any],
-        asked: type[Struct] = NoParameters,
+        parameters: type[Struct] = NoParameters,
         body: type[Struct] = Nothing,
         **more: Any,
     ) -> None:
         """Declare a route that calls an operation with the fields of its parameters and of its body."""
-        fields = [*structs.fields(asked), *structs.fields(body)]
+        fields = [*structs.fields(parameters), *structs.fields(body)]
         inspect.signature(call).bind(None, **{field.name: None for field in fields})  # raises unless it fits
         reads_history = more.get("of_runs") or more.get("gives_file")
 
-        def handle(desk: AppState, asked: Struct, body: Struct | None = None) -> Any:
-            given = structs.asdict(asked) | ({} if body is None else structs.asdict(body))
-            return call(desk.history if reads_history else desk.fresh(), **given)
+        def handle(state: AppState, parameters: Struct, body: Struct | None = None) -> Any:
+            given = structs.asdict(parameters) | ({} if body is None else structs.asdict(body))
+            return call(state.history if reads_history else state.fresh(), **given)
 
-        types = {"asked": asked, "body": body, "return": get_type_hints(call)["return"]}
+        types = {"parameters": parameters, "body": body, "return": get_type_hints(call)["return"]}
         self._add(name, method, path, summary, handle, types, **more)
 
     def _add(
@@ -170,7 +169,7 @@ class Routes(list[Route]):
             method=method,
             path=path,
             summary=summary,
-            asked=types.get("asked", NoParameters),
+            parameters=types.get("parameters", NoParameters),
             body=None if method == "GET" else types.get("body", Nothing),
             answer=types["return"] if media == JSON_MEDIA else None,
             media=media,
@@ -186,24 +185,26 @@ class MatchedRequest(NamedTuple):
 
     route: Route
     key: tuple[Any, ...]
-    """The same for requests that ask for the same."""
+    """Equal for requests with the same route and parameters."""
     parameters: Struct
-    visitor: Principal
+    principal: Principal
     traceparent: str
-    """The W3C trace context of the sender, as it came."""
+    """The W3C trace context of the sender, unchecked."""
 
 
 def find_route(
     routes: list[Route], method: str, segments: tuple[str, ...] | None
 ) -> tuple[Route, dict[str, str]]:
-    """Return the route of a request and the parts of its path by name; a word comes before a parameter."""
+    """Return the route of a request and the parts of its path by name. Fixed words precede parameters."""
     fitting = [] if segments is None else [one for one in routes if _fits(one.segments, segments)]
     if segments is None or not fitting:
-        raise NotFoundError("request.not_found", "there is nothing at this path", hint="/api/openapi.json")
+        raise NotFoundError("request.not_found", "this path does not exist", hint="/api/openapi.json")
     usable = [one for one in fitting if one.method == method]
     if not usable:
         allowed = ", ".join(sorted({one.method for one in fitting}))
-        raise AuthorError("request.method", f"{method} is not for this path", details={"allowed": allowed})
+        raise AuthorError(
+            "request.method", f"this path does not support {method}", details={"allowed": allowed}
+        )
     route = max(usable, key=lambda one: [not word.startswith("{") for word in one.segments])
     pairs = zip(route.segments, segments, strict=True)
     return route, {word[1:-1]: part for word, part in pairs if word.startswith("{")}
@@ -216,22 +217,22 @@ def _fits(words: tuple[str, ...], segments: tuple[str, ...]) -> bool:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The OpenAPI document of a table of routes, made from the structs that they name
+# The OpenAPI document, made from the structs in the table of routes
 
 ERRORS = {
-    "400": "What was sent cannot be read, or means nothing",
-    "401": "No token, or none that counts",
-    "403": "The token, the page or the recipe may not do this",
-    "404": "There is no such thing",
-    "405": "Not for this path",
-    "408": "The body did not arrive",
-    "409": "Things are not as they would have to be",
+    "400": "The request is malformed or invalid",
+    "401": "The token is missing or invalid",
+    "403": "The token, the page or the recipe has no permission for this",
+    "404": "Not found",
+    "405": "The path does not support this method",
+    "408": "The body did not arrive in time",
+    "409": "The current state does not allow this",
     "413": "Too large",
     "415": "Not JSON",
-    "421": "Another host was meant",
-    "422": "A recipe, or a key, cannot be used",
-    "500": "A fault of the server",
-    "503": "Too many streams, or the server was stopped",
+    "421": "The Host header names another server",
+    "422": "The recipe or the key cannot be used",
+    "500": "Internal error",
+    "503": "Too many streams, or the server is stopping",
 }
 _KEY = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS, "pattern": "^[!-~]+$"}
 
@@ -240,15 +241,15 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
     """Return the OpenAPI document."""
     types = [ErrorDocument, RefusedDocument, *(one.answer for one in routes if one.answer is not None)]
     types += [one.body for one in routes if one.body is not None]
-    types += [one.asked for one in routes]
+    types += [one.parameters for one in routes]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     known = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        properties = components[route.asked.__name__]["properties"]
+        properties = components[route.parameters.__name__]["properties"]
         operation = _operation(route, known, properties)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
-    for kind in {one.asked for one in routes}:
+    for kind in {one.parameters for one in routes}:
         components.pop(kind.__name__, None)  # parameters, not documents
     token = {"token": {"type": "http", "scheme": "bearer"}}
     return {
@@ -262,7 +263,7 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
 
 def _operation(route: Route, known: dict[Any, Any], properties: dict[str, Any]) -> dict[str, Any]:
     parameters = []
-    for field in structs.fields(route.asked):
+    for field in structs.fields(route.parameters):
         in_path = "{" + field.encode_name + "}" in route.segments
         schema = dict(properties[field.encode_name])
         described = schema.pop("description", None)
@@ -298,7 +299,7 @@ def _operation(route: Route, known: dict[Any, Any], properties: dict[str, Any]) 
 # The application
 
 MAX_ACTING = 16
-"""Operations that change something, or do not look at runs, at the same time; further ones wait."""
+"""Concurrent operations that change something or read more than runs; others wait."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 MAX_KEPT_REPLY_BYTES = 4 * 1024 * 1024
 MAX_LATEST = 16
@@ -310,13 +311,13 @@ _log = logging.getLogger("fanfold.server")
 class Api:
     """The ASGI application below `/api`."""
 
-    def __init__(self, desk: AppState, feed: Feed, routes: list[Route], keys: Idempotency) -> None:
-        self._desk = desk
+    def __init__(self, state: AppState, feed: Feed, routes: list[Route], keys: Idempotency) -> None:
+        self._desk = state
         self._feed = feed
         self._routes = routes
-        self._looking = ThreadPoolExecutor(1, "fanfold look")
+        self._reading = ThreadPoolExecutor(1, "fanfold look")
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
-        self._streams = Streams(desk, feed, partial(self._in_thread, self._looking))
+        self._streams = Streams(state, feed, partial(self._in_thread, self._reading))
         self._idempotency = keys
         self._kept = _KeptReplies()
         self._latest = _LatestReplies()
@@ -334,72 +335,74 @@ class Api:
         except asyncio.CancelledError:
             if not self._feed.closing.is_set():
                 raise
-            message = "the server was stopped before this was answered"
-            hint = "look whether it was done before you ask again"
+            message = "the server stopped before it answered this request"
+            hint = "check whether it was executed before you send it again"
             reply = failure(WorldError("server.stopping", message, hint=hint))
-        except Exception:  # noqa: BLE001 - the last door before the client
+        except Exception:  # noqa: BLE001 - no exception reaches the client
             _log.exception("%s %s failed", scope["method"], scope["path"])
-            reply = failure(BugError("internal", "something went wrong here; the server's output says what"))
+            reply = failure(
+                BugError("internal", "internal error; the output of the server contains the details")
+            )
         await reply(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        asked = self._match(request)
-        if asked.route.goes_on:
-            stream: Response = asked.route.call(
-                streams=self._streams, asked=asked.parameters, request=request
+        matched = self._match(request)
+        if matched.route.is_stream:
+            stream: Response = matched.route.call(
+                streams=self._streams, parameters=matched.parameters, request=request
             )
             return stream
-        if asked.route.gives_file:
-            return await self._give(asked)
-        if asked.route.body is None:
-            return await self._look(asked)
-        data = await read_bytes(request, asked.route.body_bytes)
+        if matched.route.gives_file:
+            return await self._give(matched)
+        if matched.route.body is None:
+            return await self._look(matched)
+        data = await read_bytes(request, matched.route.body_bytes)
         key = request.headers.get("idempotency-key")
         if key is None:
-            return _reply(asked.route, await self._act(asked, data))
-        who = asked.visitor.name
+            return _reply(matched.route, await self._act(matched, data))
+        who = matched.principal.name
         known = self._idempotency.begin(who, key, request.method.encode(), request.url.path.encode(), data)
         if known is not None:
             return Response(known.body, known.status, {"idempotency-replayed": "true"}, "application/json")
         try:
-            body = await self._act(asked, data)
+            body = await self._act(matched, data)
         except Exception:
             self._idempotency.failed(who, key)
             raise
-        # A cancellation says nothing about what a thread still does: the key stays one that was begun.
-        self._idempotency.done(who, key, KeptReply(asked.route.status, body.decode()))
-        return _reply(asked.route, body)
+        # After a cancellation the thread may still be working, so the key remains in progress.
+        self._idempotency.done(who, key, KeptReply(matched.route.status, body.decode()))
+        return _reply(matched.route, body)
 
     def _match(self, request: Request) -> MatchedRequest:
         route, parts = find_route(self._routes, request.method, segments_of(request.scope))
-        visitor: Principal = request.scope[VISITOR]
+        principal: Principal = request.scope[PRINCIPAL]
         if route.role == "operator":
-            visitor.must_be_operator()
+            principal.must_be_operator()
         query, trace = request.scope.get("query_string", b""), request.headers.get("traceparent", "")
-        parameters = read_parameters(route.asked, parts, query)
-        return MatchedRequest(route, (route.path, *parts.items(), query), parameters, visitor, trace)
+        parameters = read_parameters(route.parameters, parts, query)
+        return MatchedRequest(route, (route.path, *parts.items(), query), parameters, principal, trace)
 
-    async def _look(self, asked: MatchedRequest) -> Response:
-        route, key = asked.route, asked.key
+    async def _look(self, matched: MatchedRequest) -> Response:
+        route, key = matched.route, matched.key
         generation = self._feed.generation()
         body = self._kept.find(key, generation)
         if body is None:
 
             def make() -> bytes:
-                return _encoded(route, route.call(desk=self._desk, asked=asked.parameters))
+                return _encoded(route, route.call(state=self._desk, parameters=matched.parameters))
 
             if route.of_runs:
-                asked_at = time.monotonic()
-                body = await self._in_thread(self._looking, lambda: self._latest.give(key, asked_at, make))
+                received_at = time.monotonic()
+                body = await self._in_thread(self._reading, lambda: self._latest.give(key, received_at, make))
                 self._kept.keep(key, generation, body)
             else:
                 body = await self._in_thread(self._acting, make)
         return _reply(route, body)
 
-    async def _give(self, asked: MatchedRequest) -> Response:
-        """A file: found by the thread that looks at runs, read by others."""
+    async def _give(self, matched: MatchedRequest) -> Response:
+        """Send a file. The thread that reads runs opens it, other threads read it."""
         opened: OpenedArtifact = await self._in_thread(
-            self._looking, lambda: asked.route.call(desk=self._desk, asked=asked.parameters)
+            self._reading, lambda: matched.route.call(state=self._desk, parameters=matched.parameters)
         )
         try:
             await self._in_thread(self._acting, opened.check)
@@ -409,13 +412,13 @@ class Api:
         about = opened.about
         return FileReply(opened.file, about.name, about.size, partial(self._in_thread, self._acting))
 
-    async def _act(self, asked: MatchedRequest, data: bytes) -> bytes:
-        route = asked.route
+    async def _act(self, matched: MatchedRequest, data: bytes) -> bytes:
+        route = matched.route
         assert route.body is not None
-        body, known = read_body(route.body, data), {"desk": self._desk, "traceparent": asked.traceparent}
+        body, known = read_body(route.body, data), {"state": self._desk, "traceparent": matched.traceparent}
 
         def act() -> bytes:
-            done = route.call(**known, asked=asked.parameters, body=body)
+            done = route.call(**known, parameters=matched.parameters, body=body)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:
@@ -427,8 +430,8 @@ class Api:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     def close(self) -> None:
-        """Begin nothing more. What is under way ends by itself."""
-        self._looking.shutdown(wait=False, cancel_futures=True)
+        """Start no further operation. Running ones finish by themselves."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
         self._acting.shutdown(wait=False, cancel_futures=True)
 
 
@@ -444,16 +447,18 @@ def _reply(route: Route, body: bytes) -> Response:
 
 
 class _LatestReplies:
-    """Bodies that the looking thread made last. A request from before one was begun gets that one: where
-    many ask for the same and the thread has much to do, it does it once.
+    """The latest bodies of the thread that reads runs.
+
+    A body answers every equal request that arrived before the work on it started, so the thread does the
+    work of concurrent equal requests once.
     """
 
     def __init__(self) -> None:
         self._made: OrderedDict[tuple[Any, ...], tuple[float, bytes]] = OrderedDict()
 
-    def give(self, key: tuple[Any, ...], asked_at: float, make: Callable[[], bytes]) -> bytes:
+    def give(self, key: tuple[Any, ...], received_at: float, make: Callable[[], bytes]) -> bytes:
         known = self._made.get(key)
-        if known is not None and known[0] >= asked_at:
+        if known is not None and known[0] >= received_at:
             return known[1]
         began = time.monotonic()
         body = make()
@@ -466,7 +471,7 @@ class _LatestReplies:
 
 
 class _KeptReplies:
-    """Bodies of this generation, the least used of them forgotten first."""
+    """Bodies of the current generation; the least recently used are dropped first."""
 
     def __init__(self) -> None:
         self._generation = -1
@@ -484,7 +489,7 @@ class _KeptReplies:
 
     def keep(self, key: tuple[Any, ...], generation: int, body: bytes) -> None:
         if generation != self._generation or len(body) > MAX_KEPT_REPLY_BYTES or key in self._bodies:
-            return  # it was made from what may have been older already
+            return  # it may have been made from older events
         self._bodies[key] = body
         self._bytes += len(body)
         while self._bytes > MAX_KEPT_BYTES:

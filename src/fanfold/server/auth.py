@@ -1,15 +1,14 @@
-"""Who may use the server: tokens, the sessions of browsers that came with one, and what each may do.
+"""Authentication of requests: tokens, sessions of browsers that presented one, and their roles.
 
 Rules
-* A token is 256 random bits. Nothing on disk holds one: what is kept, here and in the user's configuration,
-  is its digest (`operations.system.tokens`).
-* On a loopback address a token is made at each start and shown once, as a link. Elsewhere only tokens count
-  that the user's configuration lists, each with a role.
-* The link is exchanged for a cookie, so that the token stands in no address bar and no history. Sessions
-  outlive the server, or a page that is open could not go on when it is started again; they end after
-  `SESSION_S`, and with the configured token they came from.
-* A session that a user of this machine started belongs to that user alone (see `peers`).
-* `operator` may do everything, `viewer` may look.
+* A token is 256 random bits. Only its digest is stored, here and in the user's configuration (`api.system`).
+* On a loopback address, each start creates a token and prints it once, in a link. On other addresses, only
+  the tokens in the user's configuration are valid, each with a role.
+* The link is exchanged for a cookie, so that no address bar and no history contains the token. Sessions
+  survive a restart of the server, so that open pages continue. They end after `SESSION_S`, or when their
+  configured token is removed.
+* A session that a user of this machine started is valid for that user only (see `owner_of_peer`).
+* `operator` has all permissions, `viewer` can only read.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ Role: TypeAlias = Literal["viewer", "operator"]
 
 SESSION_S = 14 * 24 * 3600
 LINK = "link"
-"""The name of a user who came by a link: always the user who started the server, whichever start it was."""
+"""The name of every user of the printed link: the user who started the server."""
 MAX_SESSIONS = 200
-"""Kept at once; the oldest make room."""
+"""The maximum number of stored sessions; the oldest are dropped."""
 MAX_FILE_BYTES = 256 * 1024
 
 
 class Session(Struct, frozen=True):
-    """A browser that showed a token once. `digest` is of its cookie, `came_with` of that token."""
+    """A browser that presented a token. `digest` is of its cookie, `came_with` is the digest of the token."""
 
     digest: str
     role: Role
     came_with: str
     until: float
     user: int | None = None
-    """Whose browser it is, if that is a user of this machine: its cookie admits no other user's browser."""
+    """The user of this machine who runs the browser, if known. The cookie is invalid for other users."""
 
 
 class Principal(Struct, frozen=True):
@@ -67,7 +66,7 @@ class Principal(Struct, frozen=True):
 
     def must_be_operator(self) -> None:
         if self.role != "operator":
-            raise forbidden("this token may look, and nothing else")
+            raise forbidden("this is a read-only token")
 
 
 def forbidden(message: str) -> WorldError:
@@ -75,7 +74,7 @@ def forbidden(message: str) -> WorldError:
 
 
 class Admission:
-    """`file` keeps the sessions. `link` is the token of this start, which lets an operator in."""
+    """Checks tokens and cookies. `file` stores sessions. `link` is the operator token of this start."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Admission:
             self._sessions = []  # an unreadable file admits no user
 
     def with_token(self, token: str) -> Principal | None:
-        """Who shows this token; every known one is compared, so that the time reveals nothing."""
+        """Return the principal of a token, or None. Compares all tokens, so that timing reveals nothing."""
         shown = digest_of(token)
         found: Principal | None = None
         if self._link is not None and hmac.compare_digest(shown, self._link):
@@ -107,7 +106,7 @@ class Admission:
         return found
 
     def with_cookie(self, cookie: str, user: int | None) -> Principal | None:
-        """Whose browser shows this cookie; `user` of this machine started it."""
+        """Return the principal of a cookie, or None. `user` runs the browser on this machine."""
         shown, now = digest_of(cookie), time.time()
         for session in self._sessions:
             known = hmac.compare_digest(shown, session.digest) and session.user in (None, user)
@@ -117,14 +116,14 @@ class Admission:
         return None
 
     def _holds(self, session: Session, now: float) -> bool:
-        """A session from a configured token ends with it; one from a link has only its time."""
+        """Return whether a session is valid: its time, and its token if that is a configured one."""
         from_link = session.came_with.startswith(f"{LINK}:")
         return session.until > now and (
             (from_link and self._link is not None) or session.came_with in self._configured
         )
 
     def begin_session(self, token: str, user: int | None) -> str | None:
-        """The cookie for the browser of a user that shows a token; None where the token is none."""
+        """Return the cookie of a new session for a token, or None if the token is invalid."""
         visitor = self.with_token(token)
         if visitor is None:
             return None
@@ -139,11 +138,11 @@ class Admission:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Which user of this machine is at the other end of a connection.
+# The user of this machine at the other end of a connection.
 #
-# Cookies know hosts and no ports: a page that another user of this machine serves is given those of our
-# console by a browser that opens it. So a session is valid only for the user whose browser began it, and the
-# kernel says which user that is.
+# Cookies belong to a host, not to a port. If a browser opens a page that another user of this machine serves,
+# it sends the cookies of our console there. So a session is valid only for the user whose browser started it,
+# and the kernel reports that user.
 
 _HEADER = struct.Struct("=IHHII")
 _WANTED = struct.Struct("=BBBBI")
@@ -151,7 +150,7 @@ _ENDS = struct.Struct("!HH16s16s")
 _SOCKET = struct.Struct("=III")
 _UID = struct.Struct("=I")
 _UID_AT = 80
-"""Behind the header, four bytes, the socket's two ends and three numbers."""
+"""The offset of the user id: after the header, four bytes, two addresses and three numbers."""
 _SOCK_DIAG = 4
 _BY_FAMILY = 20
 _REQUEST = 1
@@ -187,20 +186,19 @@ def owner_of_peer(client: Address | None, server: Address | None) -> int | None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The checks of every request: is it for this server, from this server's pages, and from a known sender?
+# The checks of every request: its host, its origin and its sender.
 #
 # Rules
-# * The `Host` must be exactly one of ours: a name that an attacker's page was rebound to is not (421).
-# * An `Origin`, where there is one, must be exactly ours, and so must what the browser says of the site
-#   (403). A change that comes with a cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can
-#   send.
-# * A cookie counts only in the hands of the user of this machine whose browser it was given to.
-# * Everything needs a token, files of the console too, but for the one request that brings it: `/?token=…`,
-#   and for webhooks, which are signed.
-# * Every reply has the headers of `replies.HEADERS`.
+# * The `Host` must be exactly one of ours, which defeats DNS rebinding (421 otherwise).
+# * An `Origin`, if sent, must be exactly ours, and so must `Sec-Fetch-Site` (403 otherwise). A change with a
+#   cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can send.
+# * A cookie is valid only for the user of this machine whose browser received it.
+# * Everything needs a token, also the files of the console. Exceptions: the request that brings the token
+#   (`/?token=…`), and webhooks, which are signed.
+# * Every response has the headers of `requests.HEADERS`.
 
-VISITOR = "fanfold.visitor"
-"""Where in a request's scope its visitor is found."""
+PRINCIPAL = "fanfold.principal"
+"""The key of the principal in the scope of a request."""
 SIGNED = "/hooks/"
 """Messages below this path are verified by their signature and need no token."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -211,7 +209,7 @@ _WAY_IN = """<!doctype html><meta charset="utf-8"><title>Fanfold</title>
 
 
 class RequestGuard:
-    """Lets requests through to `app`. `hosts` are the values of `Host` that mean this server."""
+    """Passes checked requests to `app`. `hosts` are the accepted values of `Host`."""
 
     def __init__(self, app: ASGIApp, access: Admission, hosts: Iterable[str], cookie: str) -> None:
         self._app = app
@@ -232,9 +230,9 @@ class RequestGuard:
             self._check_origin(scope["method"], headers)
             entering = self._enter(scope)
             if scope["path"].startswith(SIGNED):
-                scope[VISITOR] = Principal("viewer", "webhook")  # the signature is checked there
+                scope[PRINCIPAL] = Principal("viewer", "webhook")  # the signature is checked there
             elif entering is None:
-                scope[VISITOR] = self._visitor(scope, headers)
+                scope[PRINCIPAL] = self._principal(scope, headers)
         except FanfoldError as error:
             unknown = error.code == "request.unauthorized"
             if unknown and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
@@ -254,17 +252,17 @@ class RequestGuard:
     def _check_origin(self, method: str, headers: Headers) -> None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            raise AuthorError("request.host", "this server is not meant by that Host")
+            raise AuthorError("request.host", "the Host header does not name this server")
         origins = headers.getlist("origin")
         if any(origin not in self._origins for origin in origins):
-            raise forbidden("a page of another origin may not ask this server")
+            raise forbidden("requests from pages of another origin are refused")
         site = headers.get("sec-fetch-site", "none")
         is_visit = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if site not in OWN_SITE and not is_visit:
-            raise forbidden("a page of another site may not ask this server")
+            raise forbidden("requests from pages of another site are refused")
 
     def _enter(self, scope: Scope) -> Response | None:
-        """The reply to the link that was printed: a cookie, and the address without the token."""
+        """Answer the printed link: set a cookie, and redirect to the address without the token."""
         query = scope.get("query_string", b"")
         if scope["method"] != "GET" or scope["path"] != "/" or b"token=" not in query:
             return None
@@ -280,7 +278,7 @@ class RequestGuard:
         reply.headers["cache-control"] = "no-store"
         return reply
 
-    def _visitor(self, scope: Scope, headers: Headers) -> Principal:
+    def _principal(self, scope: Scope, headers: Headers) -> Principal:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme:
             found = self._access.with_token(token.strip()) if scheme.lower() == "bearer" else None
@@ -307,44 +305,43 @@ def _unknown() -> FanfoldError:
     return WorldError(
         "request.unauthorized",
         "this needs a token: Authorization: Bearer TOKEN",
-        hint="fanfold serve prints a link that holds one",
+        hint="fanfold serve prints a link that contains one",
         exit_status=EXIT_PERMISSION,
     )
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Connections are bounded: a silent or very slow client keeps no other client out.
+# Limits of connections, so that a silent or slow client does not keep other clients out.
 #
-# Every process on the machine can connect, token or not. So the head of a request has to arrive within
-# `HEAD_S`. If `MAX_CONNECTIONS` are open, the one that has been silent longest makes room, unless it is being
-# answered: a client could take all the room with requests that were refused already. A client that does not
-# read its answer is dropped after `WRITE_S`.
+# Every process on the machine can connect, even without a token. So the head of a request must arrive within
+# `HEAD_S`. If `MAX_CONNECTIONS` are open, the connection that has been silent longest is closed, unless its
+# request is being answered. A client that does not read its response is dropped after `WRITE_S`.
 
 HEAD_S = 12.0
-"""Longer than browsers keep a connection open that they made beforehand."""
+"""Longer than browsers keep a speculative connection open."""
 WRITE_S = 20.0
-"""For a client to take what is buffered for it, while it is answered and when its connection is closed."""
+"""The time for a client to read buffered data, during a response and when its connection closes."""
 MAX_CONNECTIONS = 600
-"""More than streams may be open, and fewer than the files a process may usually have open."""
+"""More than the limit of streams, and fewer than the usual limit of open files of a process."""
 
 
 class BoundedConnection(H11Protocol):
-    """One connection of uvicorn's, with a deadline while the head of a request is awaited."""
+    """A connection of uvicorn with a deadline for the head of a request."""
 
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
-    _heard_at = 0.0
+    _received_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._heard_at = self.loop.time()
+        self._received_at = self.loop.time()
         self._await_head()
         if len(self.connections) > MAX_CONNECTIONS:
             bounded = [one for one in self.connections if isinstance(one, BoundedConnection)]
             min(bounded, key=BoundedConnection.silent_since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self.loop.time()
+        self._received_at = self.loop.time()
         if self._deadline is None and self.conn.their_state is h11.IDLE:
             self._await_head()
         super().data_received(data)
@@ -371,7 +368,7 @@ class BoundedConnection(H11Protocol):
     def _await_head(self) -> None:
         def close() -> None:
             self.transport.close()
-            self._await_reading()  # closing waits until what is buffered was read
+            self._await_reading()  # closing waits until the client has read the buffered data
 
         self._deadline = self.loop.call_later(HEAD_S, close)
 
@@ -390,6 +387,6 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
     def silent_since(self) -> float:
-        """When it was last heard of; one that is being answered is not silent."""
+        """Return the time of the last received data; infinity while a request is being answered."""
         answered = getattr(self.cycle, "response_complete", True)  # no cycle before the first request
-        return self._heard_at if answered else float("inf")
+        return self._received_at if answered else float("inf")

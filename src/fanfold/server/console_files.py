@@ -1,10 +1,10 @@
-"""The console's files, as they are in the package: nothing else of the disk can be asked for.
+"""The files of the console in the package. No other file can be requested.
 
-The table of files is made when the server starts; a request looks its path up in it, so there is no path to
-be led astray by. A file that changed since is read again, which costs a `stat` and helps who works on it.
+The table of files is made when the server starts. A request looks up its path in this table, so no path can
+lead out of the package. A changed file is read again, which costs a `stat` and helps during development.
 
-The page names its parts below `/assets/EDITION/`, where the edition is a digest of them all: a browser asks
-for each once, and after an update for all of them anew. Every module is named: none waits for another.
+The page names its parts below `/assets/EDITION/`; the edition is a digest of all parts. A browser requests
+each part once, and again after an update. The page names every module, so that all load at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fanfold.server.requests import failure
 
 FOLDER = Path(__file__).parent / "console"
 PAGES = frozenset({"recipes", "runs", "compare", "approvals", "search", "agents", "system"})
-"""First words of the console's addresses: the page itself knows the rest."""
+"""The first segment of each address of the console; the page itself handles the rest."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -47,7 +47,7 @@ TYPES = {
 ASSETS = "/assets/"
 LASTING = "private, max-age=31536000, immutable"
 ALONE = frozenset({"/assets/theme.js", "/assets/live/stream-worker.js"})
-"""Scripts that no module imports."""
+"""Scripts that the page loads by themselves, so it names no preload for them."""
 MODULES_HERE = b"<!-- modules -->"
 
 
@@ -80,9 +80,9 @@ class ConsoleFiles:
         file = self._files.get(ASSETS + part if is_lasting else name)
         if request.method not in ("GET", "HEAD") or file is None:
             if request.method == "GET" and request.headers.get("sec-fetch-dest") == "document":
-                # A mistyped address: the console reports it, with the way back.
+                # A wrong address: the console reports it and links to the home page.
                 return Response(self._page().body, 404, {"cache-control": "no-cache"}, TYPES[".html"])
-            return failure(NotFoundError("request.not_found", "there is nothing at this path"))
+            return failure(NotFoundError("request.not_found", "this path does not exist"))
         kept = self._page() if name == "/index.html" else self._read(file)
         headers = {"etag": kept.tag, "cache-control": LASTING if is_lasting else "no-cache"}
         if request.headers.get("if-none-match") == kept.tag:
@@ -90,12 +90,12 @@ class ConsoleFiles:
         return Response(kept.body, headers=headers, media_type=TYPES[file.suffix])
 
     def _edition(self) -> str:
-        """A digest of everything that pages are made of, as it is now."""
+        """Return a digest of the current files."""
         changed = [(name, file.stat().st_mtime_ns) for name, file in sorted(self._files.items())]
         return sha256(repr(changed).encode()).hexdigest()[:16]
 
     def _page(self) -> _CachedFile:
-        """The page, with its parts in their edition."""
+        """Return the page with the addresses of its parts."""
         names = sorted(name for name in self._files if name.endswith(".js") and name not in ALONE)
         modules = "\n    ".join(f'<link rel="modulepreload" href="{name}" />' for name in names)
         body = self._read(self._files["/index.html"]).body.replace(MODULES_HERE, modules.encode())
@@ -113,22 +113,21 @@ class ConsoleFiles:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Files that are given away: to be kept, never to be shown by a browser from here.
+# Downloads: a browser saves these files and never shows them.
 #
-# A file goes out in pieces, read as they are taken; nothing of it is held in memory. Whatever it is called
-# and
-# whatever is in it, it is bytes: no page, script or picture of this server's.
+# A file is read and sent in pieces, so it is never in memory as a whole. Its media type is always bytes, so
+# no browser treats it as a page, script or picture of this server.
 
 BYTES = "application/octet-stream"
 PIECE = 256 * 1024
 SLOW_S = 20.0
-"""A client that takes nothing for so long is let go."""
+"""A client that reads nothing for this time is disconnected."""
 
 Read = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
 
 class FileReply(Response):
-    """`size` bytes of an open file, which is closed afterwards. `read` calls something in a thread."""
+    """Sends `size` bytes of an open file and closes it. `read` calls a function in a thread."""
 
     def __init__(self, file: BufferedReader, name: str, size: int, read: Read) -> None:
         super().__init__(media_type=BYTES, headers={"cache-control": "no-store"})
@@ -147,7 +146,7 @@ class FileReply(Response):
                 most = min(left, PIECE)
                 piece = await self._read(partial(self._file.read, most))
                 if not piece:
-                    raise ConnectionAbortedError("the file became shorter while it was given away")
+                    raise ConnectionAbortedError("the file became shorter while it was sent")
                 left -= len(piece)
                 async with asyncio.timeout(SLOW_S):
                     await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
@@ -156,7 +155,7 @@ class FileReply(Response):
 
 
 def attachment(path: str) -> str:
-    """The header that has a browser keep a file under the last part of its path.
+    """Return the header with which a browser saves a file under the last part of its path.
 
     >>> attachment("a/why not.md")
     'attachment; filename="why not.md"; filename*=UTF-8\\'\\'why%20not.md'

@@ -1,7 +1,7 @@
-"""The MCP server of a project: the SDK's, with lists that are looked up when they are asked for.
+"""The MCP server of a project, on top of the server of the SDK.
 
-Every call opens the project anew, so that it sees recipes, roles and settings as they are, and closes it when
-it is over. Runs that a call started continue without the server.
+Every call opens the project, so that it reads the current recipes, roles and settings, and closes it at the
+end. Runs that a call started continue without the server.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ from fanfold.language.consent import ConsentRequest
 from fanfold.language.inputs import parse_input_text
 
 # -----------------------------------------------------------------------------------------------------------
-# Recipes as prompts: a person picks one in their client, and the model gets the call that runs it.
+# Recipes as prompts: a user picks one in the client, and the model gets the call that runs it.
 
 MAX_PROMPTS = 200
 
 
 def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetPromptResult:
-    """Return the prompt for the model when a person picked a recipe."""
+    """Return the prompt for the model after a user picked a recipe."""
     plan = check_recipe(project, name).runnable()
     inputs = {one.name: parse_input_text(one, given[one.name]) for one in plan.inputs if one.name in given}
     call = msgspec.json.encode({"name": name, "inputs": inputs}).decode()
@@ -95,7 +95,7 @@ def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetProm
     ]
     if missing:
         lines.append(f"First ask me for: {', '.join(missing)}.")
-    lines.append("Then tell me what came of it in a few sentences, with the run id.")
+    lines.append("Then summarize the result in a few sentences, with the run id.")
     message = PromptMessage(role="user", content=TextContent(type="text", text="\n".join(lines)))
     return GetPromptResult(description=plan.description or None, messages=[message])
 
@@ -112,11 +112,11 @@ TEMPLATES = [
     ResourceTemplate(name=name, uri_template=f"{SCHEME}{{run}}/{path}", mime_type=kind, description=about)
     for name, path, kind, about in (
         ("report", "report", MARKDOWN,
-         "The report of a run: what was asked, the answer, who did what, what failed"),
+         "The report of a run: request, answer, steps, changes and failures"),
         ("output", "outputs/{+step}", "text/plain",
-         "The output of one step; of a very long one the beginning, and how to get the rest"),
+         "The output of one step, cut if very long, with the command for the rest"),
         ("transcript", "transcripts/{+step}", MARKDOWN,
-         "What the agent of one step was told, said and did"),
+         "The prompts, replies and tool calls of the agent of one step"),
     )
 ]  # fmt: skip
 
@@ -133,7 +133,7 @@ def read_resource(project: Project, uri: str) -> tuple[str, str]:
         text, kind = transcript_text(transcript(project, run, step)), MARKDOWN
     else:
         hint = "fanfold://runs/RUN/report, /outputs/STEP or /transcripts/STEP"
-        raise NotFoundError("resource.not_found", f"there is no resource {uri[:200]}", hint=hint)
+        raise NotFoundError("resource.not_found", f"unknown resource {uri[:200]}", hint=hint)
     if len(text) > MAX_CHARS:
         command = "inspect" if what == "outputs" else "transcript"
         whole = f"fanfold {command} {shlex.quote(run)} {shlex.quote(step)}"
@@ -142,25 +142,23 @@ def read_resource(project: Project, uri: str) -> tuple[str, str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The person behind an MCP client, asked through elicitation: a form that the client shows, never the model.
+# Questions to the user of an MCP client, by elicitation: the client shows a form, the model never answers.
 #
-# Two generations of the protocol, one question:
-# * Until 2025-11-25 the server sends a request of its own while the call is under way, and gets the answer.
-# * From 2026-07-28 on the call ends with `input_required`; the client calls again with the answer and with
-# the
-#   state it was given. The SDK's resolvers do the same, but what they carry from round to round is answers
-#   alone. A call of ours has begun a run by then, which must not begin again: so the state is ours
-# (`Rounds`),
-#   sealed by the SDK's boundary and bound to what the call was given, and an answer counts only for the very
-#   question that was asked, and once: who sends it again gets the same result again.
+# Two versions of the protocol:
+# * Until 2025-11-25 the server sends its own request during the call and receives the answer.
+# * Since 2026-07-28 the call ends with `input_required`. The client repeats the call with the answer and the
+#   state that it received. The resolvers of the SDK store only answers between rounds. A call of ours may
+#   have started a run, which must not start again, so `Rounds` stores the call. The SDK seals the state and
+#   binds it to the arguments. An answer is valid only for the question that was asked, and once: a repeated
+#   answer returns the same result.
 
 IN_ROUNDS = "2026-07-28"
-"""The first protocol in which a call that needs an answer ends and is made again."""
+"""The first protocol version in which a call that needs an answer ends and is repeated."""
 MAX_OPEN_CALLS = 1_000
 
 
 class InputRequired(BaseException):
-    """The call ends here, and is made again with the answer. No error: only the server catches it."""
+    """Ends a call that the client must repeat with an answer. Not an error: only the server catches it."""
 
     def __init__(self, form: Form) -> None:
         super().__init__(form.key)
@@ -168,26 +166,26 @@ class InputRequired(BaseException):
 
 
 class RoundState(Struct, frozen=True):
-    """What the client hands back with an answer."""
+    """The state that the client returns with an answer."""
 
     token: str
     run: str
     asked: dict[str, str]
-    """Key of the question to the digest of its words."""
+    """The digest of each question by its key."""
 
 
 class OpenCall:
-    """A call that a client may bring back, with one more answer each time."""
+    """A call that a client may repeat, with one more answer each time."""
 
     def __init__(self, state: RoundState) -> None:
         self.token = state.token
         self.memory = CallMemory(run=state.run)
         self.alone = asyncio.Lock()
-        """Held while the call is worked on: the same answer may be sent twice at once."""
+        """Acquired during the call, because a client may send the same answer twice at once."""
         self.result: CallToolResult | None = None
 
     def input_required(self, needed: InputRequired) -> InputRequiredResult:
-        """Return the question for the client, and the state that comes back with the answer."""
+        """Return the question for the client, with the state that it must return with the answer."""
         form = needed.form
         state = RoundState(self.token, self.memory.run, {form.key: _digest(form)})
         request = ElicitRequest(
@@ -199,13 +197,13 @@ class OpenCall:
 
 
 class Rounds:
-    """Calls that wait for an answer, or had one and may be brought back with it again."""
+    """Open calls: those that wait for an answer, and answered ones that a client may repeat."""
 
     def __init__(self) -> None:
         self._calls: OrderedDict[str, OpenCall] = OrderedDict()
 
     def begin(self, context: Context[Any, Any]) -> tuple[OpenCall, dict[str, str]]:
-        """The call, and what was asked in it the last time: nothing where it is new."""
+        """Return the call, and the digests of its last question, which are empty for a new call."""
         state = RoundState(secrets.token_urlsafe(16), "", {})
         if context.request_state:
             state = msgspec.json.decode(context.request_state, type=RoundState)
@@ -215,7 +213,7 @@ class Rounds:
         return call, state.asked
 
     def end(self, call: OpenCall, result: CallToolResult, asked: Mapping[str, str]) -> None:
-        """The call has its result. A client that was asked something may bring the answer once more."""
+        """Store the result of a call. After a question the client may repeat the call with its answer."""
         if asked:
             call.result = result
         else:
@@ -223,7 +221,7 @@ class Rounds:
 
 
 class ClientPerson:
-    """The person at the client of one call."""
+    """The user of the client that made a call."""
 
     def __init__(self, context: Context[Any, Any], asked: dict[str, str], memory: CallMemory) -> None:
         self._context = context
@@ -237,7 +235,7 @@ class ClientPerson:
         capabilities = self._context.client_capabilities
         offered = None if capabilities is None else capabilities.elicitation
         if offered is None or (offered.form is None and offered.url is not None):
-            return None  # a client that names no mode shows forms alone
+            return None  # a client that declares no mode supports only forms
         if is_version_at_least(self._context.protocol_version or "", IN_ROUNDS):
             answer = (self._context.input_responses or {}).get(form.key)
             if not isinstance(answer, ElicitResult) or self._asked.get(form.key) != _digest(form):
@@ -251,7 +249,7 @@ class ClientPerson:
                 form.message, _schema(form), related_request_id=self._context.request_context.request_id
             )
         except (MCPError, ValidationError):
-            return None  # it says that it shows forms, and did not
+            return None  # the client declared forms but refused this one
         return _meant(answered)
 
 
@@ -271,19 +269,20 @@ def _digest(form: Form) -> str:
 
 _Result = TypeVar("_Result")
 PATIENCE_S = 24 * 3_600.0
-"""How long a person may take to answer."""
+"""The maximum time for an answer."""
 HOW_TO_ALLOW = (
-    "this client shows no questions: the user can do it in a terminal, or let the server run without asking:"
+    "this client cannot show questions: the user can run the command in a terminal, or start the server with"
     " fanfold mcp --permission auto"
 )
 ON_THE_CONSOLE = (
-    "this client shows no questions: the user can do it in a terminal, or on this server's console"
+    "this client cannot show questions: the user can answer in a terminal, or on the console of this server"
 )
 
 
 class FanfoldServer(MCPServer[Any]):
-    """`open_project` puts the project together; `options` hold for whatever calls start. `how_to_allow` is
-    what somebody can do whose client cannot ask them.
+    """The MCP server. `open_project` opens the project, and `options` apply to every run that a call starts.
+
+    `how_to_allow` is the hint for users whose client cannot show questions.
     """
 
     def __init__(
@@ -293,12 +292,12 @@ class FanfoldServer(MCPServer[Any]):
         version: str,
         how_to_allow: str = HOW_TO_ALLOW,
     ) -> None:
-        # Before the SDK sets up its own: over stdio, stdout belongs to the protocol, so logs go to stderr.
+        # Must precede the setup of the SDK: over stdio, stdout belongs to the protocol, so logs use stderr.
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         super().__init__(
             "fanfold",
             title="Fanfold",
-            description="Hand one job to a team of agents, and get a single answer back",
+            description="Fan a job out to a team of agents and fold one answer back",
             instructions=INSTRUCTIONS,
             version=version,
             log_level="WARNING",
@@ -328,7 +327,7 @@ class FanfoldServer(MCPServer[Any]):
     # Tools
 
     def refresh_instructions(self) -> None:
-        """Name the workflows and roles that exist now to the next client."""
+        """Update the instructions for the next client with the current workflows and roles."""
         with suppress(FanfoldError), self._project() as project:
             self._lowlevel_server.instructions = instructions(project)
 
@@ -362,7 +361,7 @@ class FanfoldServer(MCPServer[Any]):
             if call.result is not None:
                 return call.result
             try:
-                result = await _undisturbed(self._carry_out(name, arguments, context, person, call.memory))
+                result = await _shielded(self._carry_out(name, arguments, context, person, call.memory))
             except InputRequired as needed:
                 return call.input_required(needed)
             self._rounds.end(call, result, asked)
@@ -466,10 +465,10 @@ def _words(error: FanfoldError) -> str:
     return f"{error.message} ({as_tool_calls(error.hint)})" if error.hint else error.message
 
 
-async def _undisturbed(call: Coroutine[Any, Any, _Result]) -> _Result:
-    """Have a call done in a task of its own, which hears once that it is cancelled.
+async def _shielded(call: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a call in its own task, which is cancelled once.
 
-    The SDK cancels its tasks repeatedly until they end, so that no clean-up could finish in them.
+    The SDK cancels its own tasks repeatedly until they end, so no clean-up can finish in them.
     """
     task = asyncio.create_task(call)
     try:
@@ -482,14 +481,13 @@ async def _undisturbed(call: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# How clients reach the server: over stdin and stdout, or as an endpoint of an HTTP server.
+# Transports: stdin and stdout, or an endpoint of an HTTP server.
 #
-# Over HTTP the exact hosts and origins that may call are named. The HTTP server around the endpoint decides
-# whether a caller is allowed.
+# Over HTTP, only exact hosts and origins are accepted. The surrounding HTTP server authenticates the caller.
 
 
 class HttpEndpoint:
-    """The server as an endpoint: `app` answers one path, as long as `lifespan` is entered.
+    """The server as an HTTP endpoint: `app` answers one path while `lifespan` is entered.
 
     `hosts` and `origins` are exact, with their port. Without them, the surrounding server checks both.
     """
@@ -502,14 +500,14 @@ class HttpEndpoint:
             allowed_hosts=list(hosts or ()),
             allowed_origins=list(origins),
         )
-        server.streamable_http_app(transport_security=security)  # makes the manager that the endpoint is for
+        server.streamable_http_app(transport_security=security)  # creates the session manager
         self._server = server
         self._manager = server.session_manager
         self.app: ASGIApp = StreamableHTTPASGIApp(self._manager)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Begins and ends with the HTTP server, in its event loop."""
+        """The lifespan of the endpoint, in the event loop of the HTTP server."""
         if isinstance(self._server, FanfoldServer):
             self._server.refresh_instructions()
         async with self._manager.run():
@@ -519,15 +517,15 @@ class HttpEndpoint:
                 self.stopping()
 
     def stopping(self) -> None:
-        """End the calls because the server ends; they were not cancelled."""
+        """Note that the server ends: its calls end without being cancelled by clients."""
         if isinstance(self._server, FanfoldServer):
             self._server.leaving = True
 
 
 async def serve_stdio(server: FanfoldServer) -> None:
-    """Serve the client at the other end of stdin and stdout until it goes away.
+    """Serve the client on stdin and stdout until it disconnects.
 
-    `BrokenPipeError` says that it was gone before it had heard everything.
+    Raises `BrokenPipeError` if it disconnected before it received every message.
     """
     here = asyncio.current_task()
     assert here is not None
@@ -549,13 +547,13 @@ async def serve_stdio(server: FanfoldServer) -> None:
         gone, others = several.split(BrokenPipeError)
         if gone is None or others is not None:
             raise
-        raise BrokenPipeError(errno.EPIPE, "the client is gone") from None
+        raise BrokenPipeError(errno.EPIPE, "the client disconnected") from None
 
 
 class _Incoming:
-    """The messages of a client; when they end, so does the connection, and nothing was cancelled by that.
+    """The messages of a client. The end of the messages ends the connection and cancels no run.
 
-    A line that is no message is answered as such: the SDK drops it, and who sent it would wait for ever.
+    An invalid line gets an error response. The SDK drops it, and its sender would wait for ever.
     """
 
     def __init__(self, incoming: Any, outgoing: Any, server: FanfoldServer) -> None:
@@ -584,28 +582,28 @@ class _Incoming:
 
 
 def _refusals(wrong: Exception) -> list[JSONRPCError]:
-    """Answer a line that is not a message: each request that can be recognised in it, else none."""
+    """Return error responses for an invalid line: one for each request id in it, else one without an id."""
     if not isinstance(wrong, ValidationError):
-        return [_refusal(None, PARSE_ERROR, "this line cannot be read")]
+        return [_refusal(None, PARSE_ERROR, "this line is not valid text")]
     mistakes = wrong.errors(include_url=False)
     if mistakes[0]["type"] != "json_invalid":
-        words = "this line is no message of JSON-RPC 2.0; each has a line of its own"
+        message = "this line is not a JSON-RPC 2.0 message; send one message per line"
         asked = next(filter(None, (_requests_in(one["input"]) for one in mistakes)), [])
-        return [_refusal(one, INVALID_REQUEST, words) for one in asked or [None]]
+        return [_refusal(one, INVALID_REQUEST, message) for one in asked or [None]]
     line = mistakes[0]["input"]
     try:
-        asked = _requests_in(json.loads(line))  # which takes what is no text too
+        asked = _requests_in(json.loads(line))  # also accepts invalid UTF-8
     except (ValueError, RecursionError):
         asked = []
     return [_refusal(one, PARSE_ERROR, mistakes[0]["msg"]) for one in asked or [None]] if line.strip() else []
 
 
 def _requests_in(found: Any) -> list[str | int | None]:
-    """The ids of the requests among some messages, or of one."""
+    """Return the ids of the requests in one or more messages."""
     several = found if isinstance(found, list) else [found]
     ids = [one.get("id") for one in several if isinstance(one, dict) and "method" in one]
     return [one for one in ids if isinstance(one, str) or type(one) is int]
 
 
-def _refusal(request: str | int | None, code: int, words: str) -> JSONRPCError:
-    return JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=words))
+def _refusal(request: str | int | None, code: int, message: str) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=message))

@@ -1,4 +1,4 @@
-"""What came over HTTP, read strictly: parameters, bodies, what is too large, too slow, or no JSON."""
+"""Requests and responses of HTTP: strict reading of parameters and bodies, errors, and repeated requests."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from fanfold.store.protocol import LeaseHeld
 
 MAX_PARAMETERS = 50
 BODY_S = 30.0
-"""A body that takes longer than this to arrive is not waited for."""
+"""The maximum time for a body to arrive."""
 
 T = TypeVar("T", bound=Struct)
 
 
 def segments_of(scope: Scope) -> tuple[str, ...] | None:
-    """The parts of the path, each decoded by itself, so that a slash in one is not one between two.
+    """Return the segments of the path, or None if they are not text.
 
-    None for what is no text.
+    Each segment is decoded separately, so an encoded slash does not separate segments.
     """
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     try:
@@ -56,7 +56,7 @@ def segments_of(scope: Scope) -> tuple[str, ...] | None:
 
 
 def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
-    """Parameters of path and query as a struct; what it does not know, and what stands twice, is refused."""
+    """Return the parameters of path and query as a struct; unknown and repeated ones are refused."""
     given = dict(parts)
     try:
         pairs = parse_qsl(
@@ -70,7 +70,7 @@ def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
         given[name] = value
     for name, value in given.items():
         if any(char < " " or char == "\x7f" for char in value):
-            raise _bad(f"{name[:80]} holds a control character", f"$.{name[:80]}")
+            raise _bad(f"{name[:80]} contains a control character", f"$.{name[:80]}")
     try:
         read = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -78,15 +78,15 @@ def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
     for field in structs.fields(kind):
         if field.encode_name in given and getattr(read, field.name) is None:
             name = field.encode_name
-            raise _bad(f"{name} is null; what is not wanted is left out", f"$.{name}")
+            raise _bad(f"{name} is null; omit optional parameters", f"$.{name}")
     return read
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
-    """The body of a request, within bounds of size and time."""
+    """Return the body of a request, within limits of size and time."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        message = "the body must be JSON, and say so: Content-Type: application/json"
+        message = "the body must be JSON with the header Content-Type: application/json"
         raise AuthorError("request.media_type", message)
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
@@ -95,7 +95,7 @@ async def read_bytes(request: Request, most: int) -> bytes:
 
 
 async def read_stream(request: Request, most: int, limit: asyncio.Timeout) -> bytes:
-    """Return what a request sends, of any type, within bounds of size and time."""
+    """Return the body of a request with any content type, within limits of size and time."""
     body = bytearray()
     try:
         async with limit:
@@ -106,12 +106,12 @@ async def read_stream(request: Request, most: int, limit: asyncio.Timeout) -> by
     except TimeoutError:
         raise WorldError("request.slow", f"the body did not arrive within {BODY_S:g} s") from None
     except ClientDisconnect:
-        raise WorldError("request.slow", "the connection ended before the body did") from None
+        raise WorldError("request.slow", "the connection ended before the whole body arrived") from None
     return bytes(body)
 
 
 def read_body(kind: type[T], data: bytes) -> T:
-    """A body as a struct; what a log could not hold is refused too."""
+    """Return a body as a struct; refuse values that a log cannot store."""
     try:
         value = strict(msgspec.json.decode(data), "the body")
         return msgspec.convert(_with_whole_numbers(kind, value), kind)
@@ -124,7 +124,7 @@ def read_body(kind: type[T], data: bytes) -> T:
 
 
 def _with_whole_numbers(kind: type[Struct], value: JSON) -> JSON:
-    """In JSON, and in JSON Schema, 2.0 is a whole number; where one is wanted it is taken as such."""
+    """Convert whole floats to int for integer fields: in JSON Schema, 2.0 is an integer."""
     if not isinstance(value, dict):
         return value
     read = dict(value)
@@ -150,7 +150,7 @@ def _unfit(error: msgspec.ValidationError, kind: type[Struct]) -> FanfoldError:
 
 
 def _words_at(kind: Any, place: str) -> list[str]:
-    """The words that may stand at a place of a document: `$.options.permission`."""
+    """Return the allowed words at a place of a document, such as `$.options.permission`."""
     for name in place.removeprefix("$").split(".")[1:]:
         known = {one.encode_name: one.type for one in structs.fields(kind)} if _is_struct(kind) else {}
         kind = next(
@@ -160,7 +160,7 @@ def _words_at(kind: Any, place: str) -> list[str]:
 
 
 def _each_of(kind: Any) -> Iterator[Any]:
-    """A type, and what it is made of: `Literal["a"]` of `Annotated[Literal["a"], …] | None`."""
+    """Yield a type and its parts: `Literal["a"]` of `Annotated[Literal["a"], …] | None`."""
     yield kind
     if get_origin(kind) is not Literal:
         for inner in get_args(kind):
@@ -172,18 +172,18 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _bad(message: str, place: str = "") -> FanfoldError:
-    """`place` is the path of what is wrong in the body, or among the parameters: `$.options.model`."""
+    """Return the error for an invalid value. `place` is its path, such as `$.options.model`."""
     where = f"{place}: {message}" if place else message
-    hint = "GET /api/openapi.json says what is expected"
+    hint = "GET /api/openapi.json describes every request"
     return AuthorError("request.invalid", where, hint=hint, details={"place": place} if place else {})
 
 
 def _too_large(most: int) -> AuthorError:
-    return AuthorError("request.too_large", f"a body has at most {most:,} bytes here")
+    return AuthorError("request.too_large", f"the body is larger than {most:,} bytes")
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What goes back over HTTP: documents, errors with their status, and the headers that every reply has.
+# Responses: the status and document of errors, and the headers of every response.
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -198,7 +198,7 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
-"""On every reply, whatever it is."""
+"""The headers of every response."""
 
 _CONFLICTS = frozenset(
     """
@@ -207,9 +207,9 @@ _CONFLICTS = frozenset(
     run.busy run.ended run.not_over run.nothing_failed run.open workspace.conflict
     """.split()
 )
-"""What was asked for was fine, but things are not as they would have to be."""
+"""Codes of valid requests that the current state does not allow."""
 UNUSABLE = 422
-"""What was sent can be read, and cannot be used: a text with mistakes, a key of another request."""
+"""The status of well-formed but unusable content: an invalid recipe, or the key of another request."""
 _STATUSES = {
     "request.forbidden": 403,
     "request.method": 405,
@@ -225,7 +225,7 @@ _STATUSES = {
 
 
 def status_of(error: FanfoldError) -> int:
-    """The HTTP status that says what kind of error it is."""
+    """Return the HTTP status of an error."""
     if error.code in _STATUSES:
         return _STATUSES[error.code]
     if isinstance(error, NotFoundError) or error.exit_status == EXIT_NOT_FOUND:
@@ -241,32 +241,31 @@ def status_of(error: FanfoldError) -> int:
 
 
 def failure(error: FanfoldError, headers: dict[str, str] | None = None) -> Response:
-    """An error as every surface says it."""
+    """Return the response for an error, with the same document as on every surface."""
     status = status_of(error)
     document = refused_document(error) if status == UNUSABLE else error_document(error)
-    # Never cached: the next answer may differ.
+    # Never cached: the next response may differ.
     sent = {"cache-control": "no-store", **(headers or {})}
     return Response(msgspec.json.encode(document), status, sent, "application/json")
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Requests that are sent again: with the same `Idempotency-Key` the first one's reply is given again.
+# Repeated requests: the same `Idempotency-Key` returns the response of the first request.
 #
 # Rules
-# * A key belongs to who used it, and to the request it came with: with another body it is refused, and while
-#   the first request is still being answered it is too.
-# * Only what was done is remembered; after an error one may try again.
-# * A key is stored before anything is done, so it means the same to the next server. If this one dies or is
-#   stopped in between, it is unknown whether the request was carried out: a repeated request reports it, and
-#   nothing is done twice.
-# * Keys are forgotten after a day, and when there are too many, but none whose request is being answered.
+# * A key belongs to its sender and its request. With another body it is refused, and also while the first
+#   request is still being answered.
+# * Only successful responses are stored; after an error the request can be repeated.
+# * A key is stored before the request is executed, so it is valid for the next server too. If the server dies
+#   in between, the outcome is unknown: a repeated request reports this and is not executed.
+# * Keys expire after a day, and the oldest are dropped if there are too many, except those in progress.
 
 KEPT_S = 24 * 3600
 MAX_KEYS = 1_000
 MAX_KEY_CHARS = 200
 MAX_KEPT_BYTES = 1024 * 1024
 MAX_FILE_BYTES = 16 * 1024 * 1024
-"""A longer file is written anew, with what is still known."""
+"""A larger file is rewritten with the keys that are still valid."""
 
 
 class KeptReply(Struct, frozen=True):
@@ -275,7 +274,7 @@ class KeptReply(Struct, frozen=True):
 
 
 class KeptRequest(Struct, frozen=True):
-    """A line of the file; the last one about a key counts. Without a reply it was begun."""
+    """A line of the file; the last line of a key is valid. Without a reply, the request is in progress."""
 
     who: str
     key: str
@@ -286,7 +285,7 @@ class KeptRequest(Struct, frozen=True):
 
 
 class Idempotency:
-    """`file` outlives the server."""
+    """The known keys, also in `file`, which survives a restart of the server."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -300,10 +299,10 @@ class Idempotency:
         for line in lines:
             with suppress(msgspec.MsgspecError, RecursionError):  # the last line may have been cut off
                 self._keep(msgspec.json.decode(line, type=KeptRequest))
-        self._write_anew()
+        self._rewrite()
 
     def begin(self, who: str, key: str, *request: bytes) -> KeptReply | None:
-        """The reply that was given already; None when this request is the first with its key."""
+        """Return the stored response of the first request with this key, or None if this is the first."""
         if not 1 <= len(key) <= MAX_KEY_CHARS or not all("!" <= char <= "~" for char in key):
             message = f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} visible ASCII characters"
             raise AuthorError("request.bad_header", message)
@@ -313,27 +312,25 @@ class Idempotency:
             self._under_way.add((who, key))
             try:
                 self._note(KeptRequest(who, key, digest, time.time() + KEPT_S))
-            except BaseException:  # it is not written down: nothing is done, and it may be tried again
+            except BaseException:  # the key is not stored: the request is not executed and can be repeated
                 self._under_way.discard((who, key))
                 self._known.pop((who, key), None)
                 raise
             return None
         if known.request != digest:
-            message = "this Idempotency-Key came with another request before"
+            message = "this Idempotency-Key belongs to another request"
             raise AuthorError("idempotency.other_request", message, hint="use a new key for a new request")
         if (who, key) in self._under_way:
             message = "the first request with this Idempotency-Key is still being answered"
-            raise WorldError("idempotency.in_progress", message, hint="ask again in a moment")
+            raise WorldError("idempotency.in_progress", message, hint="repeat the request in a moment")
         if known.reply is None:
-            message = (
-                "what this Idempotency-Key came with was begun before, and its reply is not known any more"
-            )
-            hint = "look whether it was done; to do it again, use a new key"
+            message = "a request with this Idempotency-Key was started before, and its outcome is unknown"
+            hint = "check whether it was executed; to execute it again, use a new key"
             raise WorldError("idempotency.unknown", message, hint=hint)
         return known.reply
 
     def done(self, who: str, key: str, reply: KeptReply) -> None:
-        """A reply that is too long is not remembered, but that it was given is."""
+        """Store a response. Of a response that is too long, store only that it was sent."""
         self._under_way.discard((who, key))
         if len(reply.body) <= MAX_KEPT_BYTES:
             self._note(msgspec.structs.replace(self._known[who, key], reply=reply))
@@ -352,7 +349,7 @@ class Idempotency:
         finally:
             os.close(handle)
         if size > MAX_FILE_BYTES:
-            self._write_anew()
+            self._rewrite()
 
     def _keep(self, one: KeptRequest) -> None:
         self._known.pop((one.who, one.key), None)
@@ -363,8 +360,8 @@ class Idempotency:
             if oldest is not None:
                 del self._known[oldest]
 
-    def _write_anew(self) -> None:
-        """As a whole or not at all, for this user's eyes only. Half of the room, so that it lasts a while."""
+    def _rewrite(self) -> None:
+        """Rewrite the file atomically and privately, at most half full, so that this is rarely necessary."""
         lines: list[bytes] = []
         room = MAX_FILE_BYTES // 2
         for one in reversed(self._known.values()):
@@ -377,19 +374,21 @@ class Idempotency:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What the routes work with: the project as it is now, and its history, read by one thread.
+# The objects that the routes work with.
 #
 # Rules
-# * `history` is for looking at runs. Its folded trees are kept and caught up, not folded anew for every
-#   request; so one thread alone reads them, the one that calls the handlers that look.
-# * `fresh` is for everything else: recipes, roles and configuration as they are on the disk at this moment.
-#   Any thread may make one. All of them share one open store.
+# * `history` is for reading runs. It keeps folded trees in memory and only adds new events to them, so
+#   exactly one thread uses it.
+# * `fresh` is for everything else: it reads recipes, roles and configuration from the disk again. Any thread
+#   may call it. All projects share one open store.
 
 
 class AppState(Struct, frozen=True):
+    """The project that is served, for reading runs and for everything else."""
+
     history: Project
     fresh: Callable[[], Project]
-    """The project with its files read again; it is not to be closed."""
+    """Return the project with its files read again; the caller must not close it."""
     examine: Callable[[], Examination]
-    """Looks at this installation and at the project from the outside."""
+    """Return the report of `fanfold doctor`."""
     version: str

@@ -90,10 +90,10 @@ ROUTES = Routes()
 _Row: TypeAlias = tuple[str, str, Callable[..., Any], type[Struct], str]
 
 # -----------------------------------------------------------------------------------------------------------
-# What routes are asked with: parts of the path and of the query, with their bounds.
+# Parameters of routes: parts of the path and of the query, with their bounds.
 
 RunName: TypeAlias = Annotated[
-    str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", description="An id, the beginning of one, or `last`.")
+    str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", description="An id, a unique prefix of one, or `last`.")
 ]
 RecipeName: TypeAlias = Annotated[
     str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}(@v?[1-9][0-9]{0,8})?$", description="`name` or `name@2`.")
@@ -114,7 +114,7 @@ class RunQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunAt(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    at: Annotated[int, Meta(ge=1, le=2**53, description="As it was after this event.")] | None = None
+    at: Annotated[int, Meta(ge=1, le=2**53, description="Show the run after this event.")] | None = None
 
 
 class StepQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -126,7 +126,7 @@ class StepAt(StepQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Recipes: found, looked at, tried, changed.
+# Recipes: list, show, check, forecast, save.
 
 Text = Annotated[str, Meta(max_length=512 * 1024)]
 
@@ -136,21 +136,21 @@ class RecipeQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class RecipeText(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A recipe that is being written."""
+    """The text of a recipe in an editor."""
 
     text: Text
     name: RecipeName = "recipe"
 
 
 class RecipeEdit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A new text; `seen` is the digest of the one it takes the place of, None where there is none."""
+    """A new text. `seen` is the digest of the text that it replaces, None for a new recipe."""
 
     text: Text
     seen: Annotated[str, Meta(max_length=64)] | None
 
 
 class CaptureBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What of an open run becomes a recipe. With a `name` it is kept; `request` is what was asked for."""
+    """The subagents of an open run that become a recipe, saved if it has a `name`. `request`: the task."""
 
     subagents: Annotated[list[Word], Meta(max_length=500)] = []
     name: RecipeName | None = None
@@ -158,11 +158,11 @@ class CaptureBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     request: Annotated[str, Meta(max_length=100_000)] = ""
 
 
-@ROUTES.change("POST", "/api/runs/{run}/capture", "What was delegated, as a recipe")
-def capture_run(desk: AppState, asked: RunQuery, body: CaptureBody) -> CaptureResult:
+@ROUTES.change("POST", "/api/runs/{run}/capture", "Capture delegated work as a recipe")
+def capture_run(state: AppState, parameters: RunQuery, body: CaptureBody) -> CaptureResult:
     return capture(
-        desk.fresh(),
-        asked.run,
+        state.fresh(),
+        parameters.run,
         children=body.subagents,
         name=body.name or "",
         request=body.request,
@@ -177,7 +177,7 @@ Seen = Annotated[str, Meta(max_length=64)]
 
 
 class DryRunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run that is only foretold."""
+    """Inputs and options of a dry run."""
 
     inputs: dict[str, JSON] = {}
     options: RunOptions = RunOptions()
@@ -185,8 +185,9 @@ class DryRunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run of a recipe. `script` has scripted agents answer instead of models; `yes` permits its effects,
-    and only those that were shown, where `seen` is the digest from the dry run.
+    """A run to start. With `script`, scripted agents replace models. `yes` permits the effects of the run.
+
+    `seen` is the digest from the dry run: the start is refused if the effects are different now.
     """
 
     recipe: RecipeName
@@ -198,14 +199,14 @@ class StartBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ResumeBody(RaisedLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits that are raised. `yes` permits what an adopted run does; `wait` keeps waits for providers."""
+    """Limits to raise. `yes` permits the effects of an adopted run; `wait` keeps waits for providers."""
 
     wait: bool = False
     yes: bool = False
 
 
 class AgentsBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who works instead of the agents that the other run had."""
+    """The agents of the new run, if they are different from those of the other run."""
 
     model: Word | None = None
     agent_backend: Word | None = None
@@ -218,8 +219,9 @@ class AgentsBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ForkBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is different in a fork: from which step on, inputs, prompts of top-level steps, or the turn of an
-    agent after which it is told something else; and who works.
+    """The changes of a fork: its first step, inputs, prompts of top-level steps, and agents.
+
+    `turn` and `say` continue the conversation of an agent after a turn, with another message.
     """
 
     step: str | None = msgspec.field(default=None, name="from")
@@ -233,7 +235,7 @@ class ForkBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class RetryBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is different in a retry."""
+    """The changes of a retry."""
 
     dry_run: bool = False
     yes: bool = False
@@ -241,15 +243,16 @@ class RetryBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class UndoBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is taken back: what one step merged into the project, or all that the run did."""
+    """The merges to revert: those of one step, or all of the run."""
 
     step: StepPath | None = None
     dry_run: bool = False
 
 
 class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A person's answer to exactly what they saw (`seen` of the question). Where it offers choices, `choice`
-    is one of them, and `decision` says `approve`.
+    """The answer of a person to the question whose digest is `seen`.
+
+    To pick one of its choices, set `choice`, and `decision` to `approve`.
     """
 
     decision: Literal["approve", "reject"]
@@ -260,7 +263,7 @@ class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ReplyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a person says to an `ask` step: words, one of its choices, or JSON where it has a schema."""
+    """The answer to an `ask` step: text, one of its choices, or JSON if the step has a schema."""
 
     text: Answer
     seen: Seen | None = None
@@ -271,7 +274,7 @@ class ApplyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ForeseenRun(DryRun, frozen=True, kw_only=True):
-    """A dry run, and what the run needs permission for; `seen` is the digest of exactly that."""
+    """A dry run, and the effects that need permission; `seen` is the digest of these effects."""
 
     needs: list[str]
     totals: list[str]
@@ -279,20 +282,20 @@ class ForeseenRun(DryRun, frozen=True, kw_only=True):
 
 
 class StartedRun(Struct, frozen=True):
-    """A run that goes on in a process of its own."""
+    """A run that a process of its own drives."""
 
     run_id: str
 
 
 class ForkedRun(Struct, frozen=True):
-    """What was begun, or what would be reused and run again."""
+    """The new run, or None for a dry run; and the forecast of reused and repeated steps."""
 
     run_id: str | None
     forecast: ForkForecast
 
 
 class ActionResult(Struct, frozen=True):
-    """What happened, in words."""
+    """The result of an action, as a status and a sentence."""
 
     run_id: str
     status: str
@@ -301,9 +304,9 @@ class ActionResult(Struct, frozen=True):
 
 
 @ROUTES.change("POST", "/api/recipes/{name}/dry-run", "What a run would do")
-def foresee(desk: AppState, asked: RecipeQuery, body: DryRunBody) -> ForeseenRun:
-    project = desk.fresh()
-    checked = find_named(project, asked.name, scripted=body.scripted)
+def foresee(state: AppState, parameters: RecipeQuery, body: DryRunBody) -> ForeseenRun:
+    project = state.fresh()
+    checked = find_named(project, parameters.name, scripted=body.scripted)
     plan = checked.runnable()
     inputs, missing = bind_known(plan, body.inputs)
     options = body.options.checked(project.config, script="" if body.scripted else None)
@@ -316,8 +319,8 @@ def foresee(desk: AppState, asked: RecipeQuery, body: DryRunBody) -> ForeseenRun
 
 
 @ROUTES.change("POST", "/api/runs", "Start a recipe", status=201)
-def start_run(desk: AppState, body: StartBody, traceparent: str) -> StartedRun:
-    project = desk.fresh()
+def start_run(state: AppState, body: StartBody, traceparent: str) -> StartedRun:
+    project = state.fresh()
     script = _script(body.script)
     plan = find_named(project, body.recipe, scripted=script is not None).runnable()
     options = body.options.checked(
@@ -327,13 +330,13 @@ def start_run(desk: AppState, body: StartBody, traceparent: str) -> StartedRun:
     if body.seen is not None:
         consent = start_consent(project, plan, bind_inputs(plan, body.inputs), options)
         if consent.request.digest != body.seen:
-            message = f"what {plan.name} does changed since it was shown"
-            raise WorldError("permission.changed", message, hint="look at it again, then start it")
+            message = f"the effects of {plan.name} changed since they were shown"
+            raise WorldError("permission.changed", message, hint="read the new dry run, then start the run")
     return StartedRun(hand_over(start(project, plan, body.inputs, options, yes=body.yes)).root)
 
 
 def _script(given: dict[str, JSON] | None) -> str | None:
-    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
+    """Return the text of a script; raise now if it contains an error, not when its step starts."""
     if given is None:
         return None
     from fanfold.agents.script import Script
@@ -342,46 +345,46 @@ def _script(given: dict[str, JSON] | None) -> str | None:
 
 
 @ROUTES.change("POST", "/api/runs/{run}/pause", "Pause a whole run")
-async def pause_run(desk: AppState, asked: RunQuery) -> ActionResult:
-    return _action_result(await run_handle.pause(desk.fresh(), asked.run))
+async def pause_run(state: AppState, parameters: RunQuery) -> ActionResult:
+    return _action_result(await run_handle.pause(state.fresh(), parameters.run))
 
 
 @ROUTES.change("POST", "/api/runs/{run}/cancel", "Cancel a run")
-async def cancel_run(desk: AppState, asked: RunQuery) -> ActionResult:
-    return _action_result(await run_handle.cancel(desk.fresh(), asked.run))
+async def cancel_run(state: AppState, parameters: RunQuery) -> ActionResult:
+    return _action_result(await run_handle.cancel(state.fresh(), parameters.run))
 
 
 def _action_result(head: RunHead) -> ActionResult:
     return ActionResult(head.run_id, head.status, f"run {head.run_id} is {head.status}")
 
 
-@ROUTES.change("POST", "/api/runs/{run}/resume", "Go on with a run")
-def resume_run(desk: AppState, asked: RunQuery, body: ResumeBody) -> ActionResult:
-    project = desk.fresh()
-    root = project.resolve(asked.run).root_run_id
+@ROUTES.change("POST", "/api/runs/{run}/resume", "Continue a run")
+def resume_run(state: AppState, parameters: RunQuery, body: ResumeBody) -> ActionResult:
+    project = state.fresh()
+    root = project.resolve(parameters.run).root_run_id
     seen = project.view(root)
     if seen.root.status in RUN_TERMINAL:
-        raise AuthorError("run.ended", f"run {root} is {seen.root.status} already", hint="fork or retry it")
+        raise AuthorError("run.ended", f"run {root} is already {seen.root.status}", hint="fork or retry it")
     raised = check_raised(project, seen, body.limits())
     permit_adopted(project, seen, yes=body.yes, attendant=None)
     resume_detached(project, root, raised, keep_waits=body.wait)
-    return ActionResult(root, "running", f"run {root} goes on in the background")
+    return ActionResult(root, "running", f"run {root} continues in the background")
 
 
-@ROUTES.change("POST", "/api/runs/{run}/fork", "Run again from a step on")
-def fork_run(desk: AppState, asked: RunQuery, body: ForkBody) -> ForkedRun:
-    project = desk.fresh()
-    found = find_run(project, asked.run)
+@ROUTES.change("POST", "/api/runs/{run}/fork", "Run again from one step")
+def fork_run(state: AppState, parameters: RunQuery, body: ForkBody) -> ForkedRun:
+    project = state.fresh()
+    found = find_run(project, parameters.run)
     step = None if body.step is None else found.tree_path(body.step)
     at = at_turn(body.turn, body.say)
     fork = plan_fork(found.tree, step, body.inputs, body.prompt, at, body.chosen())
     return _fork(project, fork, body)
 
 
-@ROUTES.change("POST", "/api/runs/{run}/retry", "Run again what failed")
-def retry_run(desk: AppState, asked: RunQuery, body: RetryBody) -> ForkedRun:
-    project = desk.fresh()
-    found = find_run(project, asked.run)
+@ROUTES.change("POST", "/api/runs/{run}/retry", "Run the failed steps again")
+def retry_run(state: AppState, parameters: RunQuery, body: RetryBody) -> ForkedRun:
+    project = state.fresh()
+    found = find_run(project, parameters.run)
     return _fork(project, plan_retry(project, found.tree, body.chosen()), body)
 
 
@@ -393,15 +396,15 @@ def _fork(project: Project, fork: Fork, body: ForkBody | RetryBody) -> ForkedRun
 
 
 @ROUTES.change("POST", "/api/runs/{run}/approvals/{step}", "Answer a question")
-async def answer_question(desk: AppState, asked: StepQuery, body: AnswerBody) -> AnswerResult:
+async def answer_question(state: AppState, parameters: StepQuery, body: AnswerBody) -> AnswerResult:
     decision = body.choice or body.decision
     return await run_handle.answer(
-        desk.fresh(), asked.run, asked.step, decision, body.comment, body.edit, seen=body.seen
+        state.fresh(), parameters.run, parameters.step, decision, body.comment, body.edit, seen=body.seen
     )
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What pages about one run are made of: its head, table, time and files, and its owner's sign of life.
+# Parts of the page of a run: its head, table, timeline and files, and the heartbeat of its owner.
 
 ArtifactName: TypeAlias = Annotated[
     str, Meta(max_length=300, pattern=PRINTABLE, description="Its `name` in the list. A slash in it is %2F.")
@@ -409,40 +412,40 @@ ArtifactName: TypeAlias = Annotated[
 
 
 class RunOutput(Struct, frozen=True):
-    """What a run gave, and what its steps and those of the runs below it changed, by paths in the tree."""
+    """The output of a run, and the file changes of its steps and child runs, with paths in the tree."""
 
     output: JSON
     changes: list[FileChange]
 
 
-@ROUTES.look("/api/runs/{run}/output", "What it gave and changed")
-def show_output(desk: AppState, asked: RunAt) -> RunOutput:
-    tree, run = find_run(desk.history, asked.run, asked.at)
+@ROUTES.look("/api/runs/{run}/output", "The output of a run and its changes")
+def show_output(state: AppState, parameters: RunAt) -> RunOutput:
+    tree, run = find_run(state.history, parameters.run, parameters.at)
     output = tree.blobs.get(run.output) if run.output is not None else None
     return RunOutput(output, changes_below(tree, run))
 
 
-@ROUTES.look("/api/runs/{run}/head", "How a run stands")
-def show_head(desk: AppState, asked: RunAt) -> RunHeadDocument:
-    found = find_run(desk.history, asked.run, asked.at)
-    store = desk.history.store
+@ROUTES.look("/api/runs/{run}/head", "The status of a run")
+def show_head(state: AppState, parameters: RunAt) -> RunHeadDocument:
+    found = find_run(state.history, parameters.run, parameters.at)
+    store = state.history.store
     head = run_head(found.tree, found.run, reach=store.reach(found.root_id))
     kept = store.head(found.run.id)
-    # Whose fork it is stands in no event, only in the row of the run.
+    # No event names the run that this is a fork of, only the row of the run.
     return head if kept is None else structs.replace(head, forked_from=kept.forked_from)
 
 
-@ROUTES.look("/api/runs/{run}/table", "Its steps, without outputs")
-def show_table(desk: AppState, asked: RunAt) -> RunTable:
-    found = find_run(desk.history, asked.run, asked.at)
+@ROUTES.look("/api/runs/{run}/table", "The steps of a run, without outputs")
+def show_table(state: AppState, parameters: RunAt) -> RunTable:
+    found = find_run(state.history, parameters.run, parameters.at)
     return run_table(found.tree, found.run, found.tree.state.now)
 
 
-@ROUTES.look("/api/runs/{run}/timeline", "Its steps over time")
-def show_timeline(desk: AppState, asked: RunAt) -> Timeline:
-    found = find_run(desk.history, asked.run, asked.at)
-    envelopes = islice(desk.history.store.tree(found.root_id), found.tree.tree_seq)
-    now = found.tree.state.now if asked.at is not None else wall_clock_ms()
+@ROUTES.look("/api/runs/{run}/timeline", "The steps of a run over time")
+def show_timeline(state: AppState, parameters: RunAt) -> Timeline:
+    found = find_run(state.history, parameters.run, parameters.at)
+    envelopes = islice(state.history.store.tree(found.root_id), found.tree.tree_seq)
+    now = found.tree.state.now if parameters.at is not None else wall_clock_ms()
     return timeline(found.tree, found.run, envelopes, now)
 
 
@@ -451,7 +454,7 @@ class ArtifactQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 MAX_PAGE_BYTES = 64 * 1024 * 1024
-"""Of a run that is taken in over HTTP; `fanfold import` takes larger ones."""
+"""The largest run that can be imported over HTTP; `fanfold import` accepts larger ones."""
 MAX_LOGGED = 5_000
 
 
@@ -465,20 +468,20 @@ class RunsQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class InspectQuery(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    with_state: Annotated[bool, Meta(description="Also what the scheduler knows.")] = field(
+    with_state: Annotated[bool, Meta(description="Include the state of the scheduler.")] = field(
         default=False, name="state"
     )
 
 
 class StepLog(Struct, frozen=True):
-    """What its run and its sessions recorded about a step. `left_off` later events are not here."""
+    """The events of a run and its sessions about one step. `left_off` counts omitted later events."""
 
     items: list[Envelope]
     left_off: int
 
 
 class ImportBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A file that an export gave, as text."""
+    """The text of an exported file."""
 
     page: Annotated[str, Meta(max_length=MAX_PAGE_BYTES)]
 
@@ -495,7 +498,7 @@ class GraphQuery(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             max_length=20_000,
             pattern=r"^[^\x00-\x1f\x7f]*$",
-            description="path,path,-path: opened, and closed.",
+            description="path,path,-path: steps to open, and to close with a minus.",
         ),
     ] = ""
 
@@ -517,37 +520,37 @@ class PairQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=T
     b: RunName
 
 
-@ROUTES.look("/api/runs/{run}/graph", "The picture of a run")
-def draw_graph(desk: AppState, asked: GraphQuery) -> Drawing:
-    found = find_run(desk.history, asked.run, asked.at)
-    return draw_run(found.tree, found.run, parse_opened(asked.open))
+@ROUTES.look("/api/runs/{run}/graph", "The graph of a run")
+def draw_graph(state: AppState, parameters: GraphQuery) -> Drawing:
+    found = find_run(state.history, parameters.run, parameters.at)
+    return draw_run(found.tree, found.run, parse_opened(parameters.open))
 
 
-@ROUTES.look("/api/runs/{run}/steps/{step}/log", "What was recorded about a step")
-def log_of_step(desk: AppState, asked: StepQuery) -> StepLog:
-    found = read_step_log(desk.history, asked.run, asked.step)
+@ROUTES.look("/api/runs/{run}/steps/{step}/log", "The events of a step")
+def log_of_step(state: AppState, parameters: StepQuery) -> StepLog:
+    found = read_step_log(state.history, parameters.run, parameters.step)
     return StepLog(found[:MAX_LOGGED], max(0, len(found) - MAX_LOGGED))
 
 
-@ROUTES.look("/api/runs/{run}/cost", "Who spent what")
-def cost_of_run(desk: AppState, asked: RunAt) -> RunCost:
-    found = find_run(desk.history, asked.run, asked.at)
+@ROUTES.look("/api/runs/{run}/cost", "The cost of a run, by step and model")
+def cost_of_run(state: AppState, parameters: RunAt) -> RunCost:
+    found = find_run(state.history, parameters.run, parameters.at)
     return run_cost(found.tree, found.run)
 
 
-@ROUTES.look("/api/runs/{run}/export", "The run as one file", media="text/html", attached="run.html")
-def export(desk: AppState, asked: RunQuery) -> str:
-    return export_run(desk.history, asked.run, desk.version)
+@ROUTES.look("/api/runs/{run}/export", "Export a run as one file", media="text/html", attached="run.html")
+def export(state: AppState, parameters: RunQuery) -> str:
+    return export_run(state.history, parameters.run, state.version)
 
 
-@ROUTES.change("POST", "/api/import", "Take in a run from a file", status=201, body_bytes=MAX_PAGE_BYTES)
-def take_in(desk: AppState, body: ImportBody) -> ImportResult:
-    return import_run(desk.fresh(), body.page.encode())
+@ROUTES.change("POST", "/api/import", "Import a run from a file", status=201, body_bytes=MAX_PAGE_BYTES)
+def take_in(state: AppState, body: ImportBody) -> ImportResult:
+    return import_run(state.fresh(), body.page.encode())
 
 
-@ROUTES.look("/api/runs/{run}/verify", "The log checked against every invariant")
-def verify_run(desk: AppState, asked: RunQuery) -> AuditedRun:
-    return replay_run(desk.history, asked.run, checked=True)
+@ROUTES.look("/api/runs/{run}/verify", "Check the log against every invariant")
+def verify_run(state: AppState, parameters: RunQuery) -> AuditedRun:
+    return replay_run(state.history, parameters.run, checked=True)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -572,7 +575,7 @@ class SessionQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class CopyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An action, with what a form holds for it."""
+    """An action and the values of its form."""
 
     action: SpelledAction
     run: RunName | None = None
@@ -588,24 +591,24 @@ class CopyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     yes: bool = False
 
 
-@ROUTES.look("/api/search", "Outputs with some words, best match first")
-def search(desk: AppState, asked: SearchQuery) -> FoundOutputs:
-    given = structs.asdict(asked)
+@ROUTES.look("/api/search", "Search outputs, best match first")
+def search(state: AppState, parameters: SearchQuery) -> FoundOutputs:
+    given = structs.asdict(parameters)
     words, run, most = (given.pop(name) for name in ("q", "run", "k"))
-    return query(desk.history, words.split(), Filters(**given), run=run, most=most)
+    return query(state.history, words.split(), Filters(**given), run=run, most=most)
 
 
-@ROUTES.look("/api/agents", "Roles, and agents at work")
-def list_agents(desk: AppState) -> AgentsDocument:
-    return show_agents(desk.fresh(), desk.history)
+@ROUTES.look("/api/agents", "Roles, and running agents")
+def list_agents(state: AppState) -> AgentsDocument:
+    return show_agents(state.fresh(), state.history)
 
 
-@ROUTES.get("/api/system", "What this installation is made of")
-def examine(desk: AppState) -> Examination:
-    return desk.examine()
+@ROUTES.get("/api/system", "The installation, the project and their problems")
+def examine(state: AppState) -> Examination:
+    return state.examine()
 
 
-@ROUTES.change("POST", "/api/copy", "How to do something from elsewhere", role="viewer")
+@ROUTES.change("POST", "/api/copy", "An action as CLI, HTTP, Python and MCP call", role="viewer")
 def copy_as(body: CopyBody) -> Spellings:
     if body.action == "run":
         usual = structs.asdict(RunOptions())
@@ -622,7 +625,7 @@ def copy_as(body: CopyBody) -> Spellings:
 # Streams
 
 EVENTS = "text/event-stream"
-After: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="As Last-Event-ID, which wins.")]
+After: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="Like Last-Event-ID, which wins.")]
 
 
 class StreamQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -633,14 +636,14 @@ class RunStreamQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=
     after: After = 0
 
 
-@ROUTES.get("/api/runs/{run}/stream", "What a run records, live", media=EVENTS, goes_on=True)
-def follow_run(streams: Streams, asked: RunStreamQuery, request: Request) -> Response:
-    return streams.of_run(asked.run, asked.after, request)
+@ROUTES.get("/api/runs/{run}/stream", "The events of a run, live", media=EVENTS, is_stream=True)
+def follow_run(streams: Streams, parameters: RunStreamQuery, request: Request) -> Response:
+    return streams.of_run(parameters.run, parameters.after, request)
 
 
-@ROUTES.get("/api/stream", "Which runs move, live", media=EVENTS, goes_on=True)
-def follow_project(streams: Streams, asked: StreamQuery, request: Request) -> Response:
-    return streams.of_project(asked.after, request)
+@ROUTES.get("/api/stream", "Changes of runs of the project, live", media=EVENTS, is_stream=True)
+def follow_project(streams: Streams, parameters: StreamQuery, request: Request) -> Response:
+    return streams.of_project(parameters.after, request)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -652,44 +655,44 @@ _LOOKS: tuple[_Row, ...] = (
      "One run with its steps, outputs and child runs"),
     ("show_recorded_recipe", "/api/runs/{run}/recipe", recorded_recipe, RunQuery,
      "The recipe and inputs that a run recorded"),
-    ("list_events", "/api/runs/{run}/events", page_of_events, EventsQuery, "What was recorded, in pieces"),
+    ("list_events", "/api/runs/{run}/events", page_of_events, EventsQuery, "Events of a run, in pages"),
     ("inspect_step", "/api/runs/{run}/steps/{step}", show_step, StepAt,
-     "One step with everything known of it"),
+     "One step with its attempts, output and usage"),
     ("read_transcript", "/api/runs/{run}/steps/{step}/transcript", transcript, TranscriptQuery,
-     "What an agent was told, said and did"),
-    ("explain", "/api/runs/{run}/explain", explain_run, RunQuery, "Why a run is where it is"),
+     "The prompts, replies and tool calls of an agent"),
+    ("explain", "/api/runs/{run}/explain", explain_run, RunQuery, "Explain the status of a run"),
     ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain_step, StepQuery,
-     "Why a step is where it is"),
-    ("show_changes", "/api/runs/{run}/diff", diff, ChangesQuery, "What steps changed in files"),
+     "Explain the status of a step"),
+    ("show_changes", "/api/runs/{run}/diff", diff, ChangesQuery, "File changes of steps, as a patch"),
     ("show_artifacts", "/api/runs/{run}/artifacts", list_artifacts, RunAt,
-     "Files that steps left beside the project"),
-    ("foresee_slots", "/api/whatif/{run}", what_if, SlotsQuery, "A run with another number of slots"),
-    ("compare", "/api/compare/{a}/{b}", compare_runs, PairQuery, "Two runs side by side"),
-    ("home", "/api/home", show_home, NoParameters, "What needs you, what runs, what was spent"),
-    ("list_questions", "/api/approvals", all_questions, NoParameters, "Questions that wait for an answer"),
+     "Files that steps published as artifacts"),
+    ("foresee_slots", "/api/whatif/{run}", what_if, SlotsQuery, "Forecast a run with more or fewer slots"),
+    ("compare", "/api/compare/{a}/{b}", compare_runs, PairQuery, "Compare two runs"),
+    ("home", "/api/home", show_home, NoParameters, "Open questions, running work and spending"),
+    ("list_questions", "/api/approvals", all_questions, NoParameters, "Open questions of all runs"),
     ("read_session", "/api/agents/{session}", session_transcript, SessionQuery,
      "The conversation of a session"),
 )  # fmt: skip
 _READS: tuple[_Row, ...] = (
     ("list_recipes", "/api/recipes", list_shelf, NoParameters,
      "Recipes of the project, the user, and built in"),
-    ("show_recipe", "/api/recipes/{name}", show_page, RecipeQuery, "One recipe with its text and picture"),
+    ("show_recipe", "/api/recipes/{name}", show_page, RecipeQuery, "One recipe with its text and graph"),
     ("show_schedules", "/api/schedules", list_schedules, NoParameters,
      "Schedules and webhooks of the project"),
     ("list_comparisons", "/api/comparisons", list_comparisons, NoParameters,
      "Live comparisons of models, newest first"),
     # Heartbeats are no events: a response about them must not be cached until the next event.
-    ("show_pulse", "/api/runs/{run}/pulse", pulse_of, RunQuery, "Whether anybody drives it"),
-    ("list_pulses", "/api/pulses", live_pulses, NoParameters, "Whether anybody drives what runs"),
+    ("show_pulse", "/api/runs/{run}/pulse", pulse_of, RunQuery, "The owner of a run and its heartbeat"),
+    ("list_pulses", "/api/pulses", live_pulses, NoParameters, "The owners of running runs, with heartbeats"),
 )  # fmt: skip
 _CHANGES: tuple[tuple[str, Method, str, Callable[..., Any], type[Struct], type[Struct], str], ...] = (
-    ("check_recipe", "POST", "/api/check", try_text, NoParameters, RecipeText, "What is wrong with a text"),
-    ("save_recipe", "PUT", "/api/recipes/{name}", save_text, RecipeQuery, RecipeEdit, "Keep a text"),
-    ("undo_run", "POST", "/api/runs/{run}/undo", undo, RunQuery, UndoBody, "Take a merge back"),
+    ("check_recipe", "POST", "/api/check", try_text, NoParameters, RecipeText, "Check the text of a recipe"),
+    ("save_recipe", "PUT", "/api/recipes/{name}", save_text, RecipeQuery, RecipeEdit, "Save a recipe"),
+    ("undo_run", "POST", "/api/runs/{run}/undo", undo, RunQuery, UndoBody, "Revert merges"),
     ("reply_to_question", "POST", "/api/runs/{run}/answers/{step}", reply, StepQuery, ReplyBody,
      "Answer the question of an ask step or an agent"),
     ("apply_changes", "POST", "/api/runs/{run}/steps/{step}/apply", apply, StepQuery, ApplyBody,
-     "Merge what a step proposed"),
+     "Merge the proposed changes of a step"),
 )  # fmt: skip
 
 for _name, _path, _call, _asked, _summary in _LOOKS:
@@ -703,17 +706,17 @@ ROUTES.operation(
     of_runs=True, media="text/markdown",
 )  # fmt: skip
 ROUTES.operation(
-    "give_artifact", "GET", "/api/runs/{run}/artifacts/{artifact}", "One of them, to be kept",
+    "give_artifact", "GET", "/api/runs/{run}/artifacts/{artifact}", "Download an artifact",
     open_artifact, ArtifactQuery, media=BYTES, gives_file=True,
 )  # fmt: skip
 
 
 def routes() -> list[Route]:
-    """Return the table, with the route of its description."""
+    """Return all routes, including the route of the OpenAPI document."""
     table = Routes(ROUTES)
 
-    @table.get("/api/openapi.json", "This description")
-    def describe_api(desk: AppState) -> dict[str, Any]:
-        return describe(table, desk.version)
+    @table.get("/api/openapi.json", "This OpenAPI document")
+    def describe_api(state: AppState) -> dict[str, Any]:
+        return describe(table, state.version)
 
     return table

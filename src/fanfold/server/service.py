@@ -1,4 +1,4 @@
-"""Serving one project: the address, the link that lets a browser in, and an end within two seconds."""
+"""The server of one project: its address, its link with a token, and its end within two seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fanfold.api.notifications import record_console
 from fanfold.api.system import ServeAddress, new_token
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.server.api import Api
-from fanfold.server.auth import VISITOR, Admission, BoundedConnection, Principal, RequestGuard
+from fanfold.server.auth import PRINCIPAL, Admission, BoundedConnection, Principal, RequestGuard
 from fanfold.server.console_files import ConsoleFiles
 from fanfold.server.requests import AppState, Idempotency, failure
 from fanfold.server.routes import routes
@@ -26,30 +26,30 @@ from fanfold.server.streams import Feed
 from fanfold.server.webhooks import HOOKS, Webhooks
 
 # -----------------------------------------------------------------------------------------------------------
-# Another application beside the console, made when it is first asked for.
+# An application that is created on its first request.
 #
-# Most servers are never asked for MCP, and what it is made of takes as much memory as everything else here.
+# Most servers get no request for MCP, and its libraries take as much memory as the rest of the server.
 
 OnReady: TypeAlias = Callable[[ServeAddress], None]
 
 
 class MountedApp(Protocol):
-    """An application, with what it needs while it is served."""
+    """An application and its lifespan."""
 
     app: ASGIApp
 
     def lifespan(self) -> AbstractAsyncContextManager[None]: ...
 
     def stopping(self) -> None:
-        """The server was asked to stop: what ends from now on was not asked to by who waits for it."""
+        """Note that the server stops: calls that end from now on were not cancelled by their clients."""
         ...
 
 
 MakeMounted: TypeAlias = Callable[[], MountedApp]
 
 
-class MountedLater:
-    """An ASGI application that `make` makes, in a thread, for the first request."""
+class LazyMount:
+    """An ASGI application that `make` creates in a thread, on the first request."""
 
     def __init__(self, make: MakeMounted) -> None:
         self._make = make
@@ -67,7 +67,7 @@ class MountedLater:
         await app(scope, receive, send)
 
     async def _serve(self, app: asyncio.Future[ASGIApp], closing: asyncio.Event) -> None:
-        """What has been entered by a task has to be left by it: this one lasts as long as the server."""
+        """Serve until `close`. One task enters and leaves the lifespan, as anyio requires."""
         try:
             made = self._made = await asyncio.to_thread(self._make)
             async with made.lifespan():
@@ -83,14 +83,14 @@ class MountedLater:
             self._made.stopping()
 
     async def close(self) -> None:
-        """End what was begun."""
+        """End the application, if it was created."""
         if self._serving is not None and self._closing is not None:
             self._closing.set()
             await self._serving
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The whole application: the guard, and behind it the API, MCP and the console.
+# The whole application: the guard, then the API, MCP and the console.
 
 
 class Application:
@@ -98,18 +98,18 @@ class Application:
 
     def __init__(
         self,
-        desk: AppState,
+        state: AppState,
         access: Admission,
         hosts: Iterable[str],
         cookie: str,
         keys: Idempotency,
-        mcp: MountedLater,
+        mcp: LazyMount,
     ) -> None:
-        self._desk = desk
+        self._desk = state
         self._mcp = mcp
         self._keys = keys
-        self._console = ConsoleFiles(desk.history.folder.name)
-        self._hooks = Webhooks(desk.fresh)
+        self._console = ConsoleFiles(state.history.folder.name)
+        self._hooks = Webhooks(state.fresh)
         self._api: Api | None = None
         self.feed: Feed | None = None
         inner = Router(redirect_slashes=False, default=self._dispatch, lifespan=self._live)
@@ -120,7 +120,7 @@ class Application:
 
     @asynccontextmanager
     async def _live(self, _: object) -> AsyncIterator[None]:
-        """Begins and ends with the server, in its event loop."""
+        """The lifespan of the server, in its event loop."""
         feed = self.feed = Feed(self._desk.history.store)
         self._api = Api(self._desk, feed, routes(), self._keys)
         following = asyncio.create_task(feed.run())
@@ -132,14 +132,14 @@ class Application:
             self._api.close()
 
     def stopping(self) -> None:
-        """End the streams: the server was asked to stop."""
+        """End the streams, because the server stops."""
         self._mcp.stopping()
         if self.feed is not None:
             self.feed.close()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not scope["path"].startswith("/"):  # the target of CONNECT, or the address of another server
-            nowhere = NotFoundError("request.not_found", "there is nothing at this path")
+            nowhere = NotFoundError("request.not_found", "this path does not exist")
             await failure(nowhere)(scope, receive, send)
             return
         first = scope["path"].split("/")[1]
@@ -150,9 +150,9 @@ class Application:
         elif first != "mcp":
             await self._console(scope, receive, send)
         else:
-            visitor: Principal = scope[VISITOR]
+            principal: Principal = scope[PRINCIPAL]
             try:
-                visitor.must_be_operator()
+                principal.must_be_operator()
             except WorldError as error:
                 await failure(error)(scope, receive, send)
             else:
@@ -160,12 +160,12 @@ class Application:
 
 
 GRACE_S = 1
-"""What is under way when the server is to stop has this long; streams end at once."""
+"""The time for running requests when the server stops; streams end at once."""
 MAX_HEAD_BYTES = 64 * 1024
 
 
 class Address(Struct, frozen=True):
-    """Where to listen. A host that is not this machine's own is for configured tokens only."""
+    """The address to listen on. Without loopback, only configured tokens are accepted."""
 
     host: str = "127.0.0.1"
     port: int = 8420
@@ -188,7 +188,7 @@ class Tokens(Struct, frozen=True):
 
 
 def serve(
-    desk: AppState,
+    state: AppState,
     address: Address,
     tokens: Tokens,
     mcp: MakeMounted,
@@ -196,7 +196,7 @@ def serve(
     take_over: Callable[[], list[str]],
     on_ready: OnReady,
 ) -> None:
-    """Serve until it is stopped. `on_ready` is called once it can be reached."""
+    """Serve until stopped. `on_ready` is called when the server accepts connections."""
     _check(address, tokens)
     with _listen(address) as listening:
         port = int(listening.getsockname()[1])
@@ -205,7 +205,7 @@ def serve(
             {f"localhost:{port}", f"127.0.0.1:{port}"} if address.is_loopback else set()
         )
         token = new_token() if address.is_loopback else None
-        project = desk.history
+        project = state.history
         access = Admission(
             project.own_file("server", "json"),
             link=token,
@@ -213,12 +213,12 @@ def serve(
             viewers=tokens.viewers,
         )
         keys = Idempotency(project.own_file("server", "requests.jsonl"))
-        application = Application(desk, access, hosts, f"fanfold-{port}", keys, MountedLater(mcp))
+        application = Application(state, access, hosts, f"fanfold-{port}", keys, LazyMount(mcp))
         url = f"http://{name}:{port}/"
         link = None if token is None else f"{url}?token={token}"
         config = uvicorn.Config(
             application,
-            log_level="error",  # any client can send invalid requests: they are not worth a line each
+            log_level="error",  # any client can send invalid requests; they must not fill the log
             access_log=False,
             server_header=False,
             lifespan="on",
@@ -236,7 +236,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Says when it has begun, and lets streams end when it is to stop."""
+    """Calls `begun` when it listens, and ends the streams before it stops."""
 
     def __init__(self, config: uvicorn.Config, application: Application, begun: Callable[[], None]) -> None:
         super().__init__(config)
@@ -249,7 +249,7 @@ class _Server(uvicorn.Server):
             self._begun()
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """Stop the server: this is its normal end, not an interruption. The second time, stop at once."""
+        """Stop the server, which is its normal end; on a second signal, stop at once."""
         del sig, frame
         self._application.stopping()
         self.force_exit = self.should_exit
@@ -265,14 +265,14 @@ def _check(address: Address, tokens: Tokens) -> None:
         anywhere = False
     if anywhere:
         message = (
-            f"--host {address.host} is every address of this machine, so no Host could be held against it"
+            f"--host {address.host} means every address of this machine, so the Host header cannot be checked"
         )
-        raise AuthorError("server.address", message, hint="name the one address that people will use")
+        raise AuthorError("server.address", message, hint="pass the one address that users will open")
     if not tokens.operators and not tokens.viewers:
         raise AuthorError(
             "server.no_tokens",
-            f"--host {address.host} can be reached by others, and no token is configured",
-            hint="fanfold serve --new-token operator makes one, and says where its digest goes",
+            f"--host {address.host} is reachable from other machines, and no token is configured",
+            hint="fanfold serve --new-token operator creates one and prints where to put its digest",
         )
 
 
@@ -290,6 +290,6 @@ def _listen(address: Address) -> socket.socket:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot listen on {address.host}:{address.port}: {reason}"
         raise WorldError(
-            "server.address", message, hint="--port chooses another one, 0 any that is free"
+            "server.address", message, hint="pass another port with --port; 0 picks a free one"
         ) from None
     return listening

@@ -1,12 +1,12 @@
-"""Server-sent events: what a run records, live, and what happens in the project as a whole.
+"""Server-sent events: the events of one run, and the changes of all runs of the project.
 
 Rules
-* The `id` of an event is its durable number in the tree. Who comes back with it as `Last-Event-ID` gets what
-  follows: no gap, no duplicate, however long it was away, from this server or the next.
-* Nothing is queued for a client. Each has only the number it has got to; what follows is read from what all
-  streams of a run share, or from the store. A client that takes nothing for `SLOW_S` is disconnected. It
-  continues where it was when it comes back.
-* When the server stops, streams end at once, and the page's reconnection does the rest.
+* The `id` of an event is its durable number in the tree. A client that reconnects with it as `Last-Event-ID`
+  gets the following events, without gap or duplicate, also after a long time and from another server.
+* Nothing is queued for a client. The server stores only the number that each client has reached. It reads the
+  following events from a buffer that all streams of a run share, or from the store. A client that reads
+  nothing for `SLOW_S` is disconnected and can continue later.
+* When the server stops, streams end at once, and pages reconnect by themselves.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from fanfold.server.requests import AppState
 from fanfold.store.protocol import Store
 
 # -----------------------------------------------------------------------------------------------------------
-# Hearing of everything that runs of the project record, with one watch for all streams and caches.
+# One watch over all runs of the project, for all streams and caches.
 #
-# `generation` counts what was heard. A document that was made in a generation is current as long as no newer
-# generation has begun. A reader that waits for something new waits for the next.
+# `generation` counts its signals. A document stays current until the next generation. A reader that waits for
+# new events waits for the next generation.
 
 PAUSE_S = 0.02
-"""Between two wake-ups: a run that commits a thousand times a second causes fifty."""
+"""The time between two wake-ups: a run with a thousand commits per second causes fifty."""
 
 
 class Feed:
-    """Follows every tree of a store while `run` does."""
+    """Follows every tree of a store while `run` is running."""
 
     def __init__(self, store: Store) -> None:
         self._signal = store.follow()
         self._generation = 0
         self._next = asyncio.Event()
         self.closing = asyncio.Event()
-        """Set when the server is about to stop: streams end by themselves."""
+        """Set when the server is about to stop; streams then end."""
 
     async def run(self) -> None:
         """Wake all waiting readers, until cancelled."""
@@ -63,50 +63,50 @@ class Feed:
             self._signal.close()
 
     def bump(self) -> None:
-        """Something happened, or may have."""
+        """Start a new generation: something changed, or may have changed."""
         self._generation += 1
         self._next.set()
         self._next = asyncio.Event()
 
     def generation(self) -> int:
-        """The current one; what happened this very moment counts."""
+        """Return the current generation, including all commits so far."""
         if self._signal.wait_blocking(0):
             self.bump()
         return self._generation
 
     def next(self) -> asyncio.Event:
-        """Is set when the next generation begins. Take it, look, then wait for it: nothing is missed."""
+        """Return the event that the next generation sets. Get it, read, then wait: nothing is missed."""
         return self._next
 
     def close(self) -> None:
-        """Let every stream end."""
+        """End every stream."""
         self.closing.set()
         self.bump()
 
 
 SLOW_S = 20.0
 ACTIVITY_S = 0.3
-"""Between two looks at what agents do, while any is at work."""
+"""The time between two updates of what running agents do."""
 QUIET_S = 10.0
-"""After so long without an event a comment goes out, so that a connection that is gone is noticed."""
+"""After this time without an event a comment is sent, which detects a lost connection."""
 PIECE = 200
-"""Events that are read and sent in one go."""
+"""The maximum number of events read and sent at once."""
 MAX_SHARED = 2_000
-"""Events of a run that its streams share; who is further behind reads the store."""
+"""The number of buffered events of a run; a client that is further behind reads the store."""
 MARGIN_MS = 20_000
-"""Clocks of processes differ, events are sent a little after they were recorded, and a page is loaded before
-its stream is open. Sending twice is better than not at all.
+"""Tolerance for clock differences, for delays between record and sending, and for a page that loads before
+its stream opens. Some changes are sent twice, none is missed.
 """
 MAX_NUMBER = 2**53
 LISTED = 200
-"""The newest runs are looked at whether they are over or not; of older ones those that are not."""
+"""The number of newest runs to watch. Older ones are watched only while they are unfinished."""
 
 
 Look: TypeAlias = Callable[[Callable[[], list[Activity]]], Awaitable[list[Activity]]]
 
 
 class Hello(Struct, frozen=True):
-    """The first event: which run this is, and how far its log reached when the stream began."""
+    """The first event: the run, and the last number of its log when the stream started."""
 
     run_id: str
     root_run_id: str
@@ -115,7 +115,7 @@ class Hello(Struct, frozen=True):
 
 
 class RunChange(Struct, frozen=True):
-    """A run of the project began, recorded something, or ended. `seq` is the last number of its tree."""
+    """A run of the project started, recorded an event, or finished. `seq` is the last number of its tree."""
 
     run_id: str
     seq: int
@@ -123,34 +123,34 @@ class RunChange(Struct, frozen=True):
 
 
 class Streams:
-    """All streams of a server. `look` has the one thread that looks at runs call something."""
+    """All streams of a server. `look` calls a function in the one thread that reads runs."""
 
-    def __init__(self, desk: AppState, feed: Feed, look: Look) -> None:
-        self._desk = desk
+    def __init__(self, state: AppState, feed: Feed, look: Look) -> None:
+        self._desk = state
         self._look = look
         self._activities = Activities()
         self._doing: list[Activity] = []
         self._true_at, self._looked_at, self._looked_in = 0.0, 0.0, -1
         self._taking_turns = asyncio.Lock()
-        self._project: Project = desk.fresh()
+        self._project: Project = state.fresh()
         self._feed = feed
         self._shared: dict[str, _SharedLog] = {}
         self.open_count = 0
         self._most = self._project.config.integer("server.streams")
 
     def of_run(self, run: str, after: int, request: Request) -> Response:
-        """What a run records, and every other of its tree, whose numbers these are; from a number on."""
+        """Stream the events of the tree of a run after a number, which is a number of the tree."""
         head = self._project.resolve(run)
         after = _last_seen(request, after)
         return self._reply(self._run_frames(head.run_id, head.root_run_id, after))
 
     def of_project(self, after: int, request: Request) -> Response:
-        """Yield which runs move; a client that was away gets those that moved meanwhile."""
+        """Stream the changes of runs, including those since the client was last connected."""
         return self._reply(self._project_frames(_last_seen(request, after)))
 
     def _reply(self, frames: AsyncIterator[bytes]) -> Response:
         if self.open_count >= self._most:
-            hint = "server.streams in your own configuration allows more"
+            hint = "raise server.streams in your own configuration"
             raise WorldError("server.busy", f"{self._most} streams are open already", hint=hint)
         return _EventStream(frames, self)
 
@@ -241,7 +241,7 @@ class _ProjectChanges:
             before = self._known.get(head.run_id)
             over = head.status in RUN_TERMINAL
             if over and before is not None and before[1] == head.status:
-                continue  # nothing more comes of it
+                continue  # a finished run records nothing more
             now = (self._store.reach(head.run_id), head.status)
             if before == now:
                 continue
@@ -252,7 +252,7 @@ class _ProjectChanges:
 
 
 class _SharedLog:
-    """The newest events of a run, encoded once for all who follow it."""
+    """The newest events of a run, encoded once for all its streams."""
 
     def __init__(self, store: Store, root: str) -> None:
         self._store = store
@@ -262,12 +262,12 @@ class _SharedLog:
         self.readers = 0
 
     def after(self, number: int) -> list[bytes]:
-        """At most `PIECE` events behind a number; empty when there are none."""
+        """Return at most `PIECE` events after a number."""
         first = self._last - len(self._frames)
-        """The number before the first that is held."""
+        """The number before the first buffered event."""
         if number < first:
             return self._read(number)
-        if number > self._last:  # no reader has come this far: the kept part starts anew
+        if number > self._last:  # no reader has come this far: restart the buffer
             self._frames.clear()
             self._last = number
         if number == self._last:
@@ -284,7 +284,7 @@ class _SharedLog:
 
 
 class _EventStream(Response):
-    """A reply that lasts until its frames end, the client leaves, or the client stops reading."""
+    """A response that lasts until its frames end, or the client disconnects or stops reading."""
 
     def __init__(self, frames: AsyncIterator[bytes], streams: Streams) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -323,7 +323,7 @@ class _EventStream(Response):
 
 
 async def _happens(news: asyncio.Event) -> bool:
-    """Whether anything happens before a connection has been quiet for too long."""
+    """Return whether the event occurs within `QUIET_S`."""
     try:
         async with asyncio.timeout(QUIET_S):
             await news.wait()
@@ -342,6 +342,6 @@ def _last_seen(request: Request, after: int) -> int:
 
 
 def _frame(event: str, data: object, number: int | None = None) -> bytes:
-    # JSON has no line breaks outside of its texts, where they are escaped: one line it is.
+    # JSON on one line: its only line breaks are inside strings, where they are escaped.
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: " + event.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"

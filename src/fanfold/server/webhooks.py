@@ -1,10 +1,10 @@
-"""Messages of other systems at `/hooks/NAME`. Their signature is their permission: they have no token.
+"""Messages of other systems at `/hooks/NAME`, authenticated by a signature instead of a token.
 
 Rules
 * The Host is checked as for every request. A message is at most `MAX_MESSAGE_BYTES` long and has `BODY_S`.
-* Strangers may send as many messages as they like. If `MAX_READ` arrive at once, the one that began first is
-  dropped: a slow message keeps no other out. `MAX_AT_ONCE` of those that arrived are verified at once.
-* A schedule that does not exist and a wrong signature get the same answer.
+* Unknown senders can send any number of messages. If more than `MAX_READ` are arriving, the oldest is
+  dropped, so slow messages do not block others. At most `MAX_AT_ONCE` messages are verified at the same time.
+* An unknown schedule and a wrong signature get the same response.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOOKS = "hooks"
 
 
 class Webhooks:
-    """The ASGI application below `/hooks`. `open_project` gives the project that runs are started in."""
+    """The ASGI application below `/hooks`. `open_project` returns the project to start runs in."""
 
     def __init__(self, open_project: Callable[[], Project]) -> None:
         self._open = open_project
