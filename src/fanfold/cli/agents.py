@@ -1,6 +1,6 @@
 """`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents, one bounded task each.
 
-They work in the background, where no person can be asked: later permission questions are denied.
+They work in the background, where no user can be asked: later permission questions are denied.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 MAX_LINES = 20
 PATIENCE_S = 30.0
-"""How long `spawn --wait` waits beyond the time that its subagent has."""
+"""The time that `spawn --wait` waits beyond the deadline of its subagent."""
 
 
 @command("spawn", summary="Start a subagent on one task, in the background")
@@ -212,11 +212,11 @@ def ps_command(call: Invocation, everything: bool) -> None:
     print_subagents(call, shown, over=len(found) - len(shown))
 
 
-# Saying
+# Output
 
 
 def _print_result(call: Invocation, child: Subagent) -> int:
-    """What came of one; the exit status."""
+    """Print the result of one subagent; return the exit status."""
     if call.as_json:
         print_json(child)
     elif child.status != COMPLETED:
@@ -236,7 +236,7 @@ def _print_status(call: Invocation, child: Subagent) -> None:
 def print_subagents(
     call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False, over: int = 0
 ) -> None:
-    """One line for each, or one document for all. Where there are none, how many are `over` already."""
+    """Print the subagents; if the list is empty, the number of finished ones (`over`)."""
     none = (
         f"no subagent is running; fanfold ps --all lists the {over} that ended\n"
         if over
@@ -257,7 +257,7 @@ def _rows(children: Sequence[Subagent], with_changes: bool, colour: bool) -> Ite
 
 
 def _changes(child: Subagent) -> list[str]:
-    """What a subagent changed and what became of it, as lines."""
+    """Yield a line for the changes of a subagent and their merge result."""
     changes = child.changes or []
     named = (f"{one.kind} {one_line(one.path)}" for one in changes)
     lines = list(first_lines(named, MAX_LINES, "and {} more"))
@@ -328,7 +328,7 @@ def _install(call: Invocation, client: str | None, wish: ClientWish) -> None:
     variables = needed_variables(BY_NAME[client], os.environ)
     wish = structs.replace(wish, variables=variables)
     done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
-    where = "from " if done.change == "removed" else ""  # the entry, not the file
+    where = "from " if done.change == "removed" else ""  # the entry changes, not the file
     text = f"{done.change} {where}{plain(done.file)}\n"
     if wish.trial:
         text = plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n"
@@ -436,7 +436,7 @@ def _pull(call: Invocation, config: Config, wheel: str | None) -> None:
 
 
 class _Bar:
-    """Progress on stderr: one line that changes on a terminal, one line per stage elsewhere."""
+    """Show progress on stderr: one changing line on a terminal, else one line per stage."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -471,7 +471,7 @@ def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> 
 
 
 MAX_LINE = 200
-"""Where no terminal says how much fits."""
+"""The width of the table without a terminal."""
 MIN_WORDS = 16
 
 
@@ -496,7 +496,7 @@ def agents_command(call: Invocation, name: str | None) -> None:
 
 
 def _print_roles(found: RoleList, colour: bool, top: str) -> None:
-    """One line a role, on a terminal no wider than it: what it is for gives way first."""
+    """Yield one line per role, on a terminal no wider than it; descriptions are cut first."""
     longest = max(cells(role.name) for role in found.roles)
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
     for role in found.roles:
@@ -509,7 +509,7 @@ def _print_roles(found: RoleList, colour: bool, top: str) -> None:
 
 
 def _place(source: str, top: str) -> str:
-    """Where a role comes from, the shorter way: from the project, or from the root."""
+    """Return the source of a role as the shorter path: relative to the project, or absolute."""
     return min(source, os.path.relpath(source, top), key=len) if os.sep in source else source
 
 
@@ -538,8 +538,8 @@ def _text_roles(role: RoleDocument, colour: bool) -> str:
 def _is_shown(key: str, value: object) -> bool:
     if key in ("name", "description", "instructions", "prompt_template", "notices") or value is None:
         return False
-    if key in ("network", "isolated", "may_ask"):  # as it is with nearly all roles
+    if key in ("network", "isolated", "may_ask"):  # true for nearly all roles
         return value is True
     if key == "asks":
         return value is False
-    return value != () or key == "tools"  # that there are none is worth saying
+    return value != () or key == "tools"  # a role without tools is unusual

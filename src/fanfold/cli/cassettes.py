@@ -22,7 +22,7 @@ from fanfold.project_files import write_named
 
 MAX_DIFF_LINES = 40
 MAX_LISTED = 20
-"""A suite with more cases lists only those that did not pass."""
+"""Of larger suites, only cases that did not pass are listed."""
 _COLOURS = {"passed": "green", "updated": "green", "changed": "yellow", "failed": "red", "error": "red"}
 
 

@@ -1,7 +1,7 @@
-"""`fanfold chat`: talk with a lead that works, delegates and runs workflows; or ask it one thing.
+"""`fanfold chat`: a conversation with a lead that works, delegates and runs workflows; or one question.
 
-Ctrl-C stops the turn that runs and keeps the session. Everything is recorded at once: a chat that
-was left or killed continues with `--resume`.
+Ctrl-C stops the running turn and keeps the session. Everything is recorded at once: `--resume` continues a
+chat after it was closed or killed.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 # -----------------------------------------------------------------------------------------------------------
-# Signals in a chat: Ctrl-C stops what runs right now, and never the session; SIGTERM, and the SIGHUP of a
-# terminal that was closed, leave it as its own end does, so that it can be continued.
+# Signals in a chat: Ctrl-C stops the running turn, never the session. SIGTERM, and the SIGHUP of a closed
+# terminal, end the chat like /quit, so that it can be resumed.
 
 Stop: TypeAlias = Callable[[], Coroutine[None, None, None]]
 
 
 class Interrupts:
-    """While something runs, Ctrl-C stops it and nothing else. Without `stop` it ends in a moment anyway."""
+    """Let Ctrl-C call `stop` instead of ending the chat. Without `stop`, ignore it."""
 
     def __init__(self, stop: Stop | None, what: str = "the turn") -> None:
         self._stop = stop
@@ -88,13 +88,13 @@ class Interrupts:
 
 
 async def left_by_signals(work: Coroutine[None, None, int]) -> int:
-    """Do the work of a chat; it ends with a `CancelledError` when a signal has it leave."""
+    """Run a chat; a signal that ends it raises `CancelledError` inside."""
     listen_for_leaving()
     return await work
 
 
 def listen_for_leaving() -> None:
-    """Have signals end the task that calls this, once; also when another listened to them meanwhile."""
+    """Let signals cancel the calling task, once. Replaces handlers that were set meanwhile."""
     here, is_leaving = asyncio.current_task(), False
     assert here is not None
 
@@ -105,7 +105,7 @@ def listen_for_leaving() -> None:
             here.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
             asyncio.get_running_loop().add_signal_handler(number, leave)
 
 
@@ -142,7 +142,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **flags
 
 
 class _Talk:
-    """One sitting at a chat."""
+    """A chat, from its start or resume to its end in this process."""
 
     def __init__(self, call: Invocation, project: Project, flags: dict[str, Any], resume: str | None) -> None:
         self._call = call
@@ -182,7 +182,7 @@ class _Talk:
         async for written in self.chat.follow():
             self._speech.report(self.chat.tree, written)
 
-    # One thing
+    # One question
 
     async def once(self, text: str) -> int:
         await self._open()
@@ -291,16 +291,16 @@ class _Talk:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a person types in a chat: lines with history, several at a time, and answers to questions.
+# Input of the user: lines with history, several at a time, and answers to questions.
 #
-# Enter sends; Alt-Enter, or a backslash at the end, begins another line. The history is the user's own
-# file in the user's own folder: a project could have brought one that leads elsewhere.
+# Enter sends; Alt-Enter, or a backslash at the end, starts another line. The history is a file in the user's
+# own folder, because a file in the project could be a link to somewhere else.
 
 HISTORY = "chat_history"
 
 
 class Keyboard:
-    """The person at this terminal: says things, and is asked one question at a time."""
+    """The user at this terminal: reads their lines, and asks them one question at a time."""
 
     def __init__(self, home: Path, words: Sequence[str]) -> None:
         self._home = home
@@ -310,7 +310,7 @@ class Keyboard:
         self._reading = False
 
     async def read(self, prompt: str) -> str | None:
-        """The next thing the person says; None when there is nothing more to come."""
+        """Return the next input of the user, or None at the end of the input."""
         from prompt_toolkit.patch_stdout import patch_stdout
 
         session = self._session = self._session or self._make()
@@ -345,11 +345,11 @@ class Keyboard:
     # Questions
 
     def permits(self, request: ConsentRequest) -> bool:
-        """Whether a recipe may do all that the request shows; asked between two turns."""
+        """Ask whether a recipe may have the effects in the request, between two turns."""
         return ask_permission(request)
 
     async def allow(self, action: Action) -> Answer:
-        """Whether an agent may do what it chose to do; anything but yes is no."""
+        """Ask whether an agent may do an action; any answer except yes means no."""
         async with self._asking:
             if not self._reading:
                 return await ask_about(action)
@@ -377,15 +377,15 @@ def _keys() -> KeyBindings:
 
     keys.add("enter")(send)
     keys.add("escape", "enter")(next_line)
-    keys.add("c-j")(send)  # Enter that was typed ahead, while the terminal was not ours yet
+    keys.add("c-j")(send)  # Enter that was typed before the prompt
     return keys
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Commands in a chat: words that begin with a slash.
+# Slash commands.
 #
-# Most of them are commands of `fanfold`, called for this chat: one implementation for both. They run in a
-# thread, with a project of their own, as another process would.
+# Most of them call commands of `fanfold`, so there is one implementation. They run in a thread and open the
+# project again, like another process.
 
 MAX_OUTPUT_CHARS = 600
 PLAN_OPTIONS = "it has --save NAME, --replace, --no-model and --anyway"
@@ -394,7 +394,7 @@ POSTURES: tuple[Posture, ...] = ("read_only", "ask", "auto")
 
 
 class Slash(Struct, frozen=True):
-    """One word: how it is written, and what it does."""
+    """A slash command: its usage and its description."""
 
     usage: str
     help: str
@@ -406,7 +406,7 @@ class Slash(Struct, frozen=True):
 
 
 class SlashCommands:
-    """The words of one chat."""
+    """The slash commands of one chat."""
 
     def __init__(self, call: Invocation, chat: Chat, keyboard: Keyboard) -> None:
         self._call = call
@@ -414,7 +414,7 @@ class SlashCommands:
         self._keyboard = keyboard
 
     async def obey(self, line: str) -> None:
-        """Do what a line that begins with a slash says; raises what is wrong with it."""
+        """Execute a slash command; raises an error if it is invalid."""
         word, _, rest = line.strip().partition(" ")
         command = WORDS.get(word)
         if command is None:
@@ -493,7 +493,7 @@ class SlashCommands:
         name, *run = _words(rest) if rest else [""]
         started = self._chat.runs()
         if not run and not self._chat.agents() and started:
-            run = started[-1:]  # nothing was delegated here: the recipe of the latest workflow
+            run = started[-1:]  # nothing was delegated: use the recipe of the latest workflow
         source = run[0] if run else self._chat.id
         await self._fanfold("capture", source, *(["--name", name] if name else []))
 
@@ -518,7 +518,7 @@ class SlashCommands:
             await self._fanfold("undo", self._last_change() if not words else self._chat.id, *words)
 
     def _last_change(self) -> str:
-        """The chat where it merged something itself, else the latest workflow here that did."""
+        """Return the chat if it merged something itself, else its latest workflow that did."""
         changes = self._chat.tree.memory.changes
         if any(changes.values()):
             return self._chat.id
@@ -567,16 +567,16 @@ _TABLE: tuple[Slash, ...] = (
 WORDS = {one.word: one for one in _TABLE}
 
 # -----------------------------------------------------------------------------------------------------------
-# What a chat shows while something happens: words of the lead as they come, what it does, how others end.
+# Output during a turn: streamed text of the lead, its actions, and ends of subagents.
 #
-# Words of models come in pieces that may end anywhere. A line is made visible as a whole whenever it grows,
-# and only what is new of it is written: no sequence that is split between two pieces gets past.
+# Text of models arrives in pieces of any length. The whole line is sanitized whenever it grows, and only its
+# new part is written, so an escape sequence that is split between two pieces is still removed.
 
 MAX_LINE_CHARS = 100_000
 
 
 class Speech:
-    """Writes to the terminal; `colour` for what stands beside the words of the lead."""
+    """Writes to the terminal, with `colour` for everything except the text of the lead."""
 
     def __init__(self, colour: bool) -> None:
         self._colour = colour
@@ -590,7 +590,7 @@ class Speech:
         self._spoke = False
 
     def hear(self, tree: RunTree, path: str, news: News) -> None:
-        """Show what a session does now. Of subagents, only their end is shown."""
+        """Show the activity of the lead. Of subagents, only the end is shown."""
         node = tree.root.nodes.get(path)
         if node is None or not is_lead(node):
             return
@@ -612,7 +612,7 @@ class Speech:
             self.note(news.message)
 
     def report(self, tree: RunTree, written: Sequence[Envelope]) -> None:
-        """What was recorded: how subagents begin and end, and what all wait for."""
+        """Show recorded events: starts and ends of subagents, and waits."""
         self._transitions.tree = tree
         for envelope in written:
             found = self._transitions.read(envelope)
@@ -623,14 +623,14 @@ class Speech:
                 self.note(f"{found.path} {found.text}")
 
     def answer(self, output: object) -> None:
-        """The answer of a turn, unless its words were shown as they came."""
+        """Print the answer of a turn, unless it was streamed."""
         if self._spoke:
             self._end_line()
         else:
             print_text(f"{plain(as_text(output))}\n")
 
     def note(self, text: str) -> None:
-        """A line about what happens beside the words of the lead."""
+        """Print a line that is not text of the lead."""
         self._end_line()
         notify(paint(f"  · {one_line(text, 160)}", "dim", self._colour) + "\n")
 
@@ -638,7 +638,7 @@ class Speech:
         shown = visible(line, keep="\t")
         if shown.startswith(self._shown):
             print_text(shown[len(self._shown) :])
-        else:  # a mark that belongs to the letter before it; the line is printed again
+        else:  # a combining mark changed an earlier character: print the line again
             print_text(f"\n{shown}")
         self._shown = shown
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`fanfold check`: compile recipes and say everything that is wrong with them."""
+"""`fanfold check`: compile recipes and report all their problems."""
 
 from __future__ import annotations
 

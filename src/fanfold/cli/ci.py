@@ -1,9 +1,9 @@
-"""What a CI job needs of a run: no progress, a report as a file, a summary in Markdown, and tokens for steps.
+"""Options of a run for CI jobs: no progress, a report file, a Markdown summary, and variables for steps.
 
 Rules
-* Files are checked before the run starts: a run that was paid for must not end with a wrong file name.
-* The report and the summary are written whatever the outcome is, also if the run is paused or waits.
-* `--env-from` is the user's own word: it allows variables for this invocation, as `environment.allow` does.
+* Files are checked before the run starts: a paid run must not fail because of a wrong file name.
+* The report and the summary are written for every outcome, also if the run is paused or waits.
+* `--env-from` is a choice of the user: it allows variables for this call, as `environment.allow` does.
   A step still gets only what it names in `env_vars`, and the values are masked wherever output is stored.
   They are never recorded, so `resume` needs the option again.
 """
@@ -36,9 +36,9 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 FORMATS = (".html", ".md", ".json")
 _NAME = r"(?a)[A-Za-z_]\w*"
 _REFUSED = r"FANFOLD_\w*|AGENT_\w*|LD_\w*|PYTHON\w*|PATH|HOME|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|OTEL_\w*"
-"""Variables that would change Fanfold itself, or how programs are started."""
+"""Variables that change Fanfold itself or the start of programs."""
 _REDIRECTS = r"(?i)\w+_proxy|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
-"""Variables of a file that would send Fanfold's own requests, and with them keys, to another address."""
+"""Variables that would send requests of Fanfold, and so its keys, to another address."""
 
 
 def ci_options(function: F) -> F:
@@ -65,12 +65,12 @@ def ci_options(function: F) -> F:
 
 
 class OutcomeOptions(Struct, frozen=True):
-    """What is shown and written of a run beside its result."""
+    """The output of a run in addition to its result."""
 
     quiet: bool = False
     report: str | None = None
     summary: str | None = None
-    """Empty: for the CI server, or else for stderr."""
+    """Empty means the file of the CI server, or else stderr."""
 
     @classmethod
     def taken_from(cls, given: dict[str, Any], project: Path) -> OutcomeOptions:
@@ -92,7 +92,7 @@ class OutcomeOptions(Struct, frozen=True):
                 raise AuthorError("usage.bad_file", message, hint="create the folder first")
 
     def write(self, project: Project, tree: RunTree) -> None:
-        """Write what was asked for, from the log as it is now."""
+        """Write the requested files from the current log."""
         if self.report is not None:
             write_file(project.folder, Path(self.report), _report(project, tree, self.report), "--report")
         if self.summary is None:
@@ -102,7 +102,9 @@ class OutcomeOptions(Struct, frozen=True):
             write_file(project.folder, Path(self.summary), text, "--summary")
         elif target := os.environ.get(STEP_SUMMARY):
             try:
-                with open(target, "a", encoding="utf-8") as opened:  # other steps of the job have parts of it
+                with open(
+                    target, "a", encoding="utf-8"
+                ) as opened:  # other steps of the job write to the same file
                     opened.write(text)
             except OSError as error:
                 raise AuthorError("usage.bad_file", f"{STEP_SUMMARY} {target}: {error.strerror}") from None
@@ -148,7 +150,7 @@ def add_variables(project: Path, sources: Sequence[str]) -> None:
 
 
 def _read(project: Path, source: str) -> dict[str, str]:
-    """The variables of a file: blank lines and lines that begin with # do not count."""
+    """Return the variables in a file, without blank lines and lines that start with #."""
     found: dict[str, str] = {}
     text = read_text_file(project, Path(source), "--env-from").decode("utf-8", "replace")
     for number, line in enumerate(text.splitlines(), 1):

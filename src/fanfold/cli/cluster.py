@@ -159,7 +159,7 @@ def pull_command(call: Invocation, run: str) -> None:
 
 
 def pulled(done: PulledChanges) -> Iterator[str]:
-    """The lines that report a pull."""
+    """Yield the lines that report a pull."""
     if not done.changes:
         yield "this folder has all changes of the run\n"
         return

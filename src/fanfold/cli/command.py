@@ -1,4 +1,4 @@
-"""How commands are declared: click, with the options every command has."""
+"""The declaration of commands: click, with the options that all commands have."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Option(click.Option):
-    """Its help is one line and needs no cleaning: click would load Python's `inspect` for that, which costs a
-    short command a sixth of its time.
+    """A parameter whose help is one line and used as it is.
+
+    click would load `inspect` to clean it, which takes a sixth of the time of a short command.
     """
 
     def __init__(self, *names: Any, help: str | None = None, **settings: Any) -> None:
@@ -60,7 +61,7 @@ class _Option(click.Option):
 
 
 class _Command(click.Command):
-    """With an option for help that is made like the others."""
+    """A command whose --help is declared like its other options."""
 
     _help: click.Option | None = None
 
@@ -102,7 +103,7 @@ def options_from(fields: type[Struct], *names: str) -> Callable[[F], F]:
             kinds = get_args(kind)
             if get_origin(kind) is Literal:
                 takes: Any = click.Choice(kinds)
-            else:  # without its bounds, which click would check with other messages
+            else:  # without bounds: click would check them with different messages
                 takes = get_args(kinds[0])[0]
             function = option(flag(field.name), type=takes, **description.extra)(function)
         return function
@@ -117,19 +118,19 @@ UNSAFE = option(
 
 
 class Invocation(Struct, frozen=True):
-    """The values of the common options."""
+    """The common options of one call, and its output."""
 
     project: Path
     as_json: bool
     colour: bool
-    """On stdout."""
+    """Whether stdout gets colour."""
     no_color: bool = False
-    """Colour was refused, on stderr too."""
+    """Whether the user switched colour off, on stderr too."""
 
     @contextmanager
     def open_project(self, *, to_read: bool = False) -> Iterator[Project]:
-        """The project, put together and closed again. `to_read`: nothing in its store will be changed."""
-        from fanfold.wiring import wire  # help needs none of it
+        """Open the project and close it at the end. `to_read`: its store will not be changed."""
+        from fanfold.wiring import wire  # not needed for help
 
         project = wire(self.project, to_read=to_read)
         if project.notice:
@@ -147,7 +148,7 @@ class Invocation(Struct, frozen=True):
             raise WorldError(refused.code, otherwise, exit_status=refused.exit_status)
 
     def give(self, document: object, text: Callable[[], Iterable[str] | None]) -> None:
-        """One document where JSON is wanted, else what `text` gives, or says by itself."""
+        """Print the document as JSON if requested, else the text that `text` yields or prints."""
         if self.as_json:
             print_json(document)
         elif (words := text()) is not None:
@@ -165,7 +166,7 @@ def command(
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
-            from fanfold.workspace.repository import project_folder  # help needs none of it
+            from fanfold.workspace.repository import project_folder  # not needed for help
 
             quiet = as_json or not says_where
             folder = _project_here(quiet) if project is None else project_folder(project, "--project")
@@ -173,7 +174,7 @@ def command(
             return function(call, **rest)
 
         invoke.__doc__ = function.__doc__
-        # Where click's decorators collect a function's parameters before it becomes a command.
+        # click's decorators collect the parameters of a function here.
         invoke.__dict__["__click_params__"] = getattr(function, "__click_params__", [])
         wrapped = option("--no-color", is_flag=True, help="Plain text, also on a terminal.")(invoke)
         wrapped = option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(wrapped)
@@ -219,7 +220,7 @@ _CLICKS_WORDS = {
     "is not a valid float range": "is no number",
     "is not a valid float": "is no number",
 }
-"""What click says of numbers, as people say it."""
+"""Plain words for the number types of click."""
 
 
 def report(error: BaseException, arguments: list[str]) -> int:
@@ -251,7 +252,7 @@ def report(error: BaseException, arguments: list[str]) -> int:
 
 
 def complete_hint(failure: FanfoldError, arguments: list[str]) -> None:
-    """Where one more option is all that is missing, say the whole command, with everything that was given."""
+    """Return the complete command line if the hint of the error only adds an option to this one."""
     more: list[str] = []
     if failure.code == "permission_denied" and "--yes" in failure.hint and "--yes" not in arguments:
         more = ["--yes"]
@@ -272,14 +273,14 @@ def complete_hint(failure: FanfoldError, arguments: list[str]) -> None:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """True when the command line asks for JSON, also when the rest of it could not be understood."""
+    """Return whether the command line contains --json, even if the rest is invalid."""
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     pairs = pairwise(words)
     return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
 
 
 def unknown_command(name: str, known: Iterable[str], noun: str = "") -> AuthorError:
-    """A mistyped command, with the nearest one as a hint. `noun`: the group in which it was looked up."""
+    """Return the error for an unknown command, with the nearest one. `noun`: the group of the command."""
     near = nearest(name, tuple(known))
     path = f"{noun} {near}".lstrip()
     hint = f'did you mean "fanfold {path}"?' if near else "fanfold --help lists the commands"
@@ -291,7 +292,7 @@ def unknown_command(name: str, known: Iterable[str], noun: str = "") -> AuthorEr
 
 
 def unknown_option(word: str) -> AuthorError:
-    """An option before any command that is none of the common ones."""
+    """Return the error for an unknown option before the command."""
     return AuthorError(
         "usage.unknown_option",
         f'"{word}" is not an option of fanfold',
@@ -339,7 +340,7 @@ def _usage_failure(error: click.ClickException) -> FanfoldError:
 
 
 def _meant_choice(error: click.UsageError) -> list[str]:
-    """Which of the words that an argument or option takes was probably meant."""
+    """Return a hint with the allowed words of a parameter, the nearest first."""
     param = getattr(error, "param", None)
     typed = error.message.partition("' is not one of ")[0].lstrip("'")
     if param is None or not isinstance(param.type, click.Choice) or typed == error.message:
@@ -361,7 +362,7 @@ def _print_error(failure: FanfoldError, refuse_colour: bool) -> None:
 
 
 def reader_left() -> int:
-    """`fanfold list | head -1`: the reader has what it wanted, so this is no failure."""
+    """End quietly after the reader closed the pipe (`fanfold list | head -1`), which is not a failure."""
     write_nowhere(sys.stdout)
     return EXIT_OK
 
@@ -374,7 +375,7 @@ _UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 
 
 def read_age(flag: str, text: str) -> int:
-    """Milliseconds."""
+    """Read a duration; return milliseconds."""
     found = re.fullmatch(_AGE, text)
     if found is None:
         message = f"{flag} {text} is not an age"
@@ -383,7 +384,7 @@ def read_age(flag: str, text: str) -> int:
 
 
 def read_moment(flag: str, text: str) -> int:
-    """Milliseconds since the epoch, of so long ago or of a date (local time, unless it says another)."""
+    """Read a duration before now or a date (local time by default); return milliseconds since the epoch."""
     if re.fullmatch(_AGE, text):
         return int(time.time() * 1_000) - read_age(flag, text)
     try:
@@ -400,7 +401,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
-    """Only what the user gave, by name, not yet checked against the declarations."""
+    """Return the inputs that the user passed, by name, without checking them."""
     given: dict[str, JSON] = {} if file is None else _read_inputs(project, Path(file))
     declared = {one.name: one for one in plan.inputs}
     seen: set[str] = set()
@@ -460,7 +461,7 @@ def read_text(project: Path, file: Path, flag: str) -> str:
 
 
 def read_script(project: Path, file: Path) -> str:
-    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
+    """Return the text of a script; raise now if it contains an error, not when its step starts."""
     from fanfold.agents.script import Script
 
     data = read_text_file(project, file, "--script", "usage.bad_script")
@@ -468,8 +469,9 @@ def read_script(project: Path, file: Path) -> str:
 
 
 def read_options(project: Project, *, reads_script: bool = True, **given: Any) -> Options:
-    """Return the options of a run from the flags of a command. Without `reads_script`, the text of the script
-    is not read: a forecast needs only to know that there is one.
+    """Return the options of a run from the flags of a command.
+
+    Without `reads_script` the script is not read: a forecast only needs to know that it exists.
     """
     from fanfold.api.run_options import RunOptions  # most commands start no run
 
@@ -483,7 +485,7 @@ def read_options(project: Project, *, reads_script: bool = True, **given: Any) -
 
 
 def read_value(project: Path, file: Path, flag: str) -> JSON:
-    """A value from a file: JSON from `.json`, text from any other."""
+    """Return the content of a file: JSON from `.json`, text from any other."""
     data = read_text_file(project, file, flag)
     try:
         return msgspec.json.decode(data) if file.suffix == ".json" else data.decode()

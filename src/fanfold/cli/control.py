@@ -1,4 +1,4 @@
-"""Asking something of a run, wherever it is driven: `pause`, `cancel`, `approve`, `reject`, `answer`."""
+"""Requests to a run of any process: `pause`, `cancel`, `approve`, `reject`, `answer`; and its changes."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def import_command(call: Invocation, file: str) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# `fanfold diff` and `fanfold apply`: what steps changed, and putting a proposal into the project.
+# `fanfold diff` and `fanfold apply`: show the changes of steps, and merge a proposal.
 #
-# A patch that goes into a file or a program is written as it is; on a terminal nothing in it can act.
+# A patch is written unchanged to a file or pipe; on a terminal, control characters are made visible.
 
 MAX_FILES = 40
 _COLOURS = (
@@ -256,7 +256,7 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
 
 
 def _is_in_patch(path: str, patch: str) -> bool:
-    """Return whether a patch has this path; git quotes names that are not plain."""
+    """Return whether a patch contains this path; git quotes unusual names."""
     quoted = not (path.isascii() and path.isprintable()) or bool(set(path) & {'"', "\\"})
     return quoted or f" b/{path}\n" in patch or f"a/{path} b/" in patch
 

@@ -1,4 +1,4 @@
-"""`fanfold fork`: run again from one step on, keeping every result the change does not reach."""
+"""`fanfold fork`, `retry` and `resume`: run steps again and keep every other result."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.state import RUN_TERMINAL
 
 # -----------------------------------------------------------------------------------------------------------
-# What a fork or a retry will do, for people to read before it does anything.
+# The forecast of a fork or retry, as text.
 
 MAX_PATHS = 12
 _TOP = r"[^/\[#]*"
-"""The step of the recipe that a path begins with."""
+"""Return the step of the recipe at the start of a path."""
 
 
 def forecast_lines(forecast: ForkForecast, colour: bool, *, asks: bool) -> Iterator[str]:
-    """What is reused, what runs again, what is different, what that may cost, and what it `asks` for."""
+    """Yield the forecast of a fork: reused and repeated steps, differences, cost, and questions (`asks`)."""
     yield f"{paint('fork of', 'bold', colour)} run {forecast.source_run_id}\n"
     recipe = forecast.recipe
     for title, paths in (
@@ -80,7 +80,7 @@ def forecast_lines(forecast: ForkForecast, colour: bool, *, asks: bool) -> Itera
     for line in forecast.asks if asks else ():
         yield _line("asks", plain(line).replace("\n", "\n" + " " * 13))
     usage, guess = forecast.last_time, ""
-    if tokens := usage.input_tokens + usage.output_tokens:  # the best guess there is
+    if tokens := usage.input_tokens + usage.output_tokens:  # the best estimate
         price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
         guess = f"; last time these took {tokens:,} tokens, {price}"
     yield _line("may cost", f"{counted(forecast.agents, 'agent')}{guess}")
@@ -111,7 +111,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def again_options(command: F) -> F:
-    """The flags of every command that makes a new run of another one: who works, and how it begins."""
+    """Declare the flags of commands that create a run from another one: its agents and its start."""
     for declare in (
         option("--yes", is_flag=True, help="Do not ask; never answers an approval step."),
         option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
@@ -195,7 +195,7 @@ def fork_command(
 def carry_out(
     call: Invocation, project: Project, fork: Fork, question: str, *, yes: bool, dry_run: bool, detach: bool
 ) -> int:
-    """Say what a fork would do, ask on a terminal, then do it."""
+    """Print the forecast of a fork, ask on a terminal, then start it."""
     forecast = forecast_fork(project, fork)
     if dry_run and call.as_json:
         print_json(forecast)

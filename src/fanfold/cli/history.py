@@ -197,7 +197,7 @@ MAX_SHOWN = 40
 MAX_PATHS = 8
 MIN_ALIKE = 3
 _NUMBER = r"(?<=\[)\d+(?=\])|(?<=#)\d+"
-"""Of an item or a round, in a path."""
+"""The number of an item or iteration in a path."""
 
 
 @command("explain", summary="Explain why a step waits, was skipped or retried")
@@ -223,13 +223,13 @@ def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator
 
 
 def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
-    """A line for each step; one for all instances of a step that are where they are for the same reason.
+    """Yield a line for each step, and one for all instances of a step with the same reason.
 
-    Failures are listed one by one: each may need another fix.
+    Failures are listed one by one, because each may need a different fix.
     """
     groups: dict[tuple[str, str], list[ExplanationDocument]] = {}
     for one in steps:
-        # The message without the path: a step may be called like a word of the sentence.
+        # Compare without the path: the name of a step may be a word of the sentence.
         begins = one.message.find(f" {SENTENCES.get(one.reason, '')}", len(one.path))
         why = re.sub(_NUMBER, "…", one.message[begins + 1 :])
         path = one.path if one.status in (FAILED, TIMED_OUT) else re.sub(_NUMBER, "…", one.path)
@@ -291,7 +291,7 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
         if step is not None:
             show(read_step_log(project, run, step))
         elif following:
-            import asyncio  # only who follows needs an event loop
+            import asyncio  # only --follow needs an event loop
 
             async def print_events() -> None:
                 async for envelopes in follow_log(project, head, whole_tree=tree):
@@ -309,7 +309,7 @@ def _show_json(envelopes: Iterable[Envelope]) -> None:
 
 
 class _EventText:
-    """Events as text: when, which, where, what."""
+    """Yield events as text: time, number, place and content."""
 
     def __init__(self, project: Project, head: RunHead, tree: bool, colour: bool) -> None:
         self._colour = colour
@@ -341,7 +341,7 @@ class _EventText:
 
 
 def _raw(envelope: Envelope) -> tuple[str, str, str]:
-    """An event that is no transition of a step: its words as they are, shortened."""
+    """Return the shortened text of an event that is not a transition of a step."""
     data = envelope.data if isinstance(envelope.data, dict) else {}
     step = str(data.get("step", ""))
     name = "/".join(part for part in (envelope.path, step) if part) or "run"
@@ -369,7 +369,7 @@ def watch_command(call: Invocation, run: str) -> int:
     with call.open_project(to_read=True) as project:
         root = project.resolve(run).root_run_id
         tree = project.view(root)
-        import asyncio  # only who follows needs an event loop
+        import asyncio  # only --follow needs an event loop
 
         progress = open_progress(call.no_color)
 

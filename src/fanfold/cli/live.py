@@ -1,8 +1,7 @@
 """The live tree on a terminal, drawn with rich on stderr. No other module imports rich.
 
-Drawing happens on the event loop, between decisions and never in a thread: the tree it reads is the
-scheduler's own. Its share of the time is bounded; a larger tree is drawn less often, and none while the
-terminal has not taken the last drawing.
+Drawing happens on the event loop, never in a thread, because it reads the tree of the scheduler. Its share of
+the time is limited: a larger tree is drawn less often, and none while the terminal has pending output.
 """
 
 from __future__ import annotations
@@ -45,14 +44,11 @@ from fanfold.language.terminal import cells, cut_end, cut_name, cut_start, one_l
 # One frame of the live view: a heading and the rows that fit, as lines of styled text.
 #
 # Rules
-# * No line is wider than the terminal and no frame is taller: a line that wraps cannot be drawn over, and
-# what
-#   was there before stays on the screen.
-# * Where there is little room, what matters least goes first: who does a step, then how long names are. What
-#   runs, waits or failed is on the screen before anything that is over or to come.
-# * Below `NARROW` cells a note that does not fit beside the name stands on a line of its own, under it. What
-# an
-#   agent does right now always does: it changes, and lines should not come and go.
+# * No line is wider and no frame is taller than the terminal: a wrapped line cannot be drawn over.
+# * In a small terminal, agents are left out first, then names are cut. Running, waiting and failed steps have
+#   priority over finished and pending ones.
+# * Below `NARROW` cells, a note that does not fit beside the name has its own line. The activity of an agent
+#   always has its own line, so that lines do not appear and disappear.
 
 NARROW = 64
 WIDE = 100
@@ -62,7 +58,7 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 STYLES = {**COLOURS, RUNNING: "blue", PENDING: "dim", READY: "dim"}
 
 Doing = Callable[[str, int], str]
-"""What the step at a path does right now, within so many cells."""
+"""Returns the activity of the step at a path, cut to a number of cells."""
 
 
 class Frames:
@@ -73,11 +69,11 @@ class Frames:
         self._doing = doing
         self._moves = False
         self._levels = 0
-        """How deep rows may stand: a fourth of the terminal is for their indentation at most."""
+        """Return the maximum depth of rows: indentation takes at most a fourth of the terminal."""
         self._drawn = 0
 
     def draw(self, tree: RunTree, width: int, height: int | None) -> list[Text]:
-        """The next frame; without a height everything there is."""
+        """Return the next frame; without a height, all rows."""
         self._drawn += 1
         self._moves = self._unicode and height is not None
         self._levels = width // 8
@@ -87,7 +83,7 @@ class Frames:
             return [heading, *self._lines(_without_causes(tree, run_rows(tree, tree.root, now)), width)]
         room = max(1, height - 1)
         lines = self._lines(tallest(tree, now, room), width)
-        if len(lines) > room:  # notes took lines of their own
+        if len(lines) > room:  # notes on their own lines
             most = max(1, room - (len(lines) - room) - 1)
             lines = self._lines(tallest(tree, now, most), width)[:room]
         return [heading, *lines]
@@ -148,7 +144,7 @@ class Frames:
         return text
 
     def _heading(self, tree: RunTree, now: int, width: int) -> Text:
-        """The parts that fit, the more important first to be sure of a place."""
+        """Return the parts that fit; the less important ones are left out first."""
         status = run_status(tree.state, tree.root)
         found = counts(tree)
         started = tree.memory.run_started.get(tree.root.id)
@@ -156,7 +152,7 @@ class Frames:
         spent, _ = tree.spent(tree.root)
         plan = tree.root.plan
         done = sum(found[word] for word in TERMINAL)
-        parts = [  # (how important, text, style), as they stand
+        parts = [  # (priority, text, style), in order of display
             (1, cut_end(one_line(f"{plan.name}@{plan.version}"), max(12, width // 3)), "bold"),
             (6, f"run {tree.root.id}", "dim"),
             (0, status, STYLES.get(status, "bold")),
@@ -185,7 +181,7 @@ def _without_causes(tree: RunTree, rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _cut(row: Row, room: int) -> str:
-    """The name of a row: its address whole if there is room, and the distinctive part of its item."""
+    """Return the name of a row: its whole path if it fits, and the distinctive part of its item."""
     address = row.name.removesuffix(row.item)
     left = room - cells(address)
     return address + cut_name(row.item, left) if row.item and left > 1 else cut_end(row.name, room)
@@ -197,14 +193,14 @@ def _padded(text: Text, width: int) -> Text:
 
 PERIOD_S = 0.1
 SHARE = 20
-"""Drawing waits at least this many times as long as the last drawing took."""
+"""The pause between drawings, as a multiple of the time of the last one."""
 MAX_FINAL_LINES = 300
 KEPT_CHARS = 400
-"""Of the last words of a session."""
+"""The number of characters of the latest text of a session to keep."""
 
 
 class _LiveOutput:
-    """Stderr for rich: drawings go through `notify`, and a closed terminal ends nothing."""
+    """Stderr for rich: writes through `notify`, so that a closed terminal does not end the run."""
 
     def write(self, text: str) -> int:
         notify(text)
@@ -215,7 +211,7 @@ class _LiveOutput:
 
 
 class LiveTree(Progress):
-    """Redraws a run's tree in place until closed."""
+    """Redraws the tree of a run in place until closed."""
 
     def __init__(self, *, no_color: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(
@@ -260,7 +256,7 @@ class LiveTree(Progress):
         self._suspended = True
 
     def picture(self, tree: RunTree, height: int | None) -> Group:
-        """One frame; without a height everything there is, within reason."""
+        """Return one frame; without a height, all rows up to a limit."""
         lines = self._frames.draw(tree, self.console.width, height)
         for wait in tree.state.waits.values():
             reason = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
@@ -292,7 +288,7 @@ class LiveTree(Progress):
 
 
 class LiveDoing:
-    """The last word of every running session, by the tree path of its step."""
+    """The latest activity of every running session, by the tree path of its step."""
 
     def __init__(self) -> None:
         self._replies: dict[str, str] = {}
@@ -300,10 +296,10 @@ class LiveDoing:
         self._spent: dict[str, int] = {}
 
     def hear(self, path: str, news: News) -> None:
-        """A session lets us know what it does."""
+        """Note an update from a session."""
         match news:
             case TextDelta(delta=""):
-                pass  # a sign of life, and nothing to show
+                pass  # a heartbeat without text
             case TextDelta(delta=delta):
                 self._replies[path] = (self._replies.get(path, "") + delta)[-KEPT_CHARS:]
                 self._does.pop(path, None)
@@ -316,13 +312,13 @@ class LiveDoing:
                 self._replies.pop(path, None)
 
     def forget(self, path: str) -> None:
-        """The session is over."""
+        """Forget a finished session."""
         self._replies.pop(path, None)
         self._does.pop(path, None)
         self._spent.pop(path, None)
 
     def now(self, path: str, room: int) -> str:
-        """A few words within so many cells, or none: what it does or says, and what it has spent."""
+        """Return the activity and spending of a session within a number of cells; empty if unknown."""
         spent = _short(self._spent[path]) if path in self._spent else ""
         left = room - cells(spent) - 3 if spent else room
         if left < 8:

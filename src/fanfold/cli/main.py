@@ -3,8 +3,8 @@
 Rules
 * `--help` and `--version` import nothing but this file: start-up is a feature.
 * A command's module is imported when the command is called, and only that one.
-* Whatever happens, the caller gets an exit status of the table in `fanfold.errors` and, with `--json`,
-  a document on stdout. A traceback is for developers (`FANFOLD_DEBUG=1`), never for users.
+* The caller always gets an exit status of the table in `fanfold.errors` and, with `--json`, a document on
+  stdout. A traceback is for developers (`FANFOLD_DEBUG=1`), never for users.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ NOUNS = {
 """Noun → word after it → command: `fanfold agent list` is `fanfold ps`."""
 
 ALONE = ""
-"""The command without a name: what to do next here."""
+"""The command without a name: it suggests the next commands."""
 
 _GLOBAL_FLAGS = frozenset({"--json", "--no-color"})
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit status, or ends the process with it where it was started for this."""
+    """Run one command. Return the exit status, or end the process with it if `argv` is None."""
     status = _run(sys.argv[1:] if argv is None else list(argv))
     if argv is None:
         _leave(status)
@@ -73,24 +73,24 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    # Importing makes many objects and no garbage: looking for some takes a twentieth of a short command, and
-    # looking through all of them once more when the process ends a tenth to a fifth.
+    # Imports create many objects and no garbage. A collection takes a twentieth of a short command,
+    # and the last one at the end a tenth to a fifth.
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _open_closed_streams()
     try:
         return _dispatch(arguments)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last door before the user
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no exception reaches the user
         from fanfold.cli.command import report
 
         return report(error, arguments)
 
 
 def _leave(status: int) -> None:
-    """End the process here, where nothing is left to be waited for: stores are closed, output is written.
+    """End the process without the clean-up of Python; stores are closed and output is written by now.
 
-    Python would first take apart every module and object there is, for a twentieth of a short command.
+    The clean-up of all modules and objects would take a twentieth of the time of a short command.
     """
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() > 1:
@@ -100,13 +100,14 @@ def _leave(status: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        return  # Python has its own way to say so
+        return  # Python reports it itself
     os._exit(status)
 
 
 def _open_closed_streams() -> None:
-    """Replace closed streams (`fanfold list >&-`): a file that is opened later must not get the number of a
-    stream, or output would end up in it.
+    """Replace closed streams (`fanfold list >&-`).
+
+    Otherwise a file that is opened later would get the number of a stream, and the output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
@@ -116,7 +117,7 @@ def _open_closed_streams() -> None:
             os.dup2(opened, number)
             os.close(opened)
         mode = "r" if name == "stdin" else "w"
-        stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as we live
+        stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
         setattr(sys, name, stream)
 
 
@@ -160,13 +161,13 @@ def _call(name: str, typed: str, arguments: list[str]) -> int:
     from click.exceptions import Exit
 
     command = getattr(import_module(COMMANDS.get(name, "fanfold.cli.system")), f"{name or 'next'}_command")
-    # Not `command.main`: click would answer interrupts and closed pipes itself, in its own way.
+    # Not `command.main`: click would handle interrupts and closed pipes itself.
     try:
         with command.make_context(" ".join(["fanfold", *typed.split()]), arguments) as context:
             status = command.invoke(context)
     except Exit as done:  # --help
         status = done.exit_code
-    sys.stdout.flush()  # a reader that went away is noticed here, not at interpreter exit
+    sys.stdout.flush()  # a closed pipe raises here, not at interpreter exit
     return status if isinstance(status, int) else 0
 
 

@@ -53,11 +53,11 @@ MIN_COLUMNS = 20
 MAX_FAILURES = 5
 """Failures that the summary of a run describes."""
 _outboxes: dict[int, Outbox | None] = {}
-"""By the number of their file, for streams that a run must not wait for."""
+"""Outboxes by file number, for streams that a run must not wait for."""
 
 
 def print_text(text: str) -> None:
-    """Write text to stdout, whatever its encoding can show."""
+    """Write text to stdout; characters outside its encoding are replaced."""
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:
@@ -65,9 +65,9 @@ def print_text(text: str) -> None:
 
 
 def notify(text: str, stream: TextIO | None = None) -> None:
-    """Write what a person should know to stderr.
+    """Write a notice to stderr.
 
-    No write waits: a reader that left and a full disk stop nothing. Then nothing is written, here and later.
+    No write blocks or fails: after a closed reader or a full disk, notices are dropped.
     """
     out: TextIO = sys.stderr if stream is None else stream
     if stream is None:
@@ -87,7 +87,7 @@ def notify(text: str, stream: TextIO | None = None) -> None:
 
 
 def wait_for_no_reader(stream: TextIO) -> None:
-    """From now on, have no run wait for the reader of this stream."""
+    """Never block on the reader of this stream from now on."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):
@@ -97,13 +97,13 @@ def wait_for_no_reader(stream: TextIO) -> None:
 
 
 def is_behind(stream: TextIO) -> bool:
-    """Whether some output is not written yet, because its reader is slow."""
+    """Return whether output is pending because its reader is slow."""
     outbox = _outbox_of(stream)
     return outbox is not None and outbox.behind
 
 
 def flush_notices(stream: TextIO) -> None:
-    """Wait at the end of a run for the reader of its notices, as long as it reads."""
+    """Wait at the end of a run until its notices are read, as long as the reader reads."""
     outbox = _outbox_of(stream)
     try:
         if outbox is not None:
@@ -129,14 +129,14 @@ def _shown_in(encoding: str, text: str) -> str:
 
 
 def write_nowhere(stream: TextIO) -> None:
-    """Have what is, and was, written to a stream go nowhere."""
+    """Discard pending and future output of a stream."""
     try:
         _outboxes.pop(stream.fileno(), None)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
     except (OSError, ValueError):
-        pass  # it is not a real file; there is nothing left to flush into it
+        pass  # not a real file; nothing to flush
 
 
 def hand_over(text: str) -> None:
@@ -158,16 +158,16 @@ def print_json(document: object) -> None:
 
 
 def to_json(document: object) -> str:
-    """JSON as scripts expect it: non-ASCII as it is, structs as objects."""
+    """Return JSON with non-ASCII characters unescaped and structs as objects."""
     try:
         return visible_json(msgspec.json.encode(document).decode())
     except UnicodeEncodeError:
-        # A file name that is not UTF-8 holds lone surrogates, which only escapes can carry.
+        # A file name that is not UTF-8 contains lone surrogates, which JSON can only escape.
         return json.dumps(msgspec.to_builtins(document))
 
 
 def first_lines(lines: Iterable[str], most: int, more: str) -> Iterator[str]:
-    """So many of them, then `more` with how many are left."""
+    """Yield a number of lines, then `more` with the number of the rest."""
     every = list(lines)
     yield from every[:most]
     if len(every) > most:
@@ -175,48 +175,48 @@ def first_lines(lines: Iterable[str], most: int, more: str) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Text of several lines without anything a terminal would act on."""
+    """Return text of several lines without control characters for a terminal."""
     return visible(text, keep="\n\t")
 
 
 def paint(text: str, colour: str, on: bool) -> str:
-    """Text in a colour, or as it is when colours are off."""
+    """Return text in a colour, unless colours are off."""
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if on and text else text
 
 
 def wants_colour(stream: TextIO, refused: bool) -> bool:
-    """Colour only on a terminal, and never against NO_COLOR or --no-color."""
+    """Return whether to use colour: only on a terminal, and not with NO_COLOR or --no-color."""
     if refused or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
 def on_terminal() -> bool:
-    """Whether a user at a terminal can be asked."""
+    """Return whether a user at a terminal can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class Progress:
-    """Shows the progress of a run to a person; this one, of `--quiet`, shows nothing."""
+    """The progress display of a run. This base class, for `--quiet`, shows nothing."""
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
-        """Show events that were just recorded, and the tree after them."""
+        """Show new events, and the tree after them."""
 
     def hear(self, run: str, step: str, news: News) -> None:
-        """Show what a session does right now; nothing of it is recorded."""
+        """Show an unrecorded update of a session."""
 
     def suspend(self) -> None:
-        """Make room for a question."""
+        """Remove the display for a question."""
 
     def resume(self) -> None:
-        """Continue after a question."""
+        """Show the display again after a question."""
 
     def close(self) -> None:
-        """Stop: nothing more will happen."""
+        """End the display."""
 
 
 # -----------------------------------------------------------------------------------------------------------
-# How statuses and times look on a terminal.
+# Statuses and times on a terminal.
 
 COLOURS = {
     "completed": "green",
@@ -233,15 +233,16 @@ COLOURS = {
 
 
 def clock(at: int | str) -> str:
-    """The local time of milliseconds, or of a time as documents have it; with its date where it is not of the
-    day on which this process first printed one.
+    """Return local time, of milliseconds or of the text in a document.
+
+    The date is included if it is not the day of the first time that this process printed.
     """
     return _clock(at if isinstance(at, str) else at // 1_000)
 
 
 @lru_cache(maxsize=256)
 def _clock(at: int | str) -> str:
-    """The same of a second: a log has many events in each."""
+    """Return the local time of a second; cached, because a log has many events in one second."""
     point = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at, UTC)
     day, time = point.astimezone().strftime("%Y-%m-%d %H:%M:%S").split()
     return time if day == _today() else f"{day} {time}"
@@ -253,19 +254,19 @@ def _today() -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Output while a run is driven: written as far as there is a reader, without waiting
+# Output during a run: written without blocking
 
 LIMIT = 65_536
 CHUNK = 4_096
 """Longer texts are divided at line ends."""
 PATIENCE_S = 2.0
-"""How long a reader may stand still before it counts as gone."""
+"""The time after which a reader that reads nothing counts as gone."""
 PIECE = 512
-"""What a file surely takes when it says that it has room (POSIX promises as much for a pipe)."""
+"""The bytes that a writable file accepts without blocking (guaranteed by POSIX for a pipe)."""
 
 
 def open_outbox(stream: TextIO) -> Outbox | None:
-    """An outbox for a stream that may make its writer wait; None for one that never does."""
+    """Return an outbox for a stream whose writes can block, else None."""
     try:
         number = stream.fileno()
         mode = os.fstat(number).st_mode
@@ -281,7 +282,7 @@ def open_outbox(stream: TextIO) -> Outbox | None:
 
 
 class Outbox:
-    """What is on its way to one file; `waits` if the file does not return at once from a write."""
+    """Pending output to one file. `waits`: whether a write to the file can block."""
 
     def __init__(self, file: int, *, waits: bool) -> None:
         self._file = file
@@ -291,19 +292,19 @@ class Outbox:
         self._size = 0
         self._left_out = 0
         self._begun = False
-        """Whether a part of the first piece was written."""
+        """Whether the first piece is partly written."""
         self._patient = True
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The one that says when there is room."""
+        """The event loop that waits until the file is writable."""
 
     @property
     def behind(self) -> bool:
-        """Whether something is still to be written."""
+        """Return whether output is pending."""
         return bool(self._pieces)
 
     def put(self, content: bytes) -> None:
-        """Write this when there is room; raises the error of the file once it has no reader."""
-        # A busy run reports hundreds of lines at once: divided, the oldest of them can be left out.
+        """Write as soon as possible; raises the error of the file if it has no reader."""
+        # A busy run writes hundreds of lines at once. In pieces, the oldest can be dropped.
         while len(content) > CHUNK and (end := content.rfind(b"\n", 0, CHUNK) + 1):
             self._pieces.append(content[:end])
             self._size += end
@@ -329,7 +330,7 @@ class Outbox:
                 self._loop.add_writer(self._file, self._room)
 
     def finish(self) -> None:
-        """Wait for the reader, as long as it reads."""
+        """Wait until everything is written, as long as the reader reads."""
         moved = monotonic()
         while self._pieces:
             size = self._size
@@ -347,7 +348,7 @@ class Outbox:
         try:
             self._write()
         except OSError:
-            self._pieces.clear()  # the reader left; the next write reports it
+            self._pieces.clear()  # the reader is gone; the next write raises
             self._size, self._begun = 0, False
         if not self._pieces and self._loop is not None:
             self._loop.remove_writer(self._file)

@@ -1,7 +1,7 @@
 """Progress of a run on stderr: one plain line per transition, or a live tree on a terminal.
 
-Progress is for people and never the result: whatever goes wrong with it must not stop the run, a reader that
-closed the pipe gets no more lines, and one that does not read is not waited for.
+Progress is never the result: an error in it must not stop the run. A reader that closed the pipe gets no more
+lines, and a slow reader does not delay the run.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from fanfold.kernel.state import DEFERRED
 
 _ITEM = r"\[\d+\]"
 PATIENCE_S = 1.0
-"""Work that takes longer than this gets a line."""
+"""Longer work gets a line of its own."""
 
 
 class Lines(Progress):
-    """One line per transition."""
+    """Progress as one line per transition."""
 
     def __init__(self, stream: TextIO, colour: bool) -> None:
         self._stream = stream
         self._colour = colour
         self._waiting: dict[tuple[str, str], asyncio.TimerHandle] = {}
         self._live: set[str] = set()
-        """Items in which something happened."""
+        """Items with an event other than waiting in a queue."""
         self._transitions = Transitions(name_items=True)
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
@@ -47,9 +47,9 @@ class Lines(Progress):
             notify("".join(lines), self._stream)
 
     def _is_shown(self, one: Transition) -> bool:
-        """Whether something happened: not where an item only stands in line, nor in what is only reused."""
+        """Return whether to print a transition: not for queued items, nor for reused steps."""
         if one.word == DEFERRED:
-            return False  # the run says once what all of them wait for
+            return False  # the run prints once what all items wait for
         if one.bare and one.path.endswith("]"):
             if one.word == "started":
                 return False
@@ -61,7 +61,7 @@ class Lines(Progress):
         return True
 
     def hear(self, run: str, step: str, news: News) -> None:
-        """Print a line for work that takes long, besides the lines for what happened."""
+        """Print a line for long work, in addition to the lines of transitions."""
         if not isinstance(news, Preparing):
             return
         waiting = self._waiting.pop((run, step), None)
@@ -85,7 +85,7 @@ class Lines(Progress):
 
 
 def line(one: Transition, root: str, colour: bool) -> str:
-    """A transition as one line of text."""
+    """Return a transition as one line of text."""
     name = one.path or f"run {root}"
     text = paint(one.text, COLOURS.get(one.word, "dim"), colour and one.word != "started")
     item = f" {paint(one.item, 'dim', colour)}" if one.item else ""

@@ -1,6 +1,6 @@
-"""Questions at the terminal: may this run, may an agent do that, and the approvals of a run that is watched.
+"""Questions at the terminal: permission of runs and of actions of agents, and approvals of a followed run.
 
-While a question is open here, it may be answered elsewhere; then it is withdrawn.
+A question that is answered elsewhere in the meantime is withdrawn.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LATER = frozenset({"l", "later", "q", "quit"})
 
 
 def confirm(question: str) -> bool:
-    """A yes-or-no question; anything but yes is no."""
+    """Ask a yes-or-no question; any answer except yes means no."""
     notify(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 class PagedQuestion:
-    """A permission question on this terminal, page by page: yes counts on the last page alone."""
+    """A permission question, page by page. It can be granted only on the last page."""
 
     def __init__(
         self, request: ConsentRequest, prompt: str, always: Mapping[str, Answer] | None = None
     ) -> None:
-        """`always` are further answers, by the letter that gives them."""
+        """`always` contains further answers by their letter."""
         columns, rows = shutil.get_terminal_size()
         self._pages = pages_of(request, columns, rows - 2 - prompt.count("\n"))
         self._prompt = prompt
@@ -53,7 +53,7 @@ class PagedQuestion:
         self._show()
 
     def hear(self, typed: str) -> Answer | None:
-        """Whether the person agrees to what was shown; None while there is more to show."""
+        """Return whether the user agreed; None while there are more pages."""
         word = typed.strip().lower()
         if self._at == len(self._pages) - 1:
             if len(self._pages) == 1 or word not in _AGAIN:
@@ -75,7 +75,7 @@ class PagedQuestion:
 
 
 def ask_permission(request: ConsentRequest) -> bool:
-    """Ask before anything runs; anything but yes is no."""
+    """Ask before the run starts; any answer except yes means no."""
     question = PagedQuestion(request, "Run it?")
     while (answer := question.hear(sys.stdin.readline())) is None:
         pass
@@ -83,13 +83,13 @@ def ask_permission(request: ConsentRequest) -> bool:
 
 
 async def ask_about(action: Action) -> Answer:
-    """Ask about an action of an agent while the run continues; anything but yes is no."""
-    with suppress(termios.error):  # the terminal is gone, and answers nothing
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
+    """Ask about an action of an agent while the run continues; any answer except yes means no."""
+    with suppress(termios.error):  # the terminal is closed
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # discard text typed before the question
     notify("\n")
     always: dict[str, Answer] = {}
     prompt = "  allow it?"
-    if action.request is None:  # one effect, of a kind that people know
+    if action.request is None:  # one effect of a common kind
         always = {"a": "run", "p": "project"} if action.is_command else {"a": "run"}
         more = "  p: always for this command in this project" if action.is_command else ""
         prompt = f"  a: always in this run{more}\n{prompt}"
@@ -107,20 +107,20 @@ async def ask_about(action: Action) -> Answer:
 
 
 class Questions:
-    """Asks the person at this terminal, one question at a time."""
+    """Asks the user at this terminal, one question at a time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._asked: OpenApproval | None = None
         self._pages: list[list[str]] = []
-        """Of the question that is asked: those not shown yet."""
+        """The pages of the open question that are not shown yet."""
 
     def permits(self, request: ConsentRequest) -> bool:
-        """Whether the run may do all that the request shows."""
+        """Ask whether the run may have the effects in the request."""
         return ask_permission(request)
 
     def look(self, handle: RunHandle) -> None:
-        """After every decision: is there an approval to ask for, or to withdraw?"""
+        """Called after every decision: ask a new approval, or withdraw one that was answered elsewhere."""
         tree = handle.tree
         waiting = tree.root.status == RUNNING and not tree.state.pausing and is_waiting(tree.state)
         still_open = open_approvals(tree) if waiting else []
@@ -132,7 +132,7 @@ class Questions:
     def _ask(self, handle: RunHandle, approval: OpenApproval) -> None:
         self._asked = approval
         self._progress.suspend()
-        # Lines of the question are set off, so that none of them can pass for a question of ours.
+        # Lines of the question are indented, so that none can imitate a question of Fanfold.
         columns, rows = shutil.get_terminal_size()
         lines = broken(f"{approval.path}: {approval.question}", columns, "", "  │ ")
         if approval.show:
@@ -154,7 +154,7 @@ class Questions:
         assert approval is not None
         reply = typed.strip()
         if self._pages and typed and reply.lower() not in _LATER:
-            self._show_page(approval)  # an answer counts when all of it was shown
+            self._show_page(approval)  # an answer is valid only after all pages
             return
         later = (
             reply.lower() == "later"
@@ -181,7 +181,7 @@ class Questions:
         handle.post(given)
 
     async def allow(self, action: Action) -> Answer:
-        """Whether an agent may do what it chose to do, and for how long."""
+        """Ask whether an agent may do an action, and for how long the answer applies."""
         self._progress.suspend()
         try:
             return await ask_about(action)
@@ -195,22 +195,22 @@ class Questions:
 
 
 def hand_over_typed(typed: asyncio.Future[str]) -> None:
-    """For a reader of the terminal: pass the typed text to its waiter."""
+    """Called by the reader of the terminal: pass the typed text to the waiting question."""
     if not typed.done():
         typed.set_result(_typed_line())
 
 
 def _typed_line() -> str:
-    """What was typed; nothing at the end of it, and when the terminal is gone."""
+    """Return the typed text; empty at the end of the input or after the terminal closed."""
     try:
-        # The terminal hands over whole lines, so this does not wait.
+        # A terminal delivers whole lines, so this does not block.
         return os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
 def _answer(approval: OpenApproval, reply: str) -> AnswerRequest | None:
-    """What was typed, as an answer; None when it is none."""
+    """Return the answer in the typed text, or None if it is not an answer."""
     first, _, comment = reply.partition(" ")
     if approval.kind == "question":
         numbered = _decision(approval, first) if approval.choices and not comment else None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A recipe for people: what it takes, and its steps with who does them and what they wait for.
+# A recipe as text: its inputs, and its steps with their agents and dependencies.
 
 MAX_VALUE_CHARS = 60
 MAX_LABEL_CHARS = 28
@@ -75,8 +75,7 @@ def recipe_lines(recipe: RecipeDocument, *, colour: bool) -> Iterator[str]:
 
 
 def _commands(steps: list[RecipeStep], path: str, colour: bool) -> Iterator[str]:
-    """Commands that say what they are for, as gates that the project's files decide do: whole, whatever the
-    width of the table."""
+    """Yield the commands of gates that the files of the project define, uncut, below the table."""
     for step in steps:
         if step.type == "command" and step.description:
             what = f"{plain(path + step.id)}, {one_line(step.description)}"
@@ -126,7 +125,7 @@ def _table(entries: list[ListedRecipe], colour: bool) -> Iterator[str]:
         for entry in here:
             name = f"{entry.name}@{entry.version}".ljust(width)
             about = plain(entry.description)
-            if wide is not None:  # as with roles: what it is for gives way
+            if wide is not None:  # as with roles: descriptions are cut first
                 about = visible(" ".join(about.split()), width=max(wide - width - 4, MIN_WORDS))
             yield f"  {paint(name, 'cyan', colour)}  {about}\n"
 
@@ -199,7 +198,7 @@ def capture_command(
 
 
 def notes_text(found: CaptureResult, colour: bool) -> str:
-    """What was recognised, what is guessed, what was left out, and where it was saved."""
+    """Yield notes about a capture: recognised, guessed and omitted parts, and the saved file."""
     left_out = [f"{one.name}: {one.why}" for one in found.left_out]
     problems = [f"{one.severity}[{one.code}]: {one.message}" for one in found.diagnostics]
     lines = []
@@ -262,7 +261,7 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
 
 
 class PlanFlags(Struct, frozen=True, kw_only=True):
-    """The options of a plan."""
+    """Declare the options of a plan."""
 
     save: str | None
     replace: bool
@@ -289,7 +288,7 @@ def plan_command(call: Invocation, task: str, **given: object) -> None:
     errors of the compiler until the draft is valid; otherwise a template is filled in. For work that one
     agent does better, the command names that agent instead.
     """
-    flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    flags = PlanFlags(**given)  # type: ignore[arg-type]  # click passes exactly these
     if flags.no_model and (flags.model or flags.script):
         raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
     with call.open_project() as project:

@@ -146,19 +146,19 @@ def run_command(
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The report about a run that was started, resumed or forked: result on stdout, summary on stderr.
+# The outcome of a started, resumed or forked run: result on stdout, summary on stderr.
 #
-# `run`, `resume` and `fork` print the same things and end with the same status, also for a run that ended
-# long ago, so that a script need not know which of them it was that finished the work.
+# `run`, `resume` and `fork` print the same and exit with the same status, also for a run that finished
+# earlier, so a script does not need to know which command finished the work.
 
 MAX_REASON_CHARS = 400
 MAX_WORDS = 8
-"""Lines of the last output of a program."""
+"""The number of lines of the last output of a program to show."""
 NO_FLAG = "no flag raises it: the limit is one of a phase or child recipe, or the highest there is"
 
 
 def print_detached(call: Invocation, tree: RunTree) -> int:
-    """Print which run continues in the background."""
+    """Print the id of a run that continues in the background."""
     if call.as_json:
         print_json(reported_document(tree))
     else:
@@ -168,9 +168,9 @@ def print_detached(call: Invocation, tree: RunTree) -> int:
 
 
 def print_outcome(call: Invocation, tree: RunTree, *, quiet: bool = False) -> int:
-    """Print the result and what a person should know beside it; returns the exit status.
+    """Print the result and the summary of a run; return the exit status.
 
-    `quiet`: a run that completed gets its result and nothing else.
+    With `quiet`, print only the result of a completed run.
     """
     try:
         if call.as_json:
@@ -304,7 +304,7 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     how = f"{node.status.replace('_', ' ')}{attempts}{tolerated}"
     most = GIST_CHARS if tolerated else MAX_REASON_CHARS
     reason = gist(error, most)
-    if error.code == "step.timeout" and node.step.timeout_ms is not None:  # it says no more than its status
+    if error.code == "step.timeout" and node.step.timeout_ms is not None:  # it repeats the status
         reason = f"its timeout is {duration(node.step.timeout_ms)}"
     wrapped = wrap_text(f"  {path} {how}: {reason} [{error.code}]\n", "    ", sys.stderr)
     lines = [wrapped.replace(path, paint(path, "cyan", colour), 1)]
@@ -317,12 +317,12 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Driving a run in the foreground: progress, questions, and what Ctrl-C means.
+# A run in the foreground: progress, questions and Ctrl-C.
 #
 # Rules
-# * The first Ctrl-C (or SIGTERM, or the SIGHUP of a terminal that was closed) asks for a pause: what runs is
-#   stopped, everything is recorded, and the command that continues is printed. The second gives up at once;
-#   the log is safe either way. A terminal and its shell both report that it was closed: that counts once.
+# * The first Ctrl-C (or SIGTERM, or the SIGHUP of a closed terminal) requests a pause: running work is
+#   stopped, everything is recorded, and the command that continues the run is printed. The second aborts at
+#   once; the log is safe either way. A terminal and its shell both send SIGHUP: it is counted once.
 # * A slow or missing reader of the notices delays no run (`cli.output`).
 # * On a terminal an open approval is asked there, while other processes may still answer it. Elsewhere the
 #   run ends its process when it waits only for people.
@@ -330,11 +330,11 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
 REMIND_S = 5.0
 """When to report that no worker has taken a run."""
 PERIOD_S = 0.05
-"""People do not read faster, and printing each line costs a short step as much as recording it."""
+"""The interval of printed lines: printing a line costs as much as recording a short step."""
 
 
 class Foreground:
-    """One run at this terminal, with its questions and its progress."""
+    """A run in the foreground, with its questions and its progress."""
 
     def __init__(self, call: Invocation, *, quiet: bool = False) -> None:
         self._call = call
@@ -357,12 +357,12 @@ class Foreground:
         raised: LimitsRaised | None = None,
         keep_waits: bool = False,
     ) -> int:
-        """Drive a run until it ends or rests, and print the outcome; returns the exit status."""
+        """Drive a run until it finishes or waits; print the outcome and return the exit status."""
         if owned.project.continuation.by_workers:
             return self._follow(owned, raised, keep_waits)
         try:
             with asyncio.Runner() as runner:
-                # Before the runner listens to Ctrl-C in a way of its own, which would have to be replaced:
+                # Set before the runner installs its own handler for Ctrl-C, which we would have to replace:
                 # Python then describes it, with its task, and loads what reads source code for that.
                 self.listen(runner.get_loop())
                 runner.run(self.drive_in_loop(owned, resumed, raised, keep_waits))
@@ -374,7 +374,7 @@ class Foreground:
         return print_outcome(self._call, owned.tree, quiet=self._quiet)
 
     def _follow(self, owned: OwnedRun, raised: LimitsRaised | None, keep_waits: bool) -> int:
-        """Leave a run to the workers of the cluster, and show its progress until it ends or rests."""
+        """Let workers of the cluster drive a run, and show its progress until it finishes or waits."""
         project, root = owned.project, owned.tree.root.id
         owned.let_go()
         starting = project.continuation.continue_run(project, root, raised, keep_waits=keep_waits)
@@ -407,7 +407,7 @@ class Foreground:
         return print_outcome(self._call, tree, quiet=self._quiet)
 
     def _pull(self, project: Project, tree: RunTree) -> None:
-        """Merge the changes of a run that has its own tree into the folder in which it was started."""
+        """Merge the changes of a run with its own tree into the folder in which it was started."""
         if tree.root.status not in RUN_TERMINAL or not tree.frozen().tree:
             return
         from fanfold.api.run_trees import pull
@@ -428,7 +428,7 @@ class Foreground:
         raised: LimitsRaised | None = None,
         keep_waits: bool = False,
     ) -> None:
-        """Drive a run until it ends or rests, in a loop that listens to signals."""
+        """Drive a run until it finishes or waits, in an event loop that handles signals."""
         handle = self._handle = RunHandle(
             owned,
             resumed=resumed,
@@ -447,18 +447,18 @@ class Foreground:
             self._progress.close()
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have signals pause and end the run that is driven in this loop next."""
+        """Let signals pause and abort the next run of this loop."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # nohup: it is to outlive the terminal
+                continue  # nohup: the run must outlive the terminal
             try:
                 loop.add_signal_handler(number, self._signalled, number)
             except (ValueError, RuntimeError):
-                return  # not the main thread: the embedding program decides about signals
+                return  # not the main thread: the embedding program handles signals
 
     def _signalled(self, number: signal.Signals) -> None:
         handle = self._handle
-        assert handle is not None  # a loop takes up its first task before it hears of signals
+        assert handle is not None  # a loop starts its first task before it handles signals
         if number == signal.SIGHUP and self._signals:
             return
         self._signals += 1
@@ -474,7 +474,7 @@ class Foreground:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A dry run for people: what starts together, what waits for what, and how much it may take.
+# A dry run as text: waves, conflicts, and the expected time and cost.
 
 MAX_STEPS_PER_WAVE = 12
 MAX_WAVES = 40
@@ -483,7 +483,7 @@ MAX_PATH_STEPS = 12
 
 
 def render(plan: Plan, result: DryRun, steps: Mapping[str, Node], colour: bool) -> str:
-    """The whole report."""
+    """Yield the report of a dry run."""
     parts = [
         f"{paint(f'{plan.name}@{plan.version}', 'bold', colour)}  dry run, nothing was started or written\n",
         *_waves(result, steps, colour),
@@ -547,7 +547,7 @@ def _explain(conflict: ForeseenConflict, steps: Mapping[str, Node]) -> str:
     a, b = steps[conflict.a], steps[conflict.b]
     on = plain(conflict.on)
     if overlaps(a.write_set, b.write_set):
-        # Of sets that hold everything any path is an example, and one that looks like a step misleads.
+        # For sets that contain everything, an example path would be misleading.
         what = "every file" if _writes_all(a) and _writes_all(b) else on
         return f"{plain(conflict.a)} and {plain(conflict.b)} may both write {what}"
     first = is_shared_writer(a) and overlaps(a.write_set, b.read_set)

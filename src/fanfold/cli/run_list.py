@@ -1,4 +1,4 @@
-"""`fanfold runs`: which runs there are."""
+"""`fanfold runs`: the list of runs."""
 
 from __future__ import annotations
 

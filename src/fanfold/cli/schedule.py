@@ -1,4 +1,4 @@
-"""`fanfold schedule`: runs that a server starts at a time, or when another system sends an event."""
+"""`fanfold schedule`: runs that a server starts at a time, or on an event of another system."""
 
 from __future__ import annotations
 

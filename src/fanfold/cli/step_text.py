@@ -1,4 +1,4 @@
-"""The steps of a run as lines of text, for reading rather than watching."""
+"""The steps and changes of a run as lines of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_NOTE_COLUMN = 60
 
 
 def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour: bool) -> Iterator[str]:
-    """One line per row, with the question of one that asks; with `every`, outputs follow."""
+    """Yield one line per row, and the question of waiting steps; with `every`, also outputs."""
     steps = steps_by_tree_path(run)
     widths = [
         max((len(text) for text in column), default=0)
@@ -47,7 +47,7 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
 
 
 def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
-    """What a step asks, whole: for who looks at that step alone."""
+    """Yield the whole question of a step."""
     text = "\n\n".join(part for part in (asked.question, asked.show) if part)
     yield from shown_lines(text, asked, "  ", colour, MAX_ASKED_CHARS)
 
@@ -70,7 +70,7 @@ def _line(row: Row, widths: list[int], colour: bool) -> str:
 
 
 def _asked(asked: ApprovalDocument, indent: str, colour: bool, rest: str | None) -> Iterator[str]:
-    """What a person must read before answering an approval; the row holds its question, if that is short."""
+    """Yield what a user must read before answering an approval; the row contains a short question."""
     long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
     text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
     most = MAX_ASKED_CHARS if rest is None else MAX_STEP_LINES
@@ -85,7 +85,7 @@ def shown_lines(
     most: int = MAX_STEP_LINES,
     rest: str = "",
 ) -> Iterator[str]:
-    """What a question shows to who is to answer it, and what may be answered; `rest` shows all of it."""
+    """Yield the content of a question and the possible answers; with `rest`, uncut."""
     yield from _quoted(text, indent, colour, most, rest)
     if asked.choices:
         yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
@@ -95,7 +95,7 @@ def shown_lines(
 
 def _quoted(text: str, indent: str, colour: bool, most: int, rest: str = "") -> Iterator[str]:
     lines = plain(text).splitlines()
-    most += len(lines) == most + 1  # one more line takes no more room than saying that there is one
+    most += len(lines) == most + 1  # the last line takes as much room as a note about it
     yield from (f"{indent}{paint('│', 'dim', colour)} {one}\n" for one in lines[:most])
     if len(lines) > most:
         more = f"… {len(lines) - most} more lines{f': {rest}' if rest else ''}"
@@ -103,13 +103,13 @@ def _quoted(text: str, indent: str, colour: bool, most: int, rest: str = "") -> 
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a run did to the project's files, as lines of text.
+# The file changes of a run, as lines of text.
 
 MAX_CHANGES = 10
 
 
 def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
-    """A line for each file that came home: how it changed, and which step changed it last."""
+    """Yield a line for each merged file: the kind of its change, and the last step that changed it."""
     if not tree.memory.changes:
         return
     merged = came_home(tree, run)

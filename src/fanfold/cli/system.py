@@ -1,4 +1,4 @@
-"""`fanfold doctor`: what this installation and this project are made of, and what is wrong with them."""
+"""Commands about the installation and the project: `doctor`, `gc`, `init`, `serve`, `smoke`, `state`."""
 
 from __future__ import annotations
 
@@ -109,16 +109,16 @@ def init_command(call: Invocation) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# `fanfold` alone: what to do next here. Runs that wait for a person come first, then those that can continue.
+# `fanfold` without a command: suggestions. Waiting runs come first, then those that can continue.
 
 MAX_RUNS = 5
 LOOKED_AT = 50
-"""Latest runs, of which those that wait or can continue are listed first."""
+"""The number of latest runs to list; those that wait or can continue are listed first."""
 FIRST_RECIPE = "research-and-brief"
 
 
 class Suggestion(Struct, frozen=True):
-    """Something that can be done here, and the command that does it."""
+    """A suggestion: its reason and its command."""
 
     what: str
     command: str
@@ -141,7 +141,7 @@ def next_command(call: Invocation) -> None:
 
 
 def _worth_showing(runs: Iterable[RunRow]) -> list[RunRow]:
-    """What is open first; then what failed and did not succeed since, and of what completed the latest."""
+    """Return runs by urgency: open ones, failed ones without a later success, the latest completed."""
     completed: set[str] = set()
     listed: list[RunRow] = []
     for run in runs:  # newest first
@@ -154,7 +154,7 @@ def _worth_showing(runs: Iterable[RunRow]) -> list[RunRow]:
 
 
 def _is_idle(run: RunRow) -> bool:
-    """Whether it is an open run in which nothing runs."""
+    """Return whether a run is an open run without running work."""
     return run.status in (WAITING, PAUSED) and is_kept_open(run.run_id)
 
 
@@ -176,7 +176,7 @@ def _about(project: Project, run: RunRow) -> Suggestion:
 
 
 def _about_open(project: Project, run: RunRow) -> Suggestion:
-    """A chat that was left, or the run of subagents started by hand: what it is, and how to continue it."""
+    """Describe an idle open run: a closed chat or the run of subagents, and how to continue it."""
     tree = find_run(project, run.run_id).tree
     if tree.state.approvals:
         return Suggestion(f"{run.recipe}, run {run.run_id}, is {run.status}", f"fanfold explain {run.run_id}")
@@ -249,7 +249,7 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
             for run in served.taken_over:
                 notify(f"run {plain(run)} continues\n")
             notify("Ctrl-C stops the server; runs continue\n")
-        sys.stdout.flush()  # the process that started this one may read it from a pipe
+        sys.stdout.flush()  # the parent process may read it from a pipe
 
     serve(call.project, host, port, version=__version__, take_over=take_over, on_ready=report_address)
 

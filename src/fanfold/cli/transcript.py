@@ -1,4 +1,4 @@
-"""Commands that study finished work: `transcript`, `whatif`, `costs`, `replay`, `verify`."""
+"""Commands about past work: `transcript`, `whatif`, `costs`, `replay`, `verify`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def transcript_command(
     with call.open_project(to_read=True) as project:
         name = only_speaker(find_run(project, run)) if name is None else name
         if following:
-            import asyncio  # only who follows needs an event loop
+            import asyncio  # only --follow needs an event loop
 
             asyncio.run(_follow(call, project, run, name, attempt))
         elif call.as_json:
@@ -72,7 +72,7 @@ def _print_entries(call: Invocation, writer: TranscriptWriter, entries: Iterable
 
 
 def _print(call: Invocation, text: str) -> None:
-    """Print text of ours and of others. No line of others looks like one of our headings."""
+    """Print a transcript. Text of agents is indented, so that no line of it looks like a heading."""
     for line in plain(text).splitlines():
         print_text(paint(line, "bold", call.colour and line.startswith("#")) + "\n")
 
@@ -123,7 +123,7 @@ def _text(audit: Audit, colour: bool) -> Iterator[str]:
     for one in audit.runs:
         word = paint("ok", "green", colour) if one.ok else paint("broken", "red", colour)
         facts = f"{one.events} events, {one.status or 'unreadable'}"
-        if one.unkeyed:  # the user's secret does not vouch for these events
+        if one.unkeyed:  # these events are not signed with the user's secret
             facts += (
                 f", not keyed: events 1 to {one.unkeyed}"
                 if one.unkeyed < one.events
