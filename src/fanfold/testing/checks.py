@@ -1,15 +1,15 @@
-"""The invariants that only a host can check, next to the auditor's.
+"""Invariants that only a host can check, in addition to `kernel.invariants`.
 
 | number | how it is checked here |
 |---|---|
-| 2 | the store's acknowledged lines are all there after every crash |
-| 3 | reading the lines and folding them gives the fingerprints seen live, and the same one twice |
-| 17 | folding the lines decides, at every point, the command whose answer was recorded there |
-| 19 | after the faults have stopped, the run ends or names what it waits for in a bounded number of events |
+| 2 | all acknowledged lines are in the store after every crash |
+| 3 | folding the stored lines gives the fingerprints of the live run, also the second time |
+| 17 | folding the lines decides, at every point, the command that was answered there |
+| 19 | after the last fault, the run finishes or names what it waits for within a number of events |
 
-11 is checked by the store, which refuses stale owners, and 14 by `values`. `Watch` adds what the
-scheduling rules promise beyond the numbered invariants: fairness, the reach of a cancellation, the quiet
-of a pause, skips that have a cause, and maps with as many items as their list.
+The store checks 11, because it refuses stale owners; the tracked values below check 14. `Watch` adds rules of
+scheduling beyond the numbered invariants: fairness, cancellations that reach everything, pauses that start
+nothing, skips with a cause, and maps with as many items as their list.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from fanfold.testing.simulated_store import SimulatedStore
 
 
 class InvariantError(Exception):
-    """An invariant does not hold; the schedule ends here."""
+    """An invariant is violated; the schedule ends here."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"invariant {number}: {message}")
@@ -81,7 +81,7 @@ def check_acknowledged(store: SimulatedStore) -> None:
 def check_replay(
     store: SimulatedStore, answered: Sequence[Command | None], sampled: dict[int, str], final: State
 ) -> None:
-    """Fold the stored lines from scratch and compare with what happened live (3 and 17)."""
+    """Fold the stored lines again and compare the result with the live run (3 and 17)."""
     events = [event for _, event in store.read()]
     state = create_state(events[0])
     for place, event in enumerate(events[1:], start=1):
@@ -95,16 +95,16 @@ def check_replay(
 
 
 def check_due(answered: Command | None, event: Event, state: State) -> None:
-    """A line is folded again: what it answered must be due, or nothing if it was a report (17)."""
+    """Check that the command that a line answered is the next one, or that it answered none (17)."""
     due = state.agenda[0] if state.agenda else None
     if isinstance(event.data, RunResumed):
-        return  # an owner may have died at any point of its agenda
+        return  # an owner can die at any point of its agenda
     if due != answered:
         raise InvariantError(17, f"the log answers {answered}; folding it again decides {due}")
 
 
 def check_explained(state: State) -> None:
-    """Everything decided is answered: a node that has not ended must name what it waits for (19)."""
+    """After all commands are answered, check that each unfinished step names what it waits for (19)."""
     for run in state.runs.values():
         for node in run.nodes.values():
             if node.status in TERMINAL:
@@ -116,13 +116,13 @@ def check_explained(state: State) -> None:
 
 
 class Watch:
-    """What the log has promised so far, held against each command before it is answered."""
+    """Facts of the log so far, compared with each command before it is answered."""
 
     def __init__(self) -> None:
         self.cancelled: set[str] = set()
-        """Runs whose cancellation was asked for."""
+        """Runs with a requested cancellation."""
         self.closing: set[tuple[str, str]] = set()
-        """Steps of an open run, and the turns behind them, that were asked to end."""
+        """Steps of an open run, and their later turns, with a requested end."""
         self.asked_to_end = False
         self.pausing = False
         self.ended: dict[tuple[str, str], tuple[str, str]] = {}
@@ -130,11 +130,11 @@ class Watch:
         self.items: dict[tuple[str, str], int] = {}
         self.events = 0
         self.parked_at: dict[int, int] = {}
-        """When a step was refused for a conflict and began to reserve its sets, by `ready_seq`."""
+        """The number at which a step was refused for a conflict and reserved its sets, by `ready_seq`."""
         self.chosen_at: dict[int, int] = {}
 
     def note(self, event: Event, state: State) -> None:
-        """Follow one event that was folded into `state`."""
+        """Note one event after it was folded into `state`."""
         self.events += 1
         for seq, node in state.claimants.items():
             (self.parked_at if node.reserving else self.chosen_at).setdefault(seq, self.events)
@@ -160,7 +160,7 @@ class Watch:
                 self.ended[event.run, data.step] = (word, data.reason)
 
     def is_closing(self, node: Node) -> bool:
-        """Whether the step, or one around it, was asked to end."""
+        """Return whether the end of the step, or of one around it, was requested."""
         inner: Node | None = node
         while inner is not None:
             if (inner.run.id, inner.path) in self.closing:
@@ -169,7 +169,7 @@ class Watch:
         return False
 
     def lost_its_parent(self, node: Node) -> bool:
-        """Whether the agent that asked for a step, or for one around it, has ended."""
+        """Return whether the agent that requested a step, or one around it, has finished."""
         inner: Node | None = node
         while inner is not None:
             if inner.step.parent and (inner.run.id, inner.step.parent) in self.ended:
@@ -178,7 +178,7 @@ class Watch:
         return False
 
     def check(self, command: Command, state: State) -> None:
-        """Hold a command that is about to be answered against the log."""
+        """Check a command against the log before it is answered."""
         if isinstance(command, Start):
             node = state.runs[command.run].nodes[command.step]
             if node.kind == LEAF and node.step.traits.waits is None:
@@ -222,13 +222,13 @@ class Watch:
         raise InvariantError(4, f"{node.path} is skipped for a failure, but no dependency failed")
 
     def _check_outcome(self, run: Run, status: str) -> None:
-        """A run's word about itself, held against what became of its steps (10)."""
+        """Check the reported status of a run against the outcomes of its steps (10)."""
         ends = [(path, *end) for (owner, path), end in self.ended.items() if owner == run.id]
         done = sum(end == COMPLETED for _, end, _ in ends)
         lost = [(path, end) for path, end, reason in ends if end in UNSUCCESSFUL or reason == "failure"]
         enders = [run.nodes[path].step.traits.ends for path, end, _ in ends if end == COMPLETED]
         if status in enders and run.ending == "end":
-            return  # one of its steps requested it, and that one was reached
+            return  # one of its steps requested it and was reached
         stops = any(run.nodes[path].step.on_failure == "stop" for path, _ in lost)
         right = {
             COMPLETED: not lost or (done > 0 and all(is_tolerated(run.nodes[path]) for path, _ in lost)),
@@ -241,7 +241,7 @@ class Watch:
             )
 
     def is_cancelled(self, run: Run | None) -> bool:
-        """Whether the run, or one around it, was cancelled on request."""
+        """Return whether the run, or one around it, was cancelled on request."""
         while run is not None:
             if run.id in self.cancelled:
                 return True
@@ -250,15 +250,14 @@ class Watch:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Values in a simulated run: who produced what, and who saw it (invariant 14).
+# Values in a simulated run: their producers and their readers (invariant 14).
 #
-# The host really renders what a step sees: it follows the references of the step through the log, not
-# through the kernel's state. Every value remembers its *origin*, the tree paths of all leaves that had a
-# part in it. So three claims are checked for each start, not assumed:
+# The host renders the values of a step from the log, not from the state of the kernel. Every value has an
+# *origin*: the tree paths of all leaves that contributed to it. So three rules are checked for each start:
 #
-# * a reference leads to a declared dependency of the step, or of a group around it, that has ended;
-# * what is read is the output that the log recorded for it;
-# * nothing that originates outside a child run is seen inside it, except through its inputs.
+# * a reference leads to a finished dependency of the step, or of a group around it;
+# * its value is the output in the log;
+# * a child run sees nothing from outside except its inputs.
 
 Origin: TypeAlias = frozenset[str]
 NOWHERE: Origin = frozenset()
@@ -267,28 +266,28 @@ _HOLE = r"\{\{([^}]+)\}\}"
 
 
 class SimulatedValues:
-    """The blob store of one run tree, and what the log says has ended."""
+    """The blob store of one run tree, and the finished steps of its log."""
 
     def __init__(self) -> None:
         self.origins: dict[str, Origin] = {}
-        """What is known about each stored value, by hash."""
+        """The origins of each stored value, by hash."""
         self.ended: dict[tuple[str, str], str | None] = {}
-        """Output hash of every step that ended (path "" for runs), from the events alone."""
+        """The output hash of every finished step (path "" for runs), from the events alone."""
         self.inputs: dict[str, str] = {}
 
     def put(self, value: object, origin: Origin) -> str:
-        """Store a value; its hash."""
+        """Store a value; return its hash."""
         key = blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
         self.origins[key] = origin
         return key
 
     def forget_the_log(self) -> None:
-        """A crash may have cut the log: what ended is noted again while it is read."""
+        """Forget all finished steps after a crash cut the log; reading it notes them again."""
         self.ended.clear()
         self.inputs.clear()
 
     def note(self, event: Event, state: State) -> None:
-        """Follow one event that was folded into `state`."""
+        """Note one event after it was folded into `state`."""
         data = event.data
         if isinstance(data, RunCreated):
             if data.inputs is not None:
@@ -300,10 +299,10 @@ class SimulatedValues:
             if word in TERMINAL and state.runs[event.run].nodes[data.step].status in TERMINAL:
                 self.ended[event.run, data.step] = data.output
 
-    # What a step sees
+    # Values of a step
 
     def see(self, node: Node) -> list[str]:
-        """Render a leaf's inputs and prompt: the hashes of everything it gets to see."""
+        """Render the inputs and the prompt of a leaf; return the hashes of all values that it gets."""
         step = node.step
         seen = [self._resolve(node, path) for path in _paths(step.inputs.values())]
         body = find_body(AgentBody, step)
@@ -322,7 +321,7 @@ class SimulatedValues:
         return hashes
 
     def inputs_of_child(self, call: Node) -> str:
-        """The inputs of a child run: all that it will ever see of its parent."""
+        """Return the inputs of a child run, the only values of its parent that it sees."""
         seen = self.see(call)
         return self.put([call.run.id, call.path, seen], self.origin(seen))
 
@@ -357,15 +356,15 @@ class SimulatedValues:
     def origin(self, keys: Iterable[str]) -> Origin:
         return frozenset().union(*(self.origins[key] for key in keys))
 
-    # What comes out
+    # Outputs
 
     def result(self, node: Node, attempt: int, seen: list[str]) -> str:
-        """The output of a leaf that saw these values."""
+        """Return the output of a leaf that got these values."""
         address = node.run.tree_path(node.path)
         return self.put([address, attempt, seen], self.origin(seen) | {address})
 
     def folded(self, node: Node) -> str | None:
-        """The output of a composite, folded from its children."""
+        """Return the output of a composite, folded from its children."""
         keys: list[str | None]
         if isinstance(node, WorkflowCall):
             return None if node.child is None else self.ended.get((node.child.id, ""))
@@ -402,7 +401,7 @@ def _paths(values: Iterable[Value]) -> Iterator[str]:
 
 
 def item_index(node: Node) -> int:
-    """The index of the map item that this node is, or is inside of."""
+    """Return the index of the map item that this step is, or is inside of."""
     inner: Node | None = node
     while inner is not None and (inner.parent is None or inner.parent.kind != MAP):
         inner = inner.parent
@@ -411,12 +410,12 @@ def item_index(node: Node) -> int:
 
 
 def item_of(node: Node) -> str:
-    """Items repeat, so that two of them may want the same files."""
+    """Return the value of an item. Values repeat, so that two items can need the same files."""
     return f"p{item_index(node) % 3}"
 
 
 def fill_sets(node: Node, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Templated sets of one instance."""
+    """Return the rendered path sets of one instance."""
     index = item_index(node)
     return tuple(
         pattern.replace("{{item}}", f"p{index % 3}").replace("{{index}}", str(index)) for pattern in patterns

@@ -1,8 +1,7 @@
-"""What reaches a run from outside: results, time, answers, requests, and nonsense.
+"""Events from outside a run: results, time, answers, requests, and invalid reports.
 
-One thing at a time, chosen by the seed. Usually the next thing in time happens; faults reorder results,
-repeat them, deliver those of executions that were given up, move the clock, and let people pause and
-cancel in the middle.
+The seed chooses one event at a time, usually the next one in time. Faults reorder and repeat results, deliver
+results of abandoned executions, move the clock, and let users pause and cancel at any moment.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ from fanfold.testing.checks import NOWHERE, InvariantError
 from fanfold.testing.world import Owner, SimulatedExecution, provider_of
 
 # -----------------------------------------------------------------------------------------------------------
-# What people do to an open run: add steps, say more to a child, close it, take it up again, end the run.
+# Requests of users to an open run: add steps, send input to a child, close or resume it, end the run.
 #
-# They act at any moment, whatever runs, and see only what the log shows. What they want to add is fixed when
-# the world is made, so after a crash that cut the log they simply continue where it ends.
+# Users act at any moment and see only the log. The steps that they add are fixed when the world is created,
+# so after a crash that cut the log they continue where the log ends.
 
 MAX_TURNS = 6
-"""Turns that are added to the children of one run."""
+"""The maximum number of turns added to the children of one run."""
 
 
 def ask(owner: Owner) -> bool:
-    """Perhaps a person requests something of the run, at any time; True when it was recorded."""
+    """Perhaps let a user request something of the run; return whether a request was recorded."""
     rng = owner.world.rng
     if rng.random() < (0.1 if owner.state.root.status == PAUSED else 0.02):
         return not owner.world.watch.asked_to_end and _end(owner)
@@ -80,7 +79,7 @@ def ask(owner: Owner) -> bool:
 
 
 def go_on(owner: Owner) -> bool:
-    """Nothing happens by itself any more: people take things up, add what is left, then end the run."""
+    """When no event is due: let users resume steps, add the remaining ones, then end the run."""
     if _resume(owner) or (not owner.world.watch.asked_to_end and (_add(owner) or _end(owner))):
         return True
     state = owner.state
@@ -90,7 +89,7 @@ def go_on(owner: Owner) -> bool:
 
 
 def _add(owner: Owner) -> bool:
-    """Add the next step. Some are not requested by a person, but by an agent at work."""
+    """Add the next step, requested by a user or by a running agent."""
     world = owner.world
     step = next((step for step in world.additions if step.id not in owner.state.root.nodes), None)
     if step is None:
@@ -104,7 +103,7 @@ def _add(owner: Owner) -> bool:
 
 
 def _add_twice(owner: Owner) -> bool:
-    """A person requests a step that exists already."""
+    """Let a user request something of an existing step."""
     first = owner.world.additions[:1]
     return any(why_not_added(owner.state.root, step) for step in first) and _refuse(owner)
 
@@ -126,7 +125,7 @@ def _record_added(owner: Owner, step: Step, what: str) -> bool:
 
 
 def _children(state: State) -> dict[str, list[Node]]:
-    """The turns of everything that was added, by its name."""
+    """Return the turns of all added steps, by name."""
     found: dict[str, list[Node]] = {}
     for node in state.root.scope.children:
         found.setdefault(node.path.partition("#")[0], []).append(node)
@@ -142,7 +141,7 @@ def _agents(state: State) -> dict[str, list[Node]]:
 
 
 def _send(owner: Owner) -> bool:
-    """The next turn of a child."""
+    """Add the next turn of a child."""
     world = owner.world
     children = _agents(owner.state)
     if not children or sum(len(turns) - 1 for turns in children.values()) >= MAX_TURNS:
@@ -175,7 +174,7 @@ def _close(owner: Owner) -> bool:
     children = _children(owner.state)
     if not children:
         return False
-    # Rare children are closed first, or schedules would hardly ever meet one.
+    # Rare children are closed first, because few schedules contain one.
     rare = [
         name
         for name, (*_, last) in children.items()
@@ -224,12 +223,12 @@ ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "timed_out": (("timed_out", "completed", "failed", "interrupted"), (76, 10, 6, 8)),
     "pause": (("interrupted", "completed", "failed", "cancelled"), (70, 22, 6, 2)),
 }
-"""How an execution that was asked to stop ends, by the reason it was given."""
+"""The end of an execution after a requested stop, by the reason of the stop."""
 PLENTY = UNBOUNDED
 
 
 def next_report(owner: Owner) -> bool:
-    """Let one thing happen; False when there is nothing left to wait for but people or a decision."""
+    """Let one event happen; return False if the run waits only for users or a decision."""
     world, state = owner.world, owner.state
     if state.root.status == PAUSED:
         return _while_paused(owner)
@@ -258,7 +257,7 @@ def next_report(owner: Owner) -> bool:
 
 
 def _free(owner: Owner) -> bool:
-    """Another run is done with the files that a step waits for."""
+    """Let another run release the files that a step waits for."""
     run, path = owner.world.rng.choice(list(owner.state.held))
     owner.record(run, StepEvent(path, "freed"))
     return True
@@ -277,7 +276,7 @@ def _next_execution(owner: Owner) -> SimulatedExecution | None:
 
 
 def _report(owner: Owner, execution: SimulatedExecution) -> None:
-    """The execution ends; its report is late if the run no longer waits for it."""
+    """End an execution; its report is late if the run no longer waits for it."""
     world = owner.world
     _perhaps_wait(owner, execution)
     owner.running.remove(execution)
@@ -290,7 +289,7 @@ def _report(owner: Owner, execution: SimulatedExecution) -> None:
 
 
 def _perhaps_wait(owner: Owner, execution: SimulatedExecution) -> None:
-    """The provider of an agent is out, or answers again; the execution that met an outage is interrupted."""
+    """Start or end an outage of the provider of an agent, which interrupts the execution."""
     world, state = owner.world, owner.state
     node = state.runs[execution.run].nodes[execution.step]
     subject = provider_of(node)
@@ -320,7 +319,7 @@ def _perhaps_wait(owner: Owner, execution: SimulatedExecution) -> None:
 
 
 def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
-    """Record a report as what it is now: a result, or a late one."""
+    """Record a report, as a result or as a late result."""
     node = owner.state.runs[run].nodes[data.step]
     if data.status == "agreed" and node.reason != ASKED:
         return  # the question is withdrawn
@@ -407,11 +406,11 @@ def _usage(owner: Owner) -> Usage:
     return Usage(world.rng.randint(1, 40) * factor, world.rng.randint(0, 20), price)
 
 
-# Meddling
+# Unexpected events
 
 
 def _meddle(owner: Owner) -> bool:
-    """Perhaps an event comes that nothing waits for; True when it did."""
+    """Perhaps deliver an unexpected event; return whether one was delivered."""
     world, state = owner.world, owner.state
     faults, rng = world.faults, world.rng
     if world.orphans and faults.hits("late result"):
@@ -438,7 +437,7 @@ def _meddle(owner: Owner) -> bool:
 
 
 def _pay(owner: Owner) -> bool:
-    """A session that runs pays for a request; False when none runs."""
+    """Let a running session pay for a request; return False if none is running."""
     paying = []
     for execution in owner.running:
         node = owner.state.runs[execution.run].nodes[execution.step]
@@ -458,7 +457,7 @@ def _report_orphan(owner: Owner) -> None:
 
 
 def report_late(owner: Owner, orphan: SimulatedExecution) -> None:
-    """An execution that was given up delivers its result after all; it must not be applied."""
+    """Deliver the result of an abandoned execution, which must not be applied."""
     late = owner.state.late
     deliver(owner, orphan.run, _result(owner, orphan))
     if owner.state.late == late:
@@ -477,7 +476,7 @@ def _cancel_child(owner: Owner) -> bool:
 
 
 def _chatter(owner: Owner) -> None:
-    """Evidence, which the kernel must not mind."""
+    """Record evidence, which must not influence the kernel."""
     agents = [execution for execution in owner.running if execution.type == "agent"]
     if agents and owner.world.rng.random() < 0.7:
         chosen = owner.world.rng.choice(agents)
@@ -516,7 +515,7 @@ def _while_paused(owner: Owner) -> bool:
 
 
 def resume(owner: Owner, reason: str) -> bool:
-    """Take the run up again, with higher limits if these held it; False when nothing would change."""
+    """Resume the run, with higher limits if limits paused it; return False if nothing would change."""
     world, state = owner.world, owner.state
     if not reason:
         raise InvariantError(19, "the run is paused and does not say why")
@@ -540,7 +539,7 @@ def resume(owner: Owner, reason: str) -> bool:
 
 
 def _check_held(owner: Owner) -> None:
-    """Limits of the tree were raised to no avail: then a scope's own, which cannot be raised, must hold."""
+    """Check that a scope's own limit, which cannot be raised, holds a run with raised tree limits."""
     for run in owner.state.runs.values():
         for node in run.nodes.values():
             used_up = (
@@ -555,7 +554,7 @@ def _check_held(owner: Owner) -> None:
 
 
 def _raised(state: State) -> LimitsRaised | None:
-    """Every limit of the tree out of the way; None when they are already."""
+    """Return an event that raises every limit of the tree; None if all are raised."""
     ledger = state.ledger
     tokens = None if ledger.max_tokens is None else PLENTY
     micro_usd = None if ledger.max_micro_usd is None else PLENTY

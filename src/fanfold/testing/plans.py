@@ -1,20 +1,20 @@
-"""Random plans: every construct the kernel knows, small enough to run thousands of them.
+"""Random plans with every construct of the kernel, small enough to run thousands of them.
 
 Rules
 * A plan is a function of the generator alone: the same seed gives the same plan on every machine.
-* Expressions are words that the simulated host understands, instead of a language it would have to
-  evaluate (`values` reads them):
+* Expressions are words that the simulated host knows, so it needs no expression language (`world` reads
+  them):
 
 | where | word | means |
 |---|---|---|
-| `when` | `true`, `false`, `coin`, `error` | as it says; `coin` is tossed when it is asked |
+| `when` | `true`, `false`, `coin`, `error` | `coin` is random for each evaluation |
 | `for_each` | `items:3`, `error` | three items; the expression fails |
-| `until` | `from:2`, `never`, `coin`, `error` | true from the second iteration on; an error counts as false |
+| `until` | `from:2`, `never`, `coin`, `error` | `from:2`: true from the second iteration; an error: false |
 
-* References go only where a recipe could send them: to `depends_on` of the step or of a group around
-  it, to the run's inputs, to the item, and to nothing else.
-* The number of instances is estimated while the plan grows and kept below a size drawn first, so that
-  maps of loops of maps stay affordable.
+* References are those that a recipe can contain: to `depends_on` of the step or of a group around it, to
+  inputs of the run, and to the item.
+* The number of instances is estimated while the plan grows and kept below a random limit, so that maps of
+  loops of maps stay small.
 """
 
 from __future__ import annotations
@@ -65,24 +65,23 @@ LEAD = replace(AgentBody(prompt="lead").action(), traits=Traits(slot=False, role
 DELIVER = DeliverBody(branch="a-branch", message="what was done").action()
 SET = SetBody({"one": "1"}).action()
 ENDS = (EndBody(end="completed").action(), EndBody(end="failed").action())
-"""Work without a slot: what waits for its time, what touches nothing, an agent that does; and what is done
-as soon as it is decided."""
+"""Types of steps without a slot, and types that finish as soon as they are decided."""
 CHAIN = 6
-"""Sub-workflows that call each other in a row: one more than may nest."""
+"""The length of a chain of sub-workflows: one more than the limit of nesting."""
 
 
 def random_plan(rng: Random) -> Plan:
-    """A plan for one schedule, with its closure of sub-workflows."""
+    """Return a plan for one schedule, with all its sub-workflows."""
     return _Maker(rng).plan()
 
 
 def random_additions(rng: Random) -> tuple[Plan, tuple[Step, ...]]:
-    """An open plan, and the steps that people will add to it, in order."""
+    """Return an open plan, and the steps that users will add to it, in order."""
     return _Maker(rng).open_plan()
 
 
 def random_settings(rng: Random, plan: Plan) -> Settings:
-    """Limits of the run: mostly roomy, sometimes so tight that the run must pause for them."""
+    """Return limits of the run, mostly high, sometimes so low that the run must pause."""
     tight = rng.random()
     return Settings(
         max_concurrency=rng.choice((1, 2, 2, 3, 4, 4, 8)),
@@ -124,7 +123,7 @@ class _Maker:
         self.open = True
         self._make_workflows()
         steps, _ = self._steps(self.size, 0, False, (), shuffled=False)
-        # More of them run out of time than in other runs: a child that did is a state that people act upon.
+        # More time-outs than in other runs, because users act on timed-out children.
         steps = tuple(replace(step, timeout_ms=20) if self.rng.random() < 0.12 else step for step in steps)
         topic = Input("topic", default="t", has_default=True)
         workflows = dict(sorted(self.workflows.items()))
@@ -137,7 +136,7 @@ class _Maker:
                 self._workflow(name, self.size // 4 + 1)
 
     def _workflow(self, name: str, budget: int) -> None:
-        """A sub-workflow; it may call those made before it, so references never form a ring."""
+        """Add a sub-workflow. It can call only earlier ones, so there are no cycles."""
         rng = self.rng
         steps, cost = self._steps(budget, 0, False, ())
         limits = Limits(
@@ -155,7 +154,7 @@ class _Maker:
         self.costs[name] = cost + 1
 
     def _chain(self) -> Step:
-        """A call of sub-workflows nested as deep as allowed, or one deeper."""
+        """Return a call of sub-workflows nested to the limit, or one deeper."""
         below = ""
         for level in range(self.rng.choice((CHAIN - 1, CHAIN)), 0, -1):
             inner: Action = WorkflowAction(below) if below else AgentBody(prompt="{{inputs.topic}}").action()
@@ -173,7 +172,7 @@ class _Maker:
     def _steps(
         self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...], *, shuffled: bool = True
     ) -> tuple[tuple[Step, ...], int]:
-        """The steps of one scope, mostly in an order that is not the order of their edges."""
+        """Return the steps of one scope, mostly not in the order of their edges."""
         rng = self.rng
         made: list[Step] = []
         cost = 0
@@ -227,7 +226,7 @@ class _Maker:
         return self._with_sets(step, inner_map), max(1, cost * max(1, items or 1) * iterations)
 
     def _multiply(self, budget: int) -> tuple[int | None, int]:
-        """How many items (None: no map) and iterations a step gets."""
+        """Return the numbers of items (None: no map) and iterations of a step."""
         rng = self.rng
         items = iterations = None
         if rng.random() < 0.2:
@@ -313,7 +312,7 @@ class _Maker:
         return RetryPolicy(rng.randint(1, 4), rng.choice((0, 10, 300)), rng.choice((10, 1_000)), on)
 
     def _with_sets(self, step: Step, in_map: bool) -> Step:
-        """Posture, sets and workspace of a step that touches files."""
+        """Return posture, path sets and workspace of a step that uses files."""
         rng = self.rng
         if step.traits.workspace == "none":
             return step

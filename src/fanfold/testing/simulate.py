@@ -1,10 +1,10 @@
-"""Run many schedules and say which seed, if any, broke an invariant.
+"""Run many schedules and report each seed that violates an invariant.
 
     python -m fanfold.testing.simulate --seed 1 --count 20000 [--jobs N] [--verbose]
 
-One schedule per seed. A violation prints the invariant, the end of the log and the command that repeats
-exactly this schedule; the exit status is then 1. The summary counts which constructs, faults and
-transitions really occurred, because a simulation that never met a fault proves nothing about it.
+One schedule per seed. A violation prints the invariant, the end of the log and the command that repeats this
+schedule; the exit status is then 1. The summary counts the constructs, faults and transitions that occurred,
+because a simulation without a fault proves nothing about it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from fanfold.testing.simulated_store import FAILURES, FAULTS, StaleEpochError
 from fanfold.testing.world import ROOT, Crash, Owner, SimulatedWorld
 
 # -----------------------------------------------------------------------------------------------------------
-# Which constructs a schedule really reached, counted on the tree of instances it left behind.
+# The constructs that a schedule reached, counted in its final tree of instances.
 
 CONSTRUCTS = (
     "agent", "function", "command", "workflow", "approval", "group", "timer", "note", "set", "end", "deliver",
@@ -86,7 +86,7 @@ SITUATIONS = (
     "run waiting", "deferred", "continued by another owner",
     *(f"failure {kind}" for kind in FAILURES),
 )  # fmt: skip
-"""What faults and constructs lead to together."""
+"""Outcomes that need a combination of faults and constructs."""
 
 
 def count_constructs(state: State, reached: Counter[str]) -> None:
@@ -153,14 +153,14 @@ def _count_end(node: Node, reached: Counter[str]) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# One seed, one schedule: a random plan driven to its end through crashes and takeovers.
+# One seed is one schedule: a random plan, driven to its end through crashes and take-overs.
 
 PATIENCE_S = 10.0
-"""Processor time one schedule may take; the longest take a tenth of a second."""
+"""The limit of processor time of one schedule; the longest take a tenth of a second."""
 
 
 class SimulatedOutcome(Struct):
-    """What became of a schedule."""
+    """The outcome of one schedule."""
 
     seed: int
     status: str
@@ -173,9 +173,9 @@ class SimulatedOutcome(Struct):
 
 
 def run_schedule(seed: int, tail: int = 12) -> SimulatedOutcome:
-    """Drive one seed to its end; never raises for a defect of the kernel, but reports it.
+    """Run the schedule of one seed. A defect of the kernel is reported in the outcome, never raised.
 
-    The outcome holds the last `tail` lines of the log, so that a violation can be read.
+    The outcome contains the last `tail` lines of the log for reading a violation.
     """
     world = SimulatedWorld(seed)
     violation: InvariantViolation | None = None
@@ -205,7 +205,7 @@ def run_schedule(seed: int, tail: int = 12) -> SimulatedOutcome:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """A kernel that never comes back is a violation too; processor time, so that a busy machine is none."""
+    """Report an endless loop in the kernel as a violation, by processor time, not by wall-clock time."""
 
     def give_up(_signal: int, _frame: object) -> None:
         raise InvariantError(19, "a decision takes for ever")
@@ -223,7 +223,7 @@ def _patience() -> Iterator[None]:
 
 
 def create_run(world: SimulatedWorld, shape: type[Owner] = Owner) -> Owner:
-    """Take the lease and record the first event."""
+    """Acquire the lease and record the first event."""
     epoch = world.store.take_lease()
     inputs = world.values.put({"topic": "t"}, frozenset())
     created = RunCreated(plan=world.plan, settings=world.settings, inputs=inputs, epoch=epoch)
@@ -236,7 +236,7 @@ def create_run(world: SimulatedWorld, shape: type[Owner] = Owner) -> Owner:
 
 
 def live(owner: Owner) -> None:
-    """Start or resume the run and stay with it until it ends, or nothing can happen any more."""
+    """Start or resume the run, and drive it until it finishes or nothing more can happen."""
     state = owner.state
     if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
         continues = tuple(
@@ -258,7 +258,7 @@ def live(owner: Owner) -> None:
 
 
 def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
-    """Another process finds what the dead owner left behind."""
+    """Take over from a dead owner, as another process."""
     rng, store, faults = world.rng, world.store, world.faults
     pending = len(store.lines) - store.acknowledged
     if store.crash(rng.randint(0, pending)):
@@ -275,7 +275,7 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
         return create_run(world)
     epoch = store.take_lease()
     if faults.hits("zombie"):
-        # The old owner was only slow: whatever it still writes must be refused (invariant 11).
+        # The old owner was only slow: everything that it still writes must be refused (invariant 11).
         with suppress(StaleEpochError):
             world.store.append(Event(ROOT, world.now, TimerFired()), dead.state.root, ROOT, dead.epoch)
             raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
@@ -296,7 +296,7 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
 
 
 def _finish(world: SimulatedWorld, owner: Owner) -> str:
-    """After the end: late results change nothing, and the stored log gives the same state again."""
+    """Check after the end that late results change nothing and that the log gives the same state."""
     state, status = owner.state, owner.state.root.status
     world.faults.calm = True
     if status in RUN_TERMINAL:
@@ -321,7 +321,7 @@ CHUNK = 50
 
 
 class Tally(Struct):
-    """What a number of schedules came to."""
+    """The summary of a number of schedules."""
 
     schedules: int = 0
     events: int = 0
@@ -337,7 +337,7 @@ class Tally(Struct):
         self.broken += other.broken
 
     def missing(self) -> list[str]:
-        """Constructs, faults and rows of the transition tables that never occurred."""
+        """Return constructs, faults and rows of the transition tables that never occurred."""
         rows = (f"{status} + {word}" for status, word in STEP_TRANSITIONS)
         run_rows = (f"run {status} + {word}" for status, word in RUN_TRANSITIONS)
         wanted = (*CONSTRUCTS, *SITUATIONS, *FAULTS, *rows, *run_rows)
@@ -345,7 +345,7 @@ class Tally(Struct):
 
 
 def run_schedules(seeds: Iterable[int]) -> Tally:
-    """One schedule after the other; stops at the first that breaks an invariant."""
+    """Run schedules one after the other; stop at the first that violates an invariant."""
     tally = Tally()
     for seed in seeds:
         outcome = run_schedule(seed)
@@ -418,7 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def replay_lines(seed: int) -> list[str]:
-    """The whole log of one schedule, for reading."""
+    """Print the whole log of one schedule."""
     return run_schedule(seed, tail=1_000_000).tail
 
 

@@ -1,10 +1,10 @@
 """A fake durable store: a list of log lines that forgets its unacknowledged tail in a crash.
 
 Rules
-* Lines are appended in tree order; `commit` acknowledges everything appended so far. A crash keeps
-  what was acknowledged and any part of the rest, cut between two events (a torn tail).
-* Appends carry the epoch of their owner's lease and are refused when another owner has taken it.
-* What was acknowledged is remembered apart from the lines, so that losing it is seen (invariant 2).
+* Lines are appended in tree order; `commit` acknowledges all lines so far. A crash keeps the acknowledged
+  lines and any part of the rest, cut between two events (a torn tail).
+* Appends carry the epoch of their owner's lease and are refused after another owner acquired it.
+* A separate hash covers the acknowledged lines, so that their loss is detected (invariant 2).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class SimulatedStore:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.logs: list[str] = []
-        """Which log each line belongs to."""
+        """The log of each line."""
         self.acknowledged = 0
         self.lease = 0
         self._sequences: dict[str, int] = {}
         self._receipt = blake2b(digest_size=16)
-        """Hash over every acknowledged line, kept as the client would keep it."""
+        """The hash of every acknowledged line, as a client would store it."""
 
     def take_lease(self) -> int:
-        """Become the owner; every earlier owner's appends are refused from now on."""
+        """Acquire the lease; appends of earlier owners are refused from now on."""
         self.lease += 1
         return self.lease
 
     def append(self, event: Event, run: Run, root: str, epoch: int) -> Envelope:
-        """Write one event behind the others; durable after the next `commit`."""
+        """Append one event, durable after the next `commit`."""
         if epoch != self.lease:
             raise StaleEpochError(f"epoch {epoch} is stale, {self.lease} owns the run")
         seq = self._sequences.get(event.run, 0) + 1
@@ -64,13 +64,13 @@ class SimulatedStore:
         return envelope
 
     def commit(self) -> None:
-        """Acknowledge everything appended so far."""
+        """Acknowledge all lines so far."""
         for line in self.lines[self.acknowledged :]:
             self._receipt.update(line)
         self.acknowledged = len(self.lines)
 
     def crash(self, keep: int) -> int:
-        """Lose the unacknowledged lines but the first `keep`; the number lost."""
+        """Lose the unacknowledged lines except the first `keep`; return the number of lost lines."""
         end = self.acknowledged + keep
         lost = len(self.lines) - end
         del self.lines[end:], self.logs[end:]
@@ -80,27 +80,27 @@ class SimulatedStore:
         return lost
 
     def kept_its_word(self) -> bool:
-        """Whether every acknowledged line is still there, in its place, unchanged."""
+        """Return whether every acknowledged line is unchanged and in its place."""
         digest = blake2b(digest_size=16)
         for line in self.lines[: self.acknowledged]:
             digest.update(line)
         return len(self.lines) >= self.acknowledged and digest.digest() == self._receipt.digest()
 
     def read(self) -> list[tuple[Envelope, Event]]:
-        """Everything, as another process would read it."""
+        """Return all lines, as another process would read them."""
         return [read_line(line) for line in self.lines]
 
     def digest(self) -> str:
-        """A hash of the whole log, byte for byte."""
+        """Return a hash of the whole log."""
         return blake2b(b"\n".join(self.lines), digest_size=16).hexdigest()
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What goes wrong in a schedule, and how often.
+# The faults of a schedule and their frequency.
 #
-# Each schedule draws its own mixture: some faults are off, some rare, some frequent, so that thousands
-# of schedules meet every pair of them. Once a schedule is `calm` nothing goes wrong any more; what is
-# left must come to an end (invariant 19).
+# Each schedule has its own random mixture: some faults are off, some rare, some frequent, so that thousands
+# of schedules contain every pair. When a schedule is `calm`, no more faults occur, and the run must finish
+# (invariant 19).
 
 RATES: dict[str, tuple[float, ...]] = {
     # Per recorded event.
@@ -148,14 +148,14 @@ FAILURES = (
     "transport", "transport", "transport", "rate_limit", "rate_limit", "timeout", "agent", "agent",
     "invalid_output", "tool", "conflict", "violation", "quota", "permission", "internal",
 )  # fmt: skip
-"""Classes of failures, the common ones more than once."""
+"""Classes of failures; common ones appear more than once."""
 TRANSIENT = ("transport", "rate_limit")
-"""In some schedules nothing worse happens, so that steps come to their second and third attempt."""
+"""Classes in some schedules without worse faults, so that steps reach their second and third attempt."""
 MAX_CRASHES = 12
 
 
 class Faults:
-    """The mixture of one schedule; `hits` throws the dice and counts what really happened."""
+    """The faults of one schedule; `hits` decides at random and counts those that occurred."""
 
     def __init__(self, rng: Random, reached: Counter[str]) -> None:
         self.rng = rng
@@ -168,10 +168,10 @@ class Faults:
         self.crashes = 0
         self.calm = not self.rates
         self.lasting = rng.choice((30, 100, 300, 600))
-        """Events after which nothing goes wrong any more."""
+        """The number of events after which no fault occurs."""
 
     def hits(self, name: str) -> bool:
-        """Whether the fault strikes here and now."""
+        """Return whether the fault occurs now."""
         rate = 0.0 if self.calm else self.rates.get(name, 0.0)
         if rate == 0.0 or self.rng.random() >= rate:
             return False

@@ -12,7 +12,7 @@ from fanfold.store.protocol import Batch, OutputRow, RunHead
 
 
 def stored(value: object) -> tuple[str, bytes]:
-    """A value as a blob: its hash and its content."""
+    """Return a value as a blob: its hash and its content."""
     content = msgspec.json.encode(value)
     return blake2b(content, digest_size=16).hexdigest(), content
 
@@ -33,7 +33,7 @@ def head(run: str, root: str = "", parent: str | None = None, **changes: Any) ->
 
 
 class Tree:
-    """The writer of one run tree: knows the next number of every log."""
+    """The writer of one run tree; it knows the next number of every log."""
 
     def __init__(self, root: str, epoch: int = 0) -> None:
         self.root = root
@@ -41,17 +41,17 @@ class Tree:
         self.place = 0
         self.seqs: dict[str, int] = {}
         self.envelopes: list[Envelope] = []
-        """Everything that was made, in order."""
+        """All batches so far, in order."""
 
     def event(self, data: Data | None = None, *, run: str = "", depth: int = 0) -> Envelope:
-        """The next event of the root's log, or of the log of a child run."""
+        """Return the next event of the log of the root or of a child run."""
         self.place += 1
         return self._envelope(run or self.root, self.place, data, run or self.root, depth)
 
     def session(
         self, session: str, data: Data | None = None, *, run: str = "", depth: int = 0, execution: int = 1
     ) -> Envelope:
-        """The next entry of a session's log."""
+        """Return the next entry of the log of a session."""
         path = "kids[0]/a" if run else "a"
         return self._envelope(session, 0, data, run or self.root, depth, path, execution)
 
@@ -86,7 +86,7 @@ class Tree:
         return envelope
 
     def step(self, text: str = "") -> Batch:
-        """What the end of a step writes: two events, an output, a head."""
+        """Return the batch of the end of a step: two events, an output and a head."""
         number = self.place // 2 + 1
         blob = stored(text or f"output {number} of {self.root}")
         data = StepEvent(f"step{number}", "completed", 1, 1, output=blob[0])

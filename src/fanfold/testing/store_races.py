@@ -1,7 +1,7 @@
-"""What every store must do when several processes use it at the same moment.
+"""Tests for several processes that use a store at the same moment.
 
-A store with one writer gets much of this for free. A store on a server does not: transactions overlap, their
-numbers become visible out of order, and a check is old when the write happens. Each test provokes one of
+A store with one writer passes most of them without effort. On a server, transactions overlap, their numbers
+become visible out of order, and a check can be outdated when the write happens. Each test provokes one of
 these overlaps many times.
 """
 
@@ -29,7 +29,7 @@ SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1", machine_n
 
 
 def at_once(*tasks: Callable[[], T]) -> list[T]:
-    """Start these at the same moment in threads of their own; return their results."""
+    """Call functions at the same moment, each in a thread; return their results."""
     start = threading.Barrier(len(tasks))
 
     def run(task: Callable[[], T]) -> T:
@@ -56,7 +56,7 @@ class RaceTests:
         assert store.check() == []
 
     def test_outputs_never_become_visible_out_of_order(self, store: Store, open_store: Open) -> None:
-        """Who reads on from the last number misses none."""
+        """A reader that continues from the last number misses no event."""
         stores = [open_store() for _ in range(WRITERS)]
         writing = threading.Event()
         writing.set()
@@ -153,7 +153,7 @@ class RaceTests:
             assert not store.has_blob(value[0])
 
     def test_a_wake_up_follows_its_commit(self, store: Store, open_store: Open) -> None:
-        """Whoever is woken reads what it was woken for."""
+        """A process that is woken can read the change that woke it."""
         other, tree = open_store(), Tree("r1")
         with other.follow("r1") as signal:
             for number in range(1, ROUNDS + 1):
@@ -164,11 +164,11 @@ class RaceTests:
                         assert signal.wait_blocking(RECHECK_S / 2), "it was woken too early, or never"
                     writing.result()
                 while signal.wait_blocking(0.05):
-                    pass  # a wake-up may come for nothing
+                    pass  # a wake-up without a change is allowed
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Claims: steps that change files of the project itself, in whichever process.
+# Claims: steps of any process that change files of the project itself.
 
 
 def claim(root: str, *patterns: str, step: str = "a") -> Claim:

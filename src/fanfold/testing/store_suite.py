@@ -5,8 +5,8 @@
         def address(self, tmp_path) -> StoreAddress:
             return PostgresAddress(..., expiry_s=self.expiry_s)
 
-The address has to lead to the same, at first empty, store whenever it is opened within one test. How a store
-is added is shown in `docs/how-to/add-a-store.md`.
+Within one test, the address must always open the same store, which is empty at first.
+`docs/how-to/add-a-store.md` shows how to add a store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fanfold.testing.store_batches import Tree, head, stored
 from fanfold.testing.store_races import ClaimTests, RaceTests
 
 # -----------------------------------------------------------------------------------------------------------
-# What every store must do with logs: keep them in order, whole, as they were committed.
+# Logs: complete, in order, exactly as committed.
 
 Open: TypeAlias = Callable[[], Store]
 
@@ -213,18 +213,18 @@ class LogTests:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What every store must do for those who share it: leases, requests, wake-ups, looking without touching.
+# Sharing: leases, requests, wake-ups, and reading without side effects.
 
 SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1", machine_name())
 REMOTE = ProcessIdentity("a boot", 4711, "12345", "1", "another-12345678")
-"""A process of another machine: from here it can neither be seen nor be known to be dead."""
+"""A process of another machine, which cannot be known to be dead from here."""
 SOON_S = RECHECK_S / 2
-"""Sooner than the next poll without a signal."""
+"""Less than the interval of polling without a signal."""
 
 
 class OwnershipTests:
     expiry_s = 1.5
-    """How long leases of the store under test live; its address has to see to that."""
+    """The duration of leases of the store under test; its address must use it."""
 
     def test_a_live_owner_keeps_everybody_else_out(self, store: Store, open_store: Open) -> None:
         lease = store.acquire("r1", this_process())
@@ -473,7 +473,7 @@ class OwnershipTests:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What every store must do with values, rows of runs and outputs, and with what is to be forgotten.
+# Values, rows of runs and outputs, and deletion.
 
 
 class RecordTests:
@@ -655,7 +655,7 @@ def _start_of_process_1() -> str:
 
 
 class StoreSuite(LogTests, RecordTests, OwnershipTests, ClaimTests, RaceTests):
-    """Everything that the rest of Fanfold relies on."""
+    """All tests of a store."""
 
     @pytest.fixture
     def address(self) -> StoreAddress:

@@ -1,4 +1,4 @@
-"""What survives an owner: the store, the clock, the blobs, the people, and results still under way."""
+"""The world that survives an owner: store, clock, blobs, users, and pending results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROOT = "r0"
 
 
 class SimulatedExecution:
-    """One execution of one attempt that is really under way, or a person who was asked."""
+    """A running execution of one attempt, or an open question to a user."""
 
     __slots__ = ("attempt", "due", "execution", "run", "seen", "step", "stop", "type")
 
@@ -59,20 +59,20 @@ class SimulatedExecution:
         self.attempt = attempt
         self.execution = execution
         self.due = due
-        """When it will report; None: never, unless it is stopped."""
+        """The time of its report; None if it reports only after a stop."""
         self.seen = seen
         self.stop = ""
 
 
 class SimulatedWorld:
-    """One seed's world."""
+    """The world of one seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.reached: Counter[str] = Counter()
-        """What occurred: constructs, faults, transitions, ends."""
+        """The number of occurrences of constructs, faults, transitions and ends."""
         self.additions: tuple[Step, ...] = ()
-        """What people add to an open run, in order."""
+        """The steps that users add to an open run, in order."""
         if self.rng.random() < 0.3:
             self.plan, self.additions = random_additions(self.rng)
         else:
@@ -85,16 +85,16 @@ class SimulatedWorld:
         self.auditor = Auditor()
         self.now = 1_000_000
         self.answered: list[Command | None] = []
-        """For each line, the command it answered."""
+        """The command that each line answered."""
         self.sampled: dict[int, str] = {}
-        """Fingerprints taken live, by line."""
+        """Fingerprints of the live run, by line."""
         self.orphans: list[SimulatedExecution] = []
-        """Executions whose owner died, or that were answered for already; they may still report."""
+        """Executions whose owner died or that already have a result; they can still report."""
         self.events = 0
         self.calm_events = 0
 
     def observe(self, envelope: Envelope, event: Event, state: State) -> None:
-        """Check everything that can be checked after one event."""
+        """Check all invariants after one event."""
         self.values.note(event, state)
         self.watch.note(event, state)
         violations = self.auditor.observe(envelope, event, state)
@@ -102,7 +102,7 @@ class SimulatedWorld:
             raise InvariantError(violations[0].number, violations[0].message)
 
     def forget_the_log(self) -> None:
-        """A crash may have cut the log: everything derived from it is derived again."""
+        """Derive everything from the log again, because a crash may have cut it."""
         self.auditor = Auditor()
         self.values.forget_the_log()
         self.watch = Watch()
@@ -110,7 +110,7 @@ class SimulatedWorld:
         del self.answered[len(self.store.lines) :]
 
     def count(self, state: State) -> None:
-        """One more event was recorded live: sample, and see whether the faults are over."""
+        """Note an event of the live run: take a fingerprint, and end the faults if it is time."""
         self.events += 1
         faults = self.faults
         if self.events >= faults.lasting:
@@ -124,7 +124,7 @@ class SimulatedWorld:
 
 
 def transition(event: Event, state: State) -> list[str]:
-    """The rows of the transition tables that an event is about to use."""
+    """Yield the rows of the transition tables that an event will use."""
     data, run = event.data, state.runs[event.run]
     if isinstance(data, WorkflowEvent):
         rows = [f"run {run.status} + {data.kind}"]
@@ -139,13 +139,13 @@ def transition(event: Event, state: State) -> list[str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The answers of the simulated world: values, jobs and outputs, decided by the seed.
+# Answers to commands: values, jobs and outputs, chosen by the seed.
 
 _NOT_RENDERED = Failure("agent", "template.unresolved", "the prompt cannot be rendered", retryable=False)
 
 
 class SimulatedAnswers(World):
-    """The world of a simulated owner. Expressions of simulated plans are names such as `coin`."""
+    """The answers of the simulated world. Expressions of simulated plans are names such as `coin`."""
 
     def __init__(self, world: SimulatedWorld, state: State) -> None:
         self._world = world
@@ -189,7 +189,7 @@ class SimulatedAnswers(World):
             return GroupJob()
         if start.type == "workflow":
             return CallJob({}, f"r{len(state.runs)}")
-        world.values.see(node)  # checks what it refers to
+        world.values.see(node)  # checks its references
         waits = node.step.traits.waits
         if waits is not None:
             return Timer(world.now + world.rng.choice((0, 40, 400))) if waits == "timer" else Question("")
@@ -242,26 +242,26 @@ class SimulatedAnswers(World):
 
 
 def provider_of(node: Node) -> str:
-    """The provider of the agent of a step. Steps of one role share it."""
+    """Return the provider of the agent of a step. Steps of one role share it."""
     role = node.step.traits.role
     return "" if role is None else f"provider of {role}"
 
 
 # -----------------------------------------------------------------------------------------------------------
-# One owner of a run tree: it records events, answers commands, and lets executions begin.
+# One owner of a run tree: it records events, answers commands, and starts executions.
 #
 # Rules, the same as for every host
-# * Log before act: an execution begins after the event that announces it was committed.
-# * The agenda is answered in order, one event a command, before anything else is reported.
-# * An owner may die at any event boundary: `Crash` is raised after an event was appended and before
-#   it was acknowledged, or between the commit and the first effect.
+# * Log before act: an execution starts after the event that announces it is committed.
+# * Commands are answered in order, one event per command, before anything else is reported.
+# * An owner can die between any two events: `Crash` is raised after an event was appended and before it was
+#   acknowledged, or between the commit and the first effect.
 
 FOREVER_MS = 600_000
-"""How long a hanging attempt takes: longer than any timeout of a plan."""
+"""The duration of a hanging attempt, longer than any timeout of a plan."""
 
 
 class Crash(BaseException):
-    """The owner dies here. A signal, not an error."""
+    """Ends the owner here. A signal, not an error."""
 
 
 class Owner:
@@ -272,12 +272,12 @@ class Owner:
         self.epoch = epoch
         self.running: list[SimulatedExecution] = []
         self.reported: list[SimulatedExecution] = []
-        """Executions that ended since the last commit: a crash may lose their report."""
+        """Executions that ended since the last commit; a crash can lose their report."""
         self.effects: list[tuple[Command, Data]] = []
-        """Announced in the log, not yet begun."""
+        """Executions that are recorded but not started."""
 
     def record(self, run: str, data: Data, command: Command | None = None) -> None:
-        """Append one event, fold it, check everything, and perhaps die."""
+        """Append one event, fold it, check all invariants, and perhaps crash."""
         world, state = self.world, self.state
         event = Event(run, world.now, data)
         envelope = world.store.append(event, state.runs[run], state.root.id, self.epoch)
@@ -298,7 +298,7 @@ class Owner:
             world.now += world.rng.randint(1, 60)
 
     def work_off_agenda(self) -> None:
-        """Answer every command; sometimes commit half-way, as a busy group commit would."""
+        """Answer every command; sometimes commit in between, like a group commit."""
         state, world = self.state, self.world
         self.handler.answer_all(self._record_answer)
         self.commit()
@@ -319,7 +319,7 @@ class Owner:
             for execution in self.running:
                 if execution.run == command.run and execution.type != "approval":
                     raise InvariantError(9, f"run {command.run} finishes while {execution.step} is executing")
-        # The effect is noted first: an owner that dies in `record` never comes to carry it out.
+        # The effect is noted first: an owner that dies in `record` never starts it.
         if isinstance(command, Start | Stop):
             self.effects.append((command, data))
         self.record(command.run, data, command)
@@ -327,7 +327,7 @@ class Owner:
             self.commit()
 
     def commit(self) -> None:
-        """Acknowledge what was recorded, then let the effects begin."""
+        """Commit, then start the recorded executions."""
         world = self.world
         world.store.commit()
         self.reported.clear()
@@ -361,7 +361,7 @@ class Owner:
         )
 
     def ask(self, run: str, step: str) -> None:
-        """Put an approval before a person."""
+        """Show an approval to a user."""
         world = self.world
         due = None if world.faults.hits("no answer") else world.now + world.rng.choice((5, 50, 500))
         self.running.append(SimulatedExecution(run, step, "approval", 1, 1, due, []))
@@ -379,7 +379,7 @@ class Owner:
         raise InvariantError(9, f"{command.step} is asked to stop, but nothing of it is executing")
 
     def recall_people(self) -> None:
-        """After a crash the approvals that are open are still before people."""
+        """Show open approvals to users again after a crash."""
         for run in self.state.runs.values():
             for node in run.nodes.values():
                 asks = node.step.traits.waits == "person" or node.reason == ASKED

@@ -255,7 +255,7 @@ def _checked_backend(allowed: Check) -> httpcore2.AsyncNetworkBackend:
 
     anywhere: Any = httpcore2.AnyIOBackend()
 
-    class Checked(httpcore2.AsyncNetworkBackend):
+    class PublicAddressesOnly(httpcore2.AsyncNetworkBackend):
         async def connect_tcp(
             self,
             host: str,
@@ -273,7 +273,7 @@ def _checked_backend(allowed: Check) -> httpcore2.AsyncNetworkBackend:
         async def sleep(self, seconds: float) -> None:
             await anywhere.sleep(seconds)
 
-    return Checked()
+    return PublicAddressesOnly()
 
 
 # -----------------------------------------------------------------------------------------------------------
