@@ -252,6 +252,20 @@ steps:
     play(opened, story, Options(permission="auto", script=script))
 
 
+@pytest.mark.full
+def test_a_lead_without_workflows_names_the_variable_that_switched_them_off(project: Any) -> None:
+    script = """
+steps:
+  lead: {output: no, tool_calls: [{tool: run_workflow, args: {name: any}}]}
+"""
+
+    async def story(chat: Chat) -> None:
+        await chat.say("Run it.")
+        assert "set AGENT_WORKFLOWS=on" in heard_errors(chat)[0]
+
+    play(project({"AGENT_WORKFLOWS": "off"}), story, Options(permission="auto", script=script))
+
+
 def heard_errors(chat: Chat) -> list[str]:
     entries = [
         entry
@@ -259,7 +273,7 @@ def heard_errors(chat: Chat) -> list[str]:
         for entry in read_entries(chat.project.store, session_of(node))
         if isinstance(entry, ToolResult)
     ]
-    return [one.error.message for one in entries if one.error is not None]
+    return [f"{one.error.message} ({one.error.hint})" for one in entries if one.error is not None]
 
 
 @pytest.mark.full

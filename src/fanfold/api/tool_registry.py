@@ -202,7 +202,10 @@ class DrivingTools(ToolsAround):
         if name not in self._driving:
             if name in BY_NAME:
                 message = f"{name} is not for this session"
-                hint = "the user can ask for a workflow, or set FANFOLD_WORKFLOWS=on where it is off"
+                hint = "the user can ask for a workflow"
+                if not self._project.config.switch("workflows.enabled"):
+                    _, remedy = self._project.config.switched_off()
+                    hint = f"workflows are switched off; the user can set {remedy}"
                 raise ToolFailed("permission", "permission_denied", message, hint)
             return await super().call(name, args)
         person = None if self._ask is None else _AskedPerson(self._ask, self._request)
