@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from fanfold.engine.config import Config
 from fanfold.errors import AuthorError
+from fanfold.workspace import sandbox
 from tests.cli.conftest import Result
 
 Fanfold = Callable[..., Result]
@@ -195,6 +197,22 @@ def test_steps_that_start_together_share_one_setup(fanfold: Fanfold, dependent: 
     done = fanfold("run", "many.yaml", "--yes", "--json").json()
     assert done["output"] == ["ran"] * 4
     assert len(facts(fanfold, "setup")) == 1
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    sandbox.abi() < sandbox.MIN_ABI, reason="needs Landlock: make test-full on Linux 6.2 or newer"
+)
+def test_a_setup_command_works_where_bubblewrap_is_denied(
+    fanfold: Fanfold, dependent: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/bwrap").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    set_up(own)
+    assert fanfold("run", "use.yaml", "--yes", "--json").json()["output"] == "ran\nfirst"
+    assert {fact["level"] for fact in facts(fanfold, "sandbox")} == {"landlock"}
 
 
 @pytest.mark.full
