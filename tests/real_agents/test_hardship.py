@@ -23,6 +23,8 @@ __all__ = ["pytestmark"]
 
 SOON_S = 8
 """A profile with little patience: what takes a minute for users takes so long here."""
+SILENT_S = 90
+"""How long a program may be silent in these tests: on a busy machine some take a minute to start."""
 LIMIT_S = 130
 """Until the reset of a usage limit: longer than what is left to the program itself."""
 
@@ -194,7 +196,7 @@ def test_an_outage_is_waited_for_and_the_conversation_continues(world, seen, nam
 @pytest.mark.parametrize("name", WANTED)
 def test_a_retry_continues_the_conversation_of_an_agent_that_fell_silent(world, seen, name):
     note(seen, name, "retry", "no")
-    impatient(world, name, idle_s=45)
+    impatient(world, name, idle_s=SILENT_S)
     work(world, name, task({"write": "hello.txt", "text": "hello"}, say="Done."), retry=1)
     world.fault("silent", turns=1)
     failed = world.fanfold("run", "work.yaml", "--yes")
@@ -216,13 +218,13 @@ def test_an_unreachable_provider_is_named_and_a_silent_one_ends_the_step(world, 
         port = other.getsockname()[1]
     reachable = world.outside
     world.outside = Outside(world.project.parent, port, port)
-    impatient(world, name, idle_s=40)
+    impatient(world, name, idle_s=SILENT_S)
     work(world, name, task(say="Done."), limits={"outage": "1s"})
     begun = time.monotonic()
     done = world.fanfold("run", "work.yaml", "--yes")
     assert done["error"]["code"] == "agent.unreachable", done["error"]
     assert f"127.0.0.1:{port}" in done["error"]["message"]
-    assert time.monotonic() - begun < 120
+    assert time.monotonic() - begun < 240, "Gemini alone would be silent for longer"
     keep(world, name, "unreachable")
     world.outside = reachable.again()
     impatient(world, name, idle_s=15)
