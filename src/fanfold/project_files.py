@@ -43,8 +43,8 @@ class Closing:
         os.close(self._handle)
 
 
-class LedOut(OSError):
-    """A path in the project leads out of the project."""
+class LedOut(OSError, ValueError):
+    """A path in the project leads out of it. Also a `ValueError`, for paths in decoded data."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(0, "it leads out of the project", str(file))
@@ -147,13 +147,24 @@ def walk_beneath(
     raise OSError(0, f"it has more than {max_folders} folders", str(folder))
 
 
+def names_below(path: str) -> list[str]:
+    """Return the names in a relative path. Raises `LedOut` if one of them could lead out of its folder.
+
+    >>> names_below("a/b.txt")
+    ['a', 'b.txt']
+    """
+    if not {"", ".", ".."}.isdisjoint(names := path.split("/")) or "\0" in path:
+        raise LedOut(Path(path[:200]))
+    return names
+
+
 def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True, mode: int = 0o644) -> bool:
     """Write a file below `top` atomically; return whether it was written.
 
-    Missing folders are created. Without `replace`, an existing file stays unchanged. Raises OSError, also if
-    a folder on the path is a link.
+    Missing folders are created. Without `replace`, an existing file stays unchanged. Raises OSError, also for
+    a folder that is a link and a path not below `top`.
     """
-    *folders, name = path.split("/")
+    *folders, name = names_below(path)
     handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for folder in folders:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,19 @@ def _first(data: Any) -> Any:
     return data["commits"][0][0]
 
 
+def _publish(data: Any, path: str) -> None:
+    """Have a step publish a file whose content comes with the run."""
+    content = "evil\n"
+    blob = blake2b(content.encode(), digest_size=16).hexdigest()
+    file = {"path": path, "size": 5, "sha256": sha256(content.encode()).hexdigest(), "parts": [blob]}
+    data["blobs"][blob] = content
+    facts = (event for commit in data["commits"] for event in commit if event["type"] == "workspace_event")
+    fact = next(facts)["data"]
+    place = {key: fact[key] for key in ("step", "attempt", "execution")}
+    fact.clear()
+    fact.update(what="artifacts", files=[file], **place)
+
+
 CHANGES: dict[str, Callable[[Any], None]] = {
     "an event is gone": lambda data: data["commits"][1].pop(),
     "a commit is gone": lambda data: data["commits"].pop(2),
@@ -191,6 +205,8 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "a run that is a path": lambda data: _first(data).update(log="../x", run_id="../x"),
     "a value is gone": lambda data: data["blobs"].pop(_first(data)["data"]["frozen"]),
     "a value is another": lambda data: data["blobs"].update({_first(data)["data"]["inputs"]: "{}"}),
+    "a published file with a path that leads out": lambda data: _publish(data, "../../../../evil.txt"),
+    "a published file with a path from the top": lambda data: _publish(data, "/tmp/evil.txt"),
     "a type nobody knows": lambda data: _first(data).update(type="x"),
     "a plan that is none": lambda data: _first(data)["data"].update(plan={"name": 1}),
     "no events": lambda data: data.update(commits=[]),

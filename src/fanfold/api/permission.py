@@ -592,16 +592,18 @@ def _known_role(find_role: FindRole, name: str, named_by: str) -> Role:
 
 
 def _program(who: str, role: Role, backend: str) -> Iterator[Effect]:
-    """Yield the program that is the back end of a role, if it is a program."""
-    used = SCRIPTED if backend == SCRIPTED else role.backend or backend
-    if used in (MODEL, SCRIPTED):
-        return
-    from fanfold.agents.command.profile import is_program  # few roles name any
+    """Yield the programs that are back ends of a role, also those that it only falls back to."""
+    used = (SCRIPTED,) if backend == SCRIPTED else (role.backend or backend, *role.fallback_backends)
+    for number, name in enumerate(used):
+        if name in (MODEL, SCRIPTED):
+            continue
+        from fanfold.agents.command.profile import is_program  # few roles name any
 
-    if is_program(used):
-        own = used in (COMMAND, SPOKEN)
-        does, what = ("runs", shlex.join(role.command)) if own else ("runs the agent", used)
-        yield Effect(who, "program", does, what, network=role.network)
+        if is_program(name):
+            own = name in (COMMAND, SPOKEN)
+            does, what = ("runs", shlex.join(role.command)) if own else ("runs the agent", name)
+            when = f"{who}, if its back end fails," if number else who
+            yield Effect(when, "program", does, what, network=role.network)
 
 
 def _fixed_call(who: str, role: Role, stage: Stage) -> Iterator[Effect]:

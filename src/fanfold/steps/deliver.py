@@ -118,7 +118,11 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
         branch, message, wish = _filled(filling, settings)
         rows = [f"branch {branch}", f"message {message}"]
         if wish is not None:
-            rows += [f"pull request {wish.title}", wish.body] if wish.body else [f"pull request {wish.title}"]
+            rows += [f"{'draft ' if wish.draft else ''}pull request {wish.title}"]
+            rows += [f"into {wish.base}"] if wish.base else []
+            rows += [wish.body] if wish.body else []
+        if step.write_set:
+            rows.append(f"delivers {', '.join(map(filling.pattern, step.write_set))}")
         does = "commits and pushes" if settings.push else "commits"
         yield Effect(step.id, "deliver", does, "\n".join(rows), network=settings.push, permitted=True)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
-from fanfold.project_files import Closing, write_beneath, write_whole
+from fanfold.project_files import Closing, names_below, write_beneath, write_whole
 from fanfold.workspace.layout import make_folder
 from fanfold.workspace.seal import make_removable
 
@@ -50,6 +50,9 @@ class Artifact(Struct, frozen=True, omit_defaults=True):
     """The blob of its text, used for search; empty if it is not text."""
     parts: tuple[str, ...] = ()
     """The blobs of its content, if it was published on a worker without a checkout."""
+
+    def __post_init__(self) -> None:
+        names_below(self.path)  # it becomes a path on disk, and may come from the log of another user
 
 
 class ArtifactView(Struct, frozen=True):
@@ -224,7 +227,7 @@ def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> No
 
 def open_published(runs: Path, run_id: str, path: str) -> BufferedReader:
     """Open a published file for reading; no link is followed."""
-    names = path.split("/")
+    names = names_below(path)
     here = os.open(runs / run_id / "artifacts", _FOLDER)
     try:
         for name in names[:-1]:
@@ -296,7 +299,7 @@ def _refused(path: str, why: str) -> WorldError:
 
 def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = False) -> None:
     """Copy one file atomically between two of our own folders; no link is followed."""
-    names = path.split("/")
+    names = names_below(path)
     here, there = os.open(source, _FOLDER), os.open(target, _FOLDER)
     try:
         for name in names[:-1]:

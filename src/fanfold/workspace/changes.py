@@ -20,12 +20,12 @@ import select
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -82,10 +82,10 @@ def asked_for(
     by = {path: found for path, found in by.items() if found}
     if not by:
         return set()
-    closed = ignoring.ignored({f"{folder}/" for path in by for folder in _above(path)}, nested)
+    closed = ignoring.ignored({f"{folder}/" for path in by for folder in folders_of(path)}, nested)
     asked: set[str] = set()
     for path, found in by.items():
-        folder = next((one for one in _above(path) if one + "/" in closed), "")
+        folder = next((one for one in folders_of(path) if one + "/" in closed), "")
         # A pattern applies to an ignored folder if it spells out the path to it.
         reaching = [glob for glob in found if f"{'/'.join(glob.head)}/".startswith(f"{folder}/")]
         reaching = reaching if folder else found
@@ -98,7 +98,7 @@ def asked_for(
     return asked
 
 
-def _above(path: str) -> list[str]:
+def folders_of(path: str) -> list[str]:
     """Return the folders of a path, the outermost first."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]
@@ -331,6 +331,9 @@ def is_rewritten(handle: int) -> bool:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CHANGES_MAX_DEPTH = 200
+_CONTENT = ("objects", "refs")
+_REPOSITORY = frozenset({"HEAD", *_CONTENT, "commondir", "config", "config.worktree", "hooks"})
+"""The parts of a repository that make a folder one, or that configure programs."""
 
 
 class Change(msgspec.Struct, frozen=True, order=True):
@@ -354,6 +357,28 @@ class WriteViolation(msgspec.Struct, frozen=True, order=True):
     ]
 
 
+class TreeLook(NamedTuple):
+    """Answers what is at a path of a tree: the target of a link, and whether there is anything."""
+
+    link_at: Callable[[str], str | None]
+    exists: Callable[[str], bool]
+
+
+def look_at(tree: int | None) -> TreeLook:
+    """Return the view of an open folder. Without one there are no links and no repositories."""
+    return TreeLook(partial(link_at, tree), partial(_exists, tree))
+
+
+def _exists(tree: int | None, path: str) -> bool:
+    try:
+        if tree is not None:
+            with spot_beneath(tree, path) as spot:
+                os.stat(spot.name, dir_fd=spot.folder, follow_symlinks=False)
+    except (OSError, PathProblem):
+        return False
+    return tree is not None
+
+
 class FoundChanges(msgspec.Struct, frozen=True):
     """The changes of a step workspace, and its new ignored files."""
 
@@ -367,22 +392,23 @@ class FoundChanges(msgspec.Struct, frozen=True):
 def violations(
     changes: Iterable[Change],
     write_set: Sequence[str] | None,
-    tree: int | None = None,
+    tree: int | TreeLook | None = None,
     linked: Sequence[str] = (),
 ) -> list[WriteViolation]:
     """Return the changes that must not be merged.
 
-    No write-set (None) allows everything, an empty one nothing. `tree` is the open folder of the changes, in
-    which links are resolved. `linked` are the targets of protected names of the project.
+    No write-set (None) allows everything, an empty one nothing. `tree` is the tree after the changes; links
+    are resolved in it. `linked` are the targets of protected names of the project.
 
     >>> violations([Change("src/a.py", "added"), Change("README.md", "deleted")], ["src/**"])
     [WriteViolation(path='README.md', why='outside_write_set')]
     """
     found: list[WriteViolation] = []
     changes = list(changes)
-    linked = (*linked, *(behind_links(tree) if tree is not None and changes else ()))
+    linked = (*linked, *(behind_links(tree) if isinstance(tree, int) and changes else ()))
+    look = tree if isinstance(tree, TreeLook) else look_at(tree)
     for change in changes:
-        why = _never(change, tree, linked)
+        why = _never(change, look, linked)
         if why is None and write_set is not None:
             if not write_set:
                 why = "read_only"
@@ -394,19 +420,18 @@ def violations(
 
 
 def _never(
-    change: Change, tree: int | None, linked: Sequence[str]
+    change: Change, look: TreeLook, linked: Sequence[str]
 ) -> Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"] | None:
     if is_protected(change.path) or any(f"{change.path}/".startswith(f"{one}/") for one in linked):
         return "protected"
-    if tree is not None and bare_repository(change, tree) is not None:
+    if change.kind != "deleted" and bare_repository(change.path, look) is not None:
         return "protected"
     if change.what == "special":
         return "special_file"
     if change.what == "link" and change.kind != "deleted":
         if holds_protected(change.path):
             return "protected"
-        links = partial(link_at, tree)
-        if leads_out(change.path, change.target, links):
+        if leads_out(change.path, change.target, look.link_at):
             return "leads_out"
     try:
         change.path.encode()
@@ -415,13 +440,20 @@ def _never(
     return None
 
 
-def bare_repository(change: Change, tree: int) -> str | None:
-    """Return the folder that a change turns into a bare repository: git obeys its configuration too."""
-    folder, _, name = change.path.rpartition("/")
-    if name != "HEAD" or change.kind == "deleted":
-        return None
-    prefix = f"{folder}/" if folder else ""
-    return folder if is_folder(tree, f"{prefix}objects") and is_folder(tree, f"{prefix}refs") else None
+def bare_repository(path: str, look: TreeLook) -> str | None:
+    """Return the folder of the repository that a path belongs to, if that folder is not named `.git`.
+
+    Git obeys the configuration of each folder with a `HEAD` and either its own objects and references or
+    the path of another folder that has them. Files and links count as much as folders.
+    """
+    parts = path.split("/")
+    for at, name in enumerate(parts):
+        if name in _REPOSITORY:
+            folder = "/".join(parts[:at])
+            has = [look.exists(f"{folder}/{one}".lstrip("/")) for one in ("HEAD", "commondir")]
+            if has[0] and (has[1] or all(look.exists(f"{folder}/{one}".lstrip("/")) for one in _CONTENT)):
+                return folder
+    return None
 
 
 class TouchedPaths:

@@ -44,7 +44,14 @@ from fanfold.workspace.beneath import (
     same_content,
     set_mode,
 )
-from fanfold.workspace.changes import Change, WriteViolation, bare_repository, behind_links, violations
+from fanfold.workspace.changes import (
+    Change,
+    WriteViolation,
+    bare_repository,
+    behind_links,
+    look_at,
+    violations,
+)
 from fanfold.workspace.hidden import (
     BYTECODE,
     HiddenEntry,
@@ -398,17 +405,30 @@ class WorkspaceWatch:
                 for row in violations(ignored, None, top, self._linked)
                 if row.why in ("protected", "leads_out")
             ]
-            bare = [folder for one in (*changes, *ignored) if (folder := bare_repository(one, top))]
+            bare = {path for one in (*changes, *ignored) if (path := self._became_repository(one, top))}
             found.clean()
         stripped = {path for path, _ in found.set_id}
         rows = [row for row in rows if row.path not in stripped]
         appeared = [one.path for one in changes if one.kind == "added" and self._is_kept(one.path)]
-        appeared += [*bare, *found.bare]
+        appeared += [*sorted(bare), *found.bare]
         return sorted({*rows, *(WriteViolation(path, "set_id") for path in stripped)}), [
             *appeared,
             *found.replaced,
             *filter(self._is_kept, found.others),
         ]
+
+    def _became_repository(self, change: Change, top: int) -> str | None:
+        """Return what to move so that no folder above a change became a repository without a name.
+
+        This is the whole folder if it is new, and else its `HEAD`.
+        """
+        folder = bare_repository(change.path, look_at(top)) if change.kind == "added" else None
+        files, folders = self._before.files, self._before.folders
+        known = {*files, *folders} if folder else set()
+        was = {f"{folder}/HEAD", f"{folder}/objects", f"{folder}/refs"} <= known
+        if not folder or was or {f"{folder}/HEAD", f"{folder}/commondir"} <= known:
+            return None
+        return f"{folder}/HEAD" if folder in folders else folder
 
     def _is_kept(self, path: str) -> bool:
         """Return whether a path is protected by its name, or is the target of a protected link."""

@@ -30,6 +30,7 @@ MAX_NAMES = 2_000_000
 """The number of names in ignored folders that are searched."""
 _FIRST = frozenset(char for name in OWNERS for char in (name[0], name[0].upper()))
 _DEPENDENCY_MARKS = tuple(mark for mark, depends in MARKS.items() if depends)
+_REPOSITORY = ({"HEAD", "objects", "refs"}, {"HEAD", "commondir"})
 _Kind: TypeAlias = Literal["protected", "dependency", "bytecode", "link", "closed"]
 
 
@@ -140,7 +141,9 @@ class _HiddenSearch:
                 if not depends and is_dependency(path.rpartition("/")[2], names):
                     depends = True
                     self._add(path, "dependency", handle, ".")
-                elif not depends and {"HEAD", "objects", "refs"} <= names:
+                elif (
+                    not depends and "HEAD" in names and ({"objects", "refs"} <= names or "commondir" in names)
+                ):
                     self._add(path, "protected", handle, ".")
                     continue
                 partly = plain_name(path.rpartition("/")[2]) in FOLDERS

@@ -20,7 +20,7 @@ from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import OpenLayers, PathProblem, differing, open_top
-from fanfold.workspace.changes import Change
+from fanfold.workspace.changes import Change, TreeLook, WriteViolation, folders_of, look_at, violations
 from fanfold.workspace.layout import Layout
 from fanfold.workspace.merge import (
     Content,
@@ -101,6 +101,8 @@ class ProjectTree:
         with self.whole():
             if check is not None:
                 check()
+            if bad := self._violations(arriving):
+                return MergeResult(arriving.changes, violations=bad)
             for _ in range(MAX_TRIES):
                 outcome = self._decide(arriving)
                 conflicts = outcome.conflicts + outside_write_set(outcome, arriving.write_set)
@@ -116,6 +118,19 @@ class ProjectTree:
                     raise _cannot_apply(error) from error
         # Another program keeps changing these files, or ignored files block the path of a new file.
         return MergeResult(arriving.changes, (MergeConflict(moved, "CONFLICT (in the way)"),))
+
+    def _violations(self, arriving: Arriving) -> tuple[WriteViolation, ...]:
+        """Return the changes that are forbidden together with files that other steps merged since."""
+        links = {change.path: change.target for change in arriving.changes if change.what == "link"}
+        left = [change.path for change in arriving.changes if change.kind != "deleted"]
+        added = {*left, *(folder for path in left for folder in folders_of(path))}
+        with self._opened() as parent:
+            there = look_at(parent)
+            look = TreeLook(
+                lambda path: (links.get(path) or None) if path in added else there.link_at(path),
+                lambda path: path in added or there.exists(path),
+            )
+            return tuple(violations(arriving.changes, None, look))
 
     def _apply(
         self, arriving: Arriving, outcome: MergeOutcome, merged: MergeResult, note: Path

@@ -26,7 +26,7 @@ from fanfold.kernel.claims import landing, plain_name
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
 from fanfold.workspace.beneath import PathProblem, names_of, open_top, spot_beneath
-from fanfold.workspace.changes import Change, violations
+from fanfold.workspace.changes import Change, TreeLook, violations
 from fanfold.workspace.layout import OWN_FOLDER, make_folder, read_kept
 from fanfold.workspace.merge import (
     LINK,
@@ -147,11 +147,19 @@ class TreeObjects(Objects):
     def leads_out(self, path: str, state: FileState, files: Mapping[str, FileState]) -> bool:
         """Whether a link of a tree ends outside of it."""
 
-        def link_at(other: str) -> str | None:
-            there = files.get(other)
+        return landing(path, self.target(state), self.look(files).link_at) is None
+
+    def look(self, files: Mapping[str, FileState]) -> TreeLook:
+        """The view of a tree for checks of its changes."""
+
+        def link_at(path: str) -> str | None:
+            there = files.get(path)
             return self.target(there) if there is not None and there.mode == LINK else None
 
-        return landing(path, self.target(state), link_at) is None
+        def exists(path: str) -> bool:
+            return path in files or any(one.startswith(f"{path}/") for one in files)
+
+        return TreeLook(link_at, exists)
 
     def target(self, state: FileState) -> str:
         return os.fsdecode(self.get(state.oid))
@@ -211,7 +219,7 @@ def merge_trees(
     """Merge the tree of a step into the tree of its run; return the result and the tree of the run then."""
     before, now, after = objects.files(base), objects.files(ours), objects.files(theirs)
     changes, revision = changes_between(objects, before, after)
-    bad = tuple(violations(changes, write_set))
+    bad = tuple(violations(changes, write_set, objects.look(after)))
     if bad or not changes:
         return MergeResult(changes, violations=bad), ours
     outcome = _merge_simply(revision, now) or _merge_fully(objects, before, now, after)

@@ -338,7 +338,7 @@ class Workspaces:
         from fanfold.workspace.transport import changes_between
 
         changes, revision = changes_between(source, base, files)
-        bad = tuple(violations(changes, write_set))
+        bad = tuple(violations(changes, write_set, source.look(files)))
         if bad or not changes:
             return MergeResult(changes, violations=bad)
         for file in revision.files:

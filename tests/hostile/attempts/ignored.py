@@ -139,6 +139,7 @@ _IN_GIT = (
     gone("bytecode in a closed ignored folder", BYTECODE.format("build/x") + "; chmod 000 build/x", "build/x/__pycache__/a.pyc", says=DONE),
     gone("a repository without a name in an ignored folder", BARE.format("build/b"), "build/b/HEAD"),
     gone("a repository without a name in a new ignored folder", BARE.format("out"), "out/HEAD"),
+    gone("a repository without a name in an ignored folder whose parts are elsewhere", "mkdir -p build/b build/c/objects build/c/refs; echo 'ref: refs/heads/x' > build/b/HEAD; echo ../c > build/b/commondir", "build/b/HEAD"),
     gone("an ignored folder that becomes a repository", BARE.format("build/pkg"), "build/pkg/HEAD"),
     # ----------------------------------------------------------------------------------------- links
     shared("a link in an ignored folder that leads out", "ln -s @home@/.bashrc build/x", "build/x", says=JUDGED),

@@ -8,6 +8,7 @@ folder of each kind, an ignored folder and a folder beside the write-set.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -134,6 +135,40 @@ SERVERS = {"pkg/.mcp.json": "plain\n"}
 ENVIRONMENT = {"sub/.venv/pyvenv.cfg": "home = /usr/bin\n", "sub/.venv/m.py": "m = 1\n"}
 
 
+PARTS = "mkdir -p src/b src/c/objects src/c/refs; echo 'ref: refs/heads/x' > src/b/HEAD; echo '[core]' > src/c/config"
+HEAD = "mkdir src/b; echo 'ref: refs/heads/x' > src/b/HEAD; echo '[core]' > src/b/config"
+CONTENT = "mkdir -p src/b/objects src/b/refs; touch src/b/objects/x src/b/refs/x"
+
+
+def in_parts(name: str, first: str, second: str, mode: str = "shared", *, at_once: bool = False) -> Attempt:
+    """Two steps that each make a part of a repository; after both there is none."""
+    attempt = gone(name, first)
+    judge = attempt.after
+    assert judge is not None
+    steps = [
+        {
+            "id": step,
+            "write_set": ["src/**"],
+            "workspace_mode": mode,
+            "run": ["sh", "-c", f"exec 2>&1\n{code}\ntrue"],
+        }
+        for step, code in (("a", first), ("b", second))
+    ]
+    if at_once:
+        steps[0]["write_set"] = ["src/b/HEAD", "src/b/config"]
+        steps[1]["write_set"] = ["src/b/objects/**", "src/b/refs/**"]
+    else:
+        steps[1]["depends_on"] = ["a"]
+
+    def after(world: World) -> None:
+        judge(world)
+        parts = [world.project / "src/b" / part for part in ("HEAD", "objects", "refs")]
+        assert not all(map(os.path.lexists, parts)), "\n".join(said.out + said.err for said in world.said)
+
+    files = {**attempt.files, "one.yaml": json.dumps({"name": "one", "steps": steps})}
+    return dataclasses.replace(attempt, files=files, after=after)
+
+
 AGAIN = {"attempts": 2, "on": ["agent", "timeout"], "backoff": "10ms"}
 
 
@@ -186,6 +221,13 @@ ATTEMPTS = (
     gone("a repository in a new marked folder", "mkdir -p src/e/lib/.git; touch src/e/pyvenv.cfg; echo x > src/e/lib/.git/config", "src/e/lib/.git"),
     gone("a repository in a folder that is closed", "mkdir -p src/x/.git; echo x > src/x/.git/config; chmod 000 src/x", "src/x/.git"),
     gone("a repository without a name", "mkdir -p src/bare/objects src/bare/refs; echo '[core]' > src/bare/config; echo 'ref: refs/heads/x' > src/bare/HEAD", "src/bare"),
+    gone("a repository without a name whose parts are elsewhere", f"{PARTS}; echo ../c > src/b/commondir", "src/b/HEAD"),
+    gone("a repository without a name whose parts are links", f"{PARTS}; ln -s ../c/objects ../c/refs src/b", "src/b/HEAD"),
+    gone("a repository without a name whose head is a link", "mkdir -p src/b/objects src/b/refs; ln -s refs/heads/x src/b/HEAD", "src/b/HEAD"),
+    in_parts("a repository without a name, made by two steps", HEAD, CONTENT),
+    in_parts("a repository without a name, made by two steps in the other order", f"mkdir src/b; {CONTENT}", HEAD.partition(";")[2]),
+    in_parts("a repository without a name, made by two isolated steps", HEAD, CONTENT, mode="isolated"),
+    in_parts("a repository without a name, made by two isolated steps at once", HEAD, f"mkdir src/b; {CONTENT}", mode="isolated", at_once=True),
     moved("a repository without a name under a write-set of everything", "mkdir -p docs/b/objects docs/b/refs; echo 'ref: refs/heads/x' > docs/b/HEAD", "docs/b"),
     moved("a repository under a write-set of everything", "mkdir -p docs/s/.git; echo x > docs/s/.git/config", "docs/s/.git"),
     moved("instructions for an agent in a folder", "mkdir -p src/sub/.claude; echo x > src/sub/.claude/settings.json", "src/sub/.claude"),
