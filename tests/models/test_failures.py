@@ -15,6 +15,7 @@ from fanfold.agents.entries import (
     Response,
     UserInput,
 )
+from fanfold.agents.models import failures
 from fanfold.agents.models.connections import Connections, Throttle
 from fanfold.agents.models.requests import Patience
 from fanfold.agents.models.session import ModelBackend
@@ -445,3 +446,16 @@ def test_a_cancellation_that_leaks_from_a_connection_is_a_broken_connection(mode
         assert leaked
 
     play([Reply(text="here I am")], scene)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_response_without_end_is_given_up_before_the_memory_is(monkeypatch, model):
+    monkeypatch.setattr(failures, "MAX_RESPONSE_BYTES", 100_000)
+
+    async def scenario(here):
+        failure = await fails(here, model=model)
+        assert failure.code == "model.not_an_api"
+        assert "sent more than 100,000 bytes" in failure.message
+        assert len(here.provider.asked) == 1
+
+    play([Reply(text="word " * 100_000)], scenario)

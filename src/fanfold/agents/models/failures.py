@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 500
 MAX_PAGE_BYTES = 20_000
+MAX_RESPONSE_BYTES = 256_000_000
+"""More than the longest output of any model, with one event for each token."""
 MAX_RESET_S = 40 * 86_400
 """A server that wants a longer wait names no usable time."""
 _FILTERS = frozenset({"content_filter", "content_policy_violation", "moderation_blocked"})
@@ -157,8 +159,11 @@ async def _checked(
                 break
         raise _no_stream(address, kind, begun)
     yield begun
-    is_whole, last = not is_chat or bool(_ENDED.search(begun)), begun
+    is_whole, last, size = not is_chat or bool(_ENDED.search(begun)), begun, len(begun)
     async for more in chunks:
+        size += len(more)
+        if size > MAX_RESPONSE_BYTES:
+            raise WrongResponse(f"{address} sent more than {MAX_RESPONSE_BYTES:,} bytes in one response")
         last = last[-MAX_SIGN_BYTES:] + more
         is_whole = is_whole or bool(_ENDED.search(last))
         yield more
