@@ -1,10 +1,11 @@
-"""`make cluster-demo`: three workers share a run; the one that drives it is killed in the middle.
+"""`make cluster-demo`: three workers share a run; one of them and the driver are killed in the middle.
 
     python -m tools.cluster_demo [--folder DIR]
 
-It starts a Temporal development server and three workers on this machine, runs the recipe of `make demo` with
-scripted agents, kills a worker with `kill -9`, and shows where each step ran. Then it runs the same recipe
-without workers and compares the results. At the end everything is stopped.
+It starts PostgreSQL, a Temporal development server and three workers on this machine. Each worker has its own
+home and no checkout. They run the recipe of `make demo` with scripted agents. A worker and the driver are
+killed with `kill -9`, and the log shows where each step ran. Then the same recipe runs without workers, and
+the results are compared. At the end everything is stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.demo import FANFOLD, KILL_AT, PATIENCE_S, ROOT, SCRIPTED, Demo, in_git
+from tools.postgresql import PostgresServer, program
 
 HEARTBEAT_S = "2"
 
@@ -33,22 +35,32 @@ def main(arguments: list[str]) -> int:
     folder = parser.parse_args(arguments).folder or Path(tempfile.mkdtemp(prefix="fanfold-cluster."))
     shared, alone = (copy_example(folder / name) for name in ("cluster", "alone"))
     processes: list[subprocess.Popen[bytes]] = []
+    if program("initdb") is None:
+        raise SystemExit("the demo needs PostgreSQL: tools/install-postgresql")
+    database = PostgresServer()
+    before = dict(os.environ)
     try:
-        address = start_server(folder, processes)
-        os.environ |= {"FANFOLD_TEMPORAL": address, "FANFOLD_HEARTBEAT_S": HEARTBEAT_S}
-        status = run_on_workers(Demo(shared), folder, processes)
+        os.environ |= {
+            "FANFOLD_TEMPORAL": start_server(folder, processes),
+            "FANFOLD_HEARTBEAT_S": HEARTBEAT_S,
+            "FANFOLD_STORE": database.url,
+            "FANFOLD_PROJECT": "demo/shop",
+        }
+        status, result = run_on_workers(Demo(shared), folder, processes)
     finally:
         for process in processes:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
-        os.environ.pop("FANFOLD_TEMPORAL", None)
+        database.remove()
+        os.environ.clear()
+        os.environ |= before
     demo = Demo(alone)
     demo.say("The same recipe without workers:")
     with open(folder / "alone.log", "wb") as log:
         words = [str(FANFOLD), "run", "recipe.yaml", "--yes", *SCRIPTED]
         status = subprocess.call(words, cwd=alone, stdout=log, stderr=log) or status
-    same = result_of(shared) == result_of(alone)
+    same = result == result_of(alone)
     demo.say(f"Output and files are {'the same' if same else 'DIFFERENT'} with and without workers.")
     return status or (0 if same else 1)
 
@@ -78,34 +90,52 @@ def start_server(folder: Path, processes: list[subprocess.Popen[bytes]]) -> str:
     return f"127.0.0.1:{port}"
 
 
-def run_on_workers(demo: Demo, folder: Path, processes: list[subprocess.Popen[bytes]]) -> int:
-    """Run the recipe on three workers, kill the driver, and show where each step ran."""
-    demo.say("Three workers share the steps of one run. The first one drives it:")
-    first = start_worker(demo, folder, "one", processes)
-    for name in ("two", "three"):
-        start_worker(demo, folder, name, processes, "--no-drive")
+def run_on_workers(
+    demo: Demo, folder: Path, processes: list[subprocess.Popen[bytes]]
+) -> tuple[int, tuple[object, dict[str, str]]]:
+    """Run the recipe on three workers, kill two of them, and show where each step ran.
+
+    Returns the status of the command, and the result of the run.
+    """
+    demo.say("A database and three workers, each with its own home and without a checkout:")
+    demo.show("fanfold", "cluster", "init")
+    first = start_worker(folder, "one", processes)
+    second = start_worker(folder, "two", processes, "--no-drive")
+    start_worker(folder, "three", processes, "--no-drive")
     run = demo.start("fanfold", "run", "recipe.yaml", "--yes", *SCRIPTED)
     wait_for(lambda: run.poll() is not None or demo.status_of(KILL_AT) == "running", "the run does not start")
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    demo.say(f"kill -9 {first.pid}: the worker that drives the run is gone. A new one continues it:")
-    start_worker(demo, folder, "four", processes)
+    for worker in (first, second):
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    demo.say(
+        f"kill -9 {first.pid} {second.pid}: the worker that drives the run is gone, and one that executes"
+        " steps. A new one continues:"
+    )
+    start_worker(folder, "four", processes)
     status = run.wait()
     demo.say("Where each step ran:")
     for step, workers in placed(demo.folder).items():
         print(f"  {step:<18} {', '.join(workers)}")
     demo.show("fanfold", "verify", "last")
     demo.show("fanfold", "cluster", "status")
-    return status
+    return status, result_of(demo.folder)
 
 
 def start_worker(
-    demo: Demo, folder: Path, name: str, processes: list[subprocess.Popen[bytes]], *options: str
+    folder: Path, name: str, processes: list[subprocess.Popen[bytes]], *options: str
 ) -> subprocess.Popen[bytes]:
-    log = folder / f"{name}.log"
+    log, home = folder / f"{name}.log", folder / name / "home"
+    home.mkdir(parents=True)
+    (folder / name / "empty").mkdir()
     with open(log, "wb") as opened:
         words = [str(FANFOLD), "worker", "--name", name, "--slots", "2", *options]
-        worker = subprocess.Popen(words, cwd=demo.folder, stdout=opened, stderr=opened)
+        worker = subprocess.Popen(
+            words,
+            cwd=folder / name / "empty",
+            env={**os.environ, "HOME": str(home)},
+            stdout=opened,
+            stderr=opened,
+        )
     processes.append(worker)
     wait_for(lambda: b"takes steps" in log.read_bytes(), f"worker {name} does not start: {log}")
     print(log.read_text(), end="", flush=True)

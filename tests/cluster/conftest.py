@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fanfold.store.address import PostgresAddress
-from tests.cluster.server import PostgresServer, program
+from tools.postgresql import PostgresServer, program
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ import pytest
 
 from fanfold.store.address import PostgresAddress
 from tests.cluster.seeded import settled
-from tests.cluster.server import PostgresServer
 from tests.cluster.workers import TEMPORAL, Cluster, temporal_server
 from tests.sampling import SEED
+from tools.postgresql import PostgresServer
 
 pytestmark = pytest.mark.full
 IS_ALL = os.environ.get("CLUSTER_TEST") == "all"

@@ -19,8 +19,8 @@ from fanfold.store.address import PostgresAddress
 from fanfold.store.protocol import StoreFault
 from fanfold.testing.store_batches import Tree
 from fanfold.wiring import wire
-from tests.cluster.server import PostgresServer
 from tests.work import PATIENCE_S
+from tools.postgresql import PostgresServer
 
 pytestmark = pytest.mark.full
 

@@ -18,8 +18,8 @@ from fanfold.store.address import PostgresAddress
 from fanfold.store.postgres import PostgresStore
 from fanfold.store.protocol import Batch, Store
 from fanfold.testing.store_suite import StoreSuite
-from tests.cluster.server import PostgresServer
 from tests.cluster.test_outages import commit_through_a_crash
+from tools.postgresql import PostgresServer
 
 pytestmark = pytest.mark.full
 

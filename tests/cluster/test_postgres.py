@@ -16,8 +16,8 @@ from fanfold.store.address import PostgresAddress
 from fanfold.store.protocol import StoreFault
 from fanfold.testing.store_suite import StoreSuite
 from fanfold.workspace.repository import remote_name
-from tests.cluster.server import PostgresServer
 from tests.work import PATIENCE_S
+from tools.postgresql import PostgresServer
 
 pytestmark = pytest.mark.full
 

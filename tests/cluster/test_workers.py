@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.cluster.server import PostgresServer
+from fanfold.engine.config import SETTINGS
 from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
+from tests.e2e.processes import of_project
 from tests.work import PATIENCE_S
+from tools.postgresql import PostgresServer, program
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -207,6 +211,7 @@ def test_a_step_with_a_tag_waits_for_a_worker_that_has_it(cluster: Cluster):
     assert cluster.placed(run) == {"a": "special"}
 
 
+@pytest.mark.skipif(program("initdb") is None, reason="needs PostgreSQL: tools/install-postgresql")
 def test_the_demo_gives_the_same_result_with_and_without_workers(tmp_path: Path):
     command = [sys.executable, "-m", "tools.cluster_demo", "--folder", str(tmp_path)]
     environment = {**os.environ, "HOME": str(tmp_path)}
@@ -215,6 +220,26 @@ def test_the_demo_gives_the_same_result_with_and_without_workers(tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert "Output and files are the same with and without workers." in done.stdout
+
+
+@pytest.mark.skipif(program("initdb") is None, reason="needs PostgreSQL: tools/install-postgresql")
+def test_one_command_tries_a_cluster_without_containers():
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FANFOLD_")}
+        done = subprocess.run(
+            [ROOT / "deploy" / "try", folder], cwd=folder, env={**environment, "HOME": folder},
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "Steps by worker: {" in done.stdout
+        assert not of_project(Path(folder))
+
+
+def test_the_containers_set_what_the_configuration_reads():
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    known = {name for setting in SETTINGS for name in setting.env}
+    assert set(services["worker"]["environment"]) <= known
+    assert services["worker"]["depends_on"].keys() <= services.keys()
 
 
 def test_a_paused_run_continues_with_its_sessions_on_any_worker(cluster: Cluster):

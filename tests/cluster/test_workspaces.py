@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.server import PostgresServer
 from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
 from tests.work import PATIENCE_S
+from tools.postgresql import PostgresServer
 
 pytestmark = [
     pytest.mark.full,

@@ -21,22 +21,58 @@ FAST = ("history.transferProcessorMaxPollRPS", "history.timerProcessorMaxPollRPS
 """The server reads its queues 20 times a second otherwise, and each step costs 45 ms more."""
 
 
+class TemporalServer:
+    """A development server on a free port. What it stores survives `kill`."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port: int = found.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        fast = [word for name in FAST for word in ("--dynamic-config-value", f"{name}=100000")]
+        command = [
+            str(TEMPORAL),
+            "server",
+            "start-dev",
+            "--headless",
+            "--ip",
+            "127.0.0.1",
+            "--log-level",
+            "error",
+        ]
+        self._command = [
+            *command,
+            "--port",
+            str(self.port),
+            "--db-filename",
+            str(folder / "temporal.db"),
+            *fast,
+        ]
+        self.data, self._log = folder / "temporal.db", folder / "temporal.log"
+        self.start()
+
+    def start(self) -> None:
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        until(lambda: is_listening(self.port))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(PATIENCE_S)
+
+
 @contextmanager
 def temporal_server(folder: Path) -> Iterator[str]:
-    """A development server on a free port; yields its address."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    fast = [word for name in FAST for word in ("--dynamic-config-value", f"{name}=100000")]
-    command = [str(TEMPORAL), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(port)]
-    with open(folder / "temporal.log", "wb") as log:
-        server = subprocess.Popen([*command, "--log-level", "error", *fast], stdout=log, stderr=log)
+    """A running development server; yields its address."""
+    server = TemporalServer(folder)
     try:
-        until(lambda: is_listening(port))
-        yield f"127.0.0.1:{port}"
+        yield server.address
     finally:
-        server.terminate()
-        server.wait(PATIENCE_S)
+        server.stop()
 
 
 def is_listening(port: int) -> bool:
@@ -61,17 +97,21 @@ class Cluster:
         self.project.mkdir()
         (folder / "home").mkdir()
         self._folder = folder
+        own = {name: value for name, value in os.environ.items() if not name.startswith("FANFOLD_")}
         self.environment = {
-            **os.environ,
+            **own,
             "HOME": str(folder / "home"),
             "FANFOLD_TEMPORAL": address,
             "FANFOLD_HEARTBEAT_S": "2",
         }
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *options: str, apart: bool = False) -> None:
-        """Start a worker, and wait until it takes jobs. `apart`: with its own home and without a checkout."""
-        folder, environment = self.project, self.environment
+    def start(self, name: str, *options: str, apart: bool = False, first: str = "", **more: str) -> None:
+        """Start a worker, and wait until it takes jobs. `apart`: with its own home and without a checkout.
+
+        `first` is Python code that its process runs first; `more` is added to its environment.
+        """
+        folder, environment = self.project, {**self.environment, **more}
         if apart:
             folder = self._folder / name
             folder.mkdir()
@@ -80,7 +120,8 @@ class Cluster:
             folder = folder / "empty"
             folder.mkdir()
         log = self._folder / f"{name}.log"
-        command = [sys.executable, "-m", "fanfold.cli.main", "worker", "--name", name, *options]
+        begin = f"import sys; {first or 'pass'}; from fanfold.cli.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", begin, "worker", "--name", name, *options]
         with open(log, "wb") as opened:
             self.workers[name] = subprocess.Popen(
                 command, cwd=folder, env=environment, stdout=opened, stderr=opened
@@ -143,6 +184,10 @@ class Cluster:
             document: dict[str, Any] = json.loads(self.ok("inspect", run, "--json"))
             return document if document["status"] in ("completed", "failed", "partial", "cancelled") else None
 
-        found: dict[str, Any] = until(look)
+        try:
+            found: dict[str, Any] = until(look)
+        except AssertionError:
+            shown = [self.fanfold(*words).stdout for words in (("cluster", "status"), ("logs", run))]
+            raise AssertionError("\n".join(["the run does not end", *shown])) from None
         assert "ok" in self.ok("verify", run)
         return found

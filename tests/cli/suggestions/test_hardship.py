@@ -13,10 +13,10 @@ import pytest
 
 from tests.cli.suggestions.following import Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
-from tests.cluster.server import PostgresServer, program
 from tests.e2e.world import Provider
 from tests.kill.test_containers import can_unshare
 from tests.provider import Fault, RecordedRequest, Reply
+from tools.postgresql import PostgresServer, program
 
 RECIPE = """\
 name: r

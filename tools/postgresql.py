@@ -1,11 +1,10 @@
-"""A PostgreSQL server of its own for tests: in a temporary folder, reached by a socket file only."""
+"""A PostgreSQL server of its own for tests and the demo: in a temporary folder, reached by a socket file."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -59,8 +58,13 @@ class PostgresServer:
         self.stop("immediate")
         self.start()
 
-    def freeze(self, pid: int, stopped: bool) -> None:
-        os.kill(pid, signal.SIGSTOP if stopped else signal.SIGCONT)
+    def dump(self) -> bytes:
+        """Everything that is stored, as SQL. Values are hexadecimal."""
+        found = program("pg_dumpall")
+        assert found is not None
+        return subprocess.run(
+            [found, "-h", str(self.folder), "-U", "fanfold"], check=True, capture_output=True
+        ).stdout
 
     def remove(self) -> None:
         self.stop()
