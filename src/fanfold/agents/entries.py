@@ -292,6 +292,14 @@ News: TypeAlias = (
 )
 
 
+class LiveUpdate(Struct, frozen=True):
+    """A live update of a step, for other processes and machines."""
+
+    run: str
+    step: str
+    news: News
+
+
 MAX_ABOUT_CHARS = 200
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from fanfold.agents.entries import Compaction, Response
+from fanfold.agents.entries import Compaction, LiveUpdate, News, Response
 from fanfold.api.addresses import ResolvedRun, find_run, find_speaker
 from fanfold.api.approvals import due_at, how_to_answer, open_approvals, shown
 from fanfold.api.display import ListedRun, RunFilter, owner_of, select_runs, when
@@ -156,6 +156,22 @@ async def follow(
             if last:
                 yield last
             return
+
+
+@contextmanager
+def live_updates(store: Store, root: str, hear: Callable[[str, str, News], None]) -> Iterator[None]:
+    """Inside this block, call `hear` in this event loop with what the sessions of a run do on any machine."""
+    import asyncio  # only followers need an event loop
+
+    loop = asyncio.get_running_loop()
+
+    def heard(text: str) -> None:
+        with suppress(msgspec.MsgspecError, RuntimeError):  # from another version, or the loop has ended
+            update = msgspec.json.decode(text, type=LiveUpdate)
+            loop.call_soon_threadsafe(hear, update.run, update.step, update.news)
+
+    with store.updates(root, heard):
+        yield
 
 
 class Ownerless:

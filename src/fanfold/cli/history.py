@@ -21,6 +21,7 @@ from fanfold.api.history import (
     inspect,
     inspect_found,
     inspect_step,
+    live_updates,
     named_run,
     query,
     read_log,
@@ -375,9 +376,10 @@ def watch_command(call: Invocation, run: str) -> int:
 
         async def show_progress() -> None:
             try:
-                async for written in follow(project, root):
-                    tree.catch_up(written)
-                    progress.update(written, tree)
+                with live_updates(project.store, root, progress.hear):
+                    async for written in follow(project, root):
+                        tree.catch_up(written)
+                        progress.update(written, tree)
             finally:
                 progress.close()
 

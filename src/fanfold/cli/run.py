@@ -24,7 +24,7 @@ from fanfold.api.approvals import (
 )
 from fanfold.api.display import counted, duration
 from fanfold.api.graph import label, shown
-from fanfold.api.history import follow, how_to_go_on, until
+from fanfold.api.history import follow, how_to_go_on, live_updates, until
 from fanfold.api.ownership import OwnedRun
 from fanfold.api.ownership import hand_over as hand_over_run
 from fanfold.api.recipes import check_recipe, role_warnings
@@ -391,9 +391,10 @@ class Foreground:
             asyncio.get_running_loop().call_later(REMIND_S, remind)
             while not await until(project, root, is_taken, REMIND_S):
                 pass  # a paused run still rests until then
-            async for written in follow(project, root, tree.tree_seq, starting=starting):
-                tree.catch_up(written)
-                self._progress.update(written, tree)
+            with live_updates(project.store, root, self._progress.hear):
+                async for written in follow(project, root, tree.tree_seq, starting=starting):
+                    tree.catch_up(written)
+                    self._progress.update(written, tree)
 
         try:
             asyncio.run(show())

@@ -19,10 +19,19 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import to_builtins
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from fanfold.agents.backend import is_cancelled
-from fanfold.agents.entries import AskingFor, Calling, FailedRequest, News, QueuedRequest, UsageUpdate
+from fanfold.agents.entries import (
+    AskingFor,
+    Calling,
+    FailedRequest,
+    LiveUpdate,
+    News,
+    QueuedRequest,
+    UsageUpdate,
+)
 from fanfold.agents.spending import Account, RequestsInFlight
 from fanfold.engine.command_handler import asked_event
 from fanfold.engine.run_tree import RunTree
@@ -67,7 +76,7 @@ from fanfold.steps.ids import WORKER_LOST, is_out_of_budget, is_provider_refusal
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import home_of, is_agent, subagent_event
 from fanfold.steps.table import type_of
-from fanfold.store.protocol import Signal
+from fanfold.store.protocol import Signal, Store
 
 PAUSE_GRACE_S = 10.0
 LINGER_S = 1.0
@@ -77,6 +86,13 @@ Several requests in a row then use one owner instead of starting one each.
 """
 OnCommit: TypeAlias = Callable[[list[Envelope]], None]
 OnProgress: TypeAlias = Callable[[str, str, News], None]
+
+
+def publish_update(store: Store, root: str, update: LiveUpdate) -> None:
+    """Send a live update to the processes that follow a run tree now."""
+    store.publish(root, store.clean(encode(update)).decode())
+
+
 """Receives a run id, the path of a step and the current activity of its session. None of it is recorded."""
 
 
@@ -436,6 +452,8 @@ class Host:
                     self.post(self.tree.root.id, WaitClosed(wait.subject))
         if self._on_progress is not None:
             self._on_progress(run, step, news)
+        if self._is_remote:
+            publish_update(self.tree.store, self.tree.root.id, LiveUpdate(run, step, news))
 
     def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
         reason = self._stop_reasons.pop((run, step), "pause")

@@ -33,7 +33,7 @@ from fanfold.store.protocol import RECHECK_S, StoreFault, closed, forked
 
 MAX_CONNECTIONS = 3
 """Besides the one for signals."""
-IDLE_S = 10
+IDLE_S = 4
 CONNECT_S = 5
 BUCKETS = 64
 """The number of channels of a project. Two runs may share one, so a waiter sometimes wakes for nothing."""

@@ -11,6 +11,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -31,6 +33,8 @@ from fanfold.store.protocol import Claim, Clean, Lease, LeaseLost, Request, Sign
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
+MAX_UPDATE_CHARS = 1_900
+"""PostgreSQL delivers up to 8,000 bytes at once, and a character has up to four. Longer texts are lost."""
 _HOLDER = (
     "SELECT epoch, nonce, boot_id, pid, started, pid_namespace, machine, taken_at, heartbeat_at, expires_at,"
     " now_ms() FROM leases WHERE project = %s AND root = %s"
@@ -48,6 +52,7 @@ class PostgresLeases:
         self._connections = PostgresConnections(url, patience_s)
         self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
         self._project = 0
+        self._updates = count()
         self._ends: dict[str, tuple[int, bytes]] = {}
         """The last `tree_seq` and the last link of each tree that this store wrote."""
 
@@ -324,6 +329,24 @@ class PostgresLeases:
     def follow(self, root: str | None = None) -> Signal:
         """Return a signal for any process: woken by commits and changes of owner, of one or all trees."""
         return self._listen("commits", root)
+
+    def publish(self, root: str, update: str) -> None:
+        """Send a text to the processes that hear the `updates` of a tree now. It is stored nowhere."""
+        if len(update) <= MAX_UPDATE_CHARS:
+            text = f"update {root} {next(self._updates)} {update}"
+            self._connections.signals.give(channel_of(self._project, root), text)
+
+    def updates(self, root: str, heard: Callable[[str], None], /) -> AbstractContextManager[object]:
+        """Inside this block, `heard` is called in the thread of the signals with the texts for a tree."""
+        begin = f"update {root} "
+
+        def take(text: str) -> bool:
+            if text.startswith(begin):
+                heard(text[len(begin) :].partition(" ")[2])
+            return False
+
+        self._connections.check_usable()
+        return self._connections.signals.listen([channel_of(self._project, root)], take)
 
 
 def _claim(row: Sequence[Any]) -> Claim:

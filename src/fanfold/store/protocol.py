@@ -444,6 +444,17 @@ class Store(Protocol):
         """
         ...
 
+    def publish(self, root: str, update: str) -> None:
+        """Send a short text to the processes that hear the `updates` of a tree now. It is stored nowhere."""
+        ...
+
+    def updates(self, root: str, heard: Callable[[str], None], /) -> AbstractContextManager[object]:
+        """Inside this block, `heard` is called in another thread with the texts that are published.
+
+        Texts may be lost. A store of one machine delivers none.
+        """
+        ...
+
     def output_rows(
         self, after: int = 0, limit: int = 1_000, root: str | None = None
     ) -> list[tuple[int, OutputRow]]:

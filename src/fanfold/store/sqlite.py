@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
@@ -391,6 +391,13 @@ class SqliteStore:
     def follow(self, root: str | None = None) -> Signal:
         """Return a signal for any process: woken by commits and changes of owner, of one or all trees."""
         return self._signals.listen("commits", root)
+
+    def publish(self, root: str, update: str) -> None:
+        """Do nothing: see `updates`."""
+
+    def updates(self, _root: str, _heard: Callable[[str], None], /) -> AbstractContextManager[object]:
+        """Deliver nothing: the process that drives a run has the updates of its sessions itself."""
+        return nullcontext()
 
     # ----------------------------------------------------------------------------------- deletion
 
