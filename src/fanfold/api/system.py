@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import MsgspecError, Struct, json, structs
 
 from fanfold.agents.command.calls import AgentCredentials
 from fanfold.agents.command.profile import Profile
@@ -159,6 +159,7 @@ def examine(folder: Path, open_project: Callable[[], Project], version: str) -> 
             *_runs(project),
             *_notifications(project),
             *_telemetry(),
+            *_cluster(project),
         ]
         project.close()
     return Examination(
@@ -335,6 +336,27 @@ def _telemetry() -> Iterator[Finding]:
             yield _found("otel", "warning", why, "pip install 'fanfold[otel]'")
         elif is_on():
             yield _found("otel", "ok", "traces and metrics are sent over OTLP (http/protobuf)")
+
+
+def _cluster(project: Project) -> Iterator[Finding]:
+    """Report what `fanfold cluster status` finds. Its own process loads the client of Temporal."""
+    if project.config.text("cluster.temporal") is None:
+        return
+    words = [sys.executable, "-P", "-m", "fanfold.cli.main", "cluster", "status", "--json"]
+    done = subprocess.run(
+        words, cwd=project.folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    try:
+        status = json.decode(done.stdout, type=ClusterStatus)
+    except MsgspecError:
+        error = json.decode(done.stdout)["error"] if done.stdout else {"message": done.stderr.decode()}
+        yield _found("cluster", "error", error["message"], error.get("hint", ""))
+        return
+    for problem in status.problems:
+        message, _, hint = problem.rpartition(": ")
+        yield _found("cluster", "warning", message, hint)
+    if not status.problems:
+        yield _found("cluster", "ok", f"{status.temporal}, {len(status.workers)} workers")
 
 
 def _config(config: Config) -> Iterator[ConfigValue]:
@@ -739,6 +761,10 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     slots: int
     drives: bool
+    store_ms: float
+    """The round trip from its machine to the store in milliseconds, measured at its start."""
+    clock_s: float
+    """How many seconds the clock of the store is ahead of the worker's."""
     seen_s: float
     """Seconds since its last poll."""
 
@@ -763,6 +789,11 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     """The workers, queues and jobs of a cluster, and what is wrong with it."""
 
     temporal: str
+    order_version: int
+    store_ms: float
+    """The round trip from this machine to the store in milliseconds."""
+    clock_s: float
+    """How many seconds the clock of the store is ahead of this machine's."""
     workers: list[WorkerRow]
     queues: list[QueueRow]
     jobs: list[JobRow]

@@ -113,7 +113,8 @@ def cluster_command(call: Invocation, action: str, worker: str | None) -> int:
 
 
 def _text(status: ClusterStatus) -> str:
-    lines = [f"temporal {status.temporal}", ""]
+    store = f"store {status.store_ms:g} ms away, its clock {status.clock_s:+g} s"
+    lines = [f"temporal {status.temporal}, order version {status.order_version}, {store}", ""]
     lines += [_worker_line(one) for one in status.workers] or ["no workers"]
     lines.append("")
     for queue in status.queues:

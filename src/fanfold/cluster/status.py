@@ -8,18 +8,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+from msgspec import structs
 
 from fanfold.api.project import Project
 from fanfold.api.system import ClusterStatus, JobRow, QueueRow, WorkerRow
-from fanfold.cluster.jobs import DEFAULT_TAG, DRIVE_QUEUE, PRESENCE_QUEUE, drive_id, queue_of, worker_queue
+from fanfold.cluster.jobs import (
+    DEFAULT_TAG,
+    DRIVE_QUEUE,
+    ORDER_VERSION,
+    PRESENCE_QUEUE,
+    drive_id,
+    queue_of,
+    worker_queue,
+)
 from fanfold.cluster.temporal import JobLost, TemporalLink, check_address
-from fanfold.cluster.worker import WorkerIdentity
+from fanfold.cluster.worker import WorkerIdentity, measure_store
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.state import PENDING, RUNNING
 
 DRAIN_S = 10.0
 GONE_S = 90.0
 """A worker polls at least once a minute. One that has not for this long is gone."""
+SLOW_MS = 50.0
+"""From this round trip on, the store slows down every step."""
+WRONG_CLOCK_S = 5.0
 
 
 @asynccontextmanager
@@ -47,20 +59,25 @@ async def cluster_status(project: Project) -> ClusterStatus:
         prefix = queue_of("")
         waiting = {job.queue.removeprefix(prefix) for job in jobs if job.queue.startswith(prefix)}
         queues = [await _queue(link, tag, workers) for tag in sorted({*tags, *waiting, "drive"})]
+    store_ms, ahead_s = measure_store(project.store)
     driven = {job.id for job in jobs}
     undriven = [
         head.run_id
         for head in project.heads(PENDING, RUNNING)
         if drive_id(head.run_id) not in driven and not project.has_owner(head.run_id)
     ]
-    return ClusterStatus(
+    status = ClusterStatus(
         temporal=address,
+        order_version=ORDER_VERSION,
+        store_ms=store_ms,
+        clock_s=ahead_s,
         workers=workers,
         queues=queues,
         jobs=jobs,
         undriven=undriven,
-        problems=_problems(workers, queues),
+        problems=[],
     )
+    return structs.replace(status, problems=_problems(status))
 
 
 async def _workers(link: TemporalLink) -> list[WorkerRow]:
@@ -72,7 +89,7 @@ async def _workers(link: TemporalLink) -> list[WorkerRow]:
             known = msgspec.json.decode(identity, type=WorkerIdentity)
         except msgspec.MsgspecError:
             continue  # another program polls this queue
-        rows.append(WorkerRow(**msgspec.structs.asdict(known), seen_s=round(seen_s, 1)))
+        rows.append(WorkerRow(**structs.asdict(known), seen_s=round(seen_s, 1)))
     return sorted(rows, key=lambda row: row.name)
 
 
@@ -82,15 +99,30 @@ async def _queue(link: TemporalLink, tag: str, workers: list[WorkerRow]) -> Queu
     return QueueRow(tag=tag, waiting=state.waiting, oldest_s=round(state.oldest_s, 1), workers=serving)
 
 
-def _problems(workers: list[WorkerRow], queues: list[QueueRow]) -> list[str]:
+def _problems(status: ClusterStatus) -> list[str]:
+    """What is wrong, with what to do about it."""
     found = [
-        f"{queue.waiting} jobs wait for a worker with tag {queue.tag}; none is connected"
-        for queue in queues
+        f"{queue.waiting} jobs wait for a worker with tag {queue.tag}; none is connected: start"
+        f" fanfold worker{'' if queue.tag == 'drive' else f' --runs-on {queue.tag}'}"
+        for queue in status.queues
         if queue.waiting and not queue.workers
     ]
-    versions = sorted({worker.version for worker in workers})
+    own = queue_of("")
+    old = sorted({job.id.partition("/")[0] for job in status.jobs if not job.queue.startswith(own)})
+    found += [
+        f"run {run} uses another order version: keep a worker of that version until it ends" for run in old
+    ]
+    versions = sorted({worker.version for worker in status.workers})
     if len(versions) > 1:
-        found.append(f"workers have different versions: {', '.join(versions)}")
+        found.append(f"workers have versions {', '.join(versions)}: upgrade the older ones")
+    here = ("this machine", status.store_ms, status.clock_s)
+    for name, store_ms, clock_s in (
+        here, *((f"worker {one.name}", one.store_ms, one.clock_s) for one in status.workers)
+    ):  # fmt: skip
+        if store_ms >= SLOW_MS:
+            found.append(f"the store answers {name} after {store_ms:g} ms: move them closer together")
+        if abs(clock_s) >= WRONG_CLOCK_S:
+            found.append(f"the clocks of {name} and the store differ by {abs(clock_s):g} s: set them by NTP")
     return found
 
 

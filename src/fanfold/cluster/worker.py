@@ -15,6 +15,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import SentText
-from fanfold.agents.entries import News
+from fanfold.agents.entries import LiveUpdate, News
 from fanfold.agents.spending import Account
 from fanfold.api.ownership import OwnedRun, abandoned, executors_for, own
 from fanfold.api.project import Project
@@ -44,7 +45,7 @@ from fanfold.cluster.jobs import (
 )
 from fanfold.cluster.temporal import JobControl, ServedQueue, TemporalLink, check_address
 from fanfold.cluster.workspaces import TreeIsolation, TreeMerges, with_artifacts
-from fanfold.engine.driver import PAUSE_GRACE_S
+from fanfold.engine.driver import PAUSE_GRACE_S, publish_update
 from fanfold.engine.requests import ContinueRequest, from_row
 from fanfold.engine.run_trees import RunTrees
 from fanfold.engine.waits import DailyCaps
@@ -80,6 +81,8 @@ GATHER_S = 0.1
 SETTLE_S = 60.0
 """How long the workspace of a step waits for the end of the step in the log. Then the next owner finds it."""
 LEASE_CHECK_S = 1.0
+ROUNDS = 5
+"""Round trips to the store whose fastest one is measured."""
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
@@ -104,6 +107,22 @@ class WorkerIdentity(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     slots: int
     drives: bool
+    store_ms: float = 0.0
+    """The round trip to the store, measured at its start."""
+    clock_s: float = 0.0
+    """How many seconds the clock of the store was ahead of this machine's then."""
+
+
+def measure_store(store: Store) -> tuple[float, float]:
+    """The fastest round trip to the store in ms, and the seconds by which its clock is ahead of this one."""
+    found: list[tuple[float, float]] = []
+    for _ in range(ROUNDS):
+        before, began = time.time(), time.perf_counter()
+        now_ms = store.now_ms()
+        took_s = time.perf_counter() - began
+        found.append((took_s * 1_000, now_ms / 1_000 - before - took_s / 2))
+    fastest_ms, ahead_s = min(found)
+    return round(fastest_ms, 1), round(ahead_s, 1)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -210,7 +229,12 @@ class OpenRun:
 
     async def perform(self, order: Order[Job], account: Account, texts: Texts) -> Outcome:
         """Do the work of an execution, on the latest tree of the run."""
-        work = self.executors.perform(order, _ignore, account, texts)
+        store = self.journal.store
+
+        def report(news: News) -> None:
+            publish_update(store, order.root, LiveUpdate(order.run, order.path, news))
+
+        work = self.executors.perform(order, report, account, texts)
         if self._isolation is None or self.trees is None:
             return await work
         self.trees.read()
@@ -248,6 +272,7 @@ class WorkerProcess:
         self._project = project
         self._options = options
         machine = socket.gethostname()
+        store_ms, clock_s = measure_store(project.store)
         self.identity = WorkerIdentity(
             name=options.name or f"{machine}-{os.getpid()}",
             machine=machine,
@@ -256,6 +281,8 @@ class WorkerProcess:
             tags=options.tags,
             slots=options.slots,
             drives=options.drive,
+            store_ms=store_ms,
+            clock_s=clock_s,
         )
         self._address = check_address(address)
         self._heartbeat_s = project.config.integer("cluster.heartbeat_s")
@@ -573,10 +600,6 @@ class WorkerProcess:
             raised = request.raised or raised
             keep_waits = keep_waits and request.keep_waits
         return raised, keep_waits
-
-
-def _ignore(_news: News) -> None:
-    """Progress of a step is not sent to the driver."""
 
 
 async def _refuse(_payload: str, _control: JobControl) -> str:

