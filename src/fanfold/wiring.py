@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from fanfold.steps.run_config import RunConfig
     from fanfold.store.protocol import Health, Store, StoreAddress
 
+MIN_LEASE_S = 5
+"""A lease in PostgreSQL expires after `cluster.heartbeat_s`, but not earlier than this."""
 BUILT_IN_RECIPES = Path(__file__).parent / "language" / "builtin"
 
 
@@ -169,6 +171,7 @@ class ProjectWiring:
                 url=url,
                 project=self._cluster_project(),
                 clean=self.redactor.encoded,
+                expiry_s=max(MIN_LEASE_S, self.config.integer("cluster.heartbeat_s")),
                 patience_s=self.config.integer("store.patience_s"),
             )
         return SqliteAddress(
