@@ -40,6 +40,7 @@ SECTIONS = (
     "growth",
     "children",
     "durable",
+    "cluster",
 )
 QUICK = ("kernel", "startup", "sizes")
 QUICK_ROUNDS = 5

@@ -1,0 +1,267 @@
+"""Several machines: PostgreSQL instead of SQLite, steps as jobs of workers, lost workers and drivers.
+
+All in one window on this machine, by loopback. One process on PostgreSQL is compared with one on SQLite, and
+what workers execute with plain standalone activities of the same number of workers. `again_s` and `driver_s`
+count from `kill -9` to the next start of the step, and to the first event of the next driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from msgspec.structs import replace
+
+import fanfold
+from bench.graphs import chain, fan_out
+from fanfold.api.run_options import Options
+from fanfold.api.start import create
+from fanfold.kernel.plan import Limits, Plan
+from fanfold.store.address import PostgresAddress
+from fanfold.wiring import wire
+from tests.cluster.relays import Relay
+from tests.cluster.workers import Cluster, TemporalServer, until
+from tools.postgresql import PostgresServer
+
+STEPS = 200
+LARGE = 2_500
+"""Steps of the run whose driver is replaced: four events each."""
+SLOTS = 8
+HEARTBEAT_S = 5
+WORKERS = ("one", "two")
+MAX_POSTGRES = 2.0
+MAX_DISPATCH = {"chain": 1.5, "fan-out": 1.3}
+MAX_AGAIN_S, MAX_DRIVER_S = HEARTBEAT_S + 1, HEARTBEAT_S + 2
+PLAIN = """
+import asyncio, sys
+from datetime import timedelta
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+@activity.defn(name="nothing")
+async def nothing(text: str) -> str:
+    return text
+
+async def main():
+    client = await Client.connect(sys.argv[1])
+    print("ready", flush=True)
+    slots = int(sys.argv[2])
+    await Worker(client, task_queue="plain", activities=[nothing], max_concurrent_activities=slots).run()
+
+asyncio.run(main())
+"""
+
+
+@fanfold.function("h")
+async def nothing() -> str:
+    return "done"
+
+
+def measure(rounds: int) -> dict[str, dict[str, float]]:
+    """A row for each shape, and one for lost processes and sizes."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fanfold-bench.")))
+        folder.chmod(0o755)
+        (folder / "temporal").mkdir()
+        server = PostgresServer()
+        stack.callback(server.remove)
+        address = PostgresAddress(url=server.url, project="bench/embedded")
+        address.init()
+        temporal = TemporalServer(folder / "temporal")
+        stack.callback(temporal.stop)
+        rows = {
+            "chain": _embedded(folder, address, chain(STEPS), rounds),
+            "fan-out": _embedded(folder, address, fan_out(STEPS), rounds),
+        }
+        cluster = Cluster(folder, temporal.address)
+        stack.callback(cluster.stop)
+        cluster.environment |= {
+            "FANFOLD_STORE": server.url,
+            "FANFOLD_PROJECT": "bench/cluster",
+            "FANFOLD_HEARTBEAT_S": str(HEARTBEAT_S),
+        }
+        (cluster.project / "hand.py").write_text("async def work(i=0):\n    return i\n")
+        for name in WORKERS:
+            cluster.start(name, "--slots", str(SLOTS), apart=True)
+        for shape, row in rows.items():
+            plain = min(_plain_ms(temporal.address, shape) for _ in range(2))
+            steps = min(_dispatched_ms(cluster, server.url, shape) for _ in range(2))
+            row |= {"plain_ms": plain, "dispatched_ms": steps, "of_plain": steps / plain}
+        rows["lost"] = _lost(cluster, server.url)
+        rows["sizes"] = _sizes(address, cluster)
+    return rows
+
+
+def _embedded(folder: Path, address: PostgresAddress, plan: Plan, rounds: int) -> dict[str, float]:
+    plan = replace(plan, limits=Limits(max_steps=STEPS))
+    near = Relay(Path(address.url.rpartition("host=")[2]) / ".s.PGSQL.5432", delay_s=0.001)
+    far = replace(address, url=f"postgresql://fanfold@127.0.0.1:{near.port}/postgres", project="bench/far")
+    places: dict[str, PostgresAddress | None] = {"sqlite_us": None, "postgres_us": address, "far_us": far}
+    best = dict.fromkeys(places, float("inf"))
+    for turn in range(min(rounds, 3)):
+        for name, store in places.items():
+            project = wire(folder / f"{name}-{plan.name}-{turn}", store=store)
+            (folder / f"{name}-{plan.name}-{turn}").mkdir(exist_ok=True)
+
+            async def run() -> float:
+                began = time.perf_counter()
+                owned = create(project, plan, {}, Options(max_concurrency=16))  # noqa: B023
+                await owned.host().start()
+                owned.done()
+                return time.perf_counter() - began
+
+            best[name] = min(best[name], asyncio.run(run()) * 1e6 / STEPS)
+            project.close()
+    near.close()
+    return {**best, "of_sqlite": best["postgres_us"] / best["sqlite_us"]}
+
+
+def _plain_ms(address: str, shape: str) -> float:
+    """Milliseconds for a standalone activity that does nothing, by as many workers and slots."""
+    from temporalio.client import Client
+
+    command = [sys.executable, "-c", PLAIN, address, str(SLOTS)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in WORKERS]
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+
+    async def run() -> float:
+        from datetime import timedelta
+
+        client = await Client.connect(address)
+        slots = asyncio.Semaphore(1 if shape == "chain" else len(WORKERS) * SLOTS)
+
+        async def one(number: int) -> None:
+            async with slots:
+                await client.execute_activity(
+                    "nothing", "x", id=f"{shape}-{time.monotonic_ns()}-{number}", task_queue="plain",
+                    result_type=str, start_to_close_timeout=timedelta(seconds=60),
+                )  # fmt: skip
+
+        await asyncio.gather(*map(one, range(SLOTS)))
+        began = time.perf_counter()
+        await asyncio.gather(*map(one, range(STEPS)))
+        return (time.perf_counter() - began) * 1_000 / STEPS
+
+    try:
+        return asyncio.run(run())
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def _recipe(steps: int, shape: str) -> str:
+    slots = 1 if shape == "chain" else len(WORKERS) * SLOTS
+    return json.dumps(
+        {
+            "name": "nothing",
+            "limits": {"max_concurrency": slots, "max_steps": steps + 10},
+            "steps": [
+                {
+                    "id": "each",
+                    "for_each": f"lists.range({steps})",
+                    "handler": "hand:work",
+                    "inputs": {"i": "{{item}}"},
+                    "max_items": steps,
+                }
+            ],
+        }
+    )
+
+
+def _dispatched_ms(cluster: Cluster, url: str, shape: str) -> float:
+    """Milliseconds a step that does nothing, from the first start to the last end in the log."""
+    run = cluster.run(_recipe(STEPS, shape))
+    cluster.finished(run)
+    store = PostgresAddress(url=url, project="bench/cluster").open()
+    at = [event.at for event in store.tree(run) if str(event.data.get("step", "")).startswith("each[")]
+    store.close()
+    return (max(at) - min(at)) / STEPS
+
+
+def _lost(cluster: Cluster, url: str) -> dict[str, float]:
+    """Seconds from the end of a process until its work continues, with 10,000 events in the log."""
+    (cluster.project / "hand.py").write_text(
+        "import asyncio\n\nasync def work(i=0):\n"
+        f"    await asyncio.sleep(600 if i == {LARGE - 1} else 0)\n    return i\n"
+    )
+    cluster.stop()
+    cluster.workers.clear()
+    cluster.start("driver", "--runs-on", "none", apart=True)
+    cluster.start("steps", "--no-drive", "--slots", str(SLOTS), apart=True)
+    run = cluster.run(_recipe(LARGE, "fan-out"))
+    store = PostgresAddress(url=url, project="bench/cluster").open()
+    last = f"each[{LARGE - 1}]"
+
+    def started() -> list[int]:
+        return [one.at for one in store.tree(run) if _is(one.data, last, "started")]
+
+    def resumed() -> list[int]:
+        return [one.at for one in store.tree(run) if one.data.get("kind") == "resumed"]
+
+    until(lambda: store.reach(run) > 4 * LARGE - 50 and started())
+    events = store.reach(run)
+    cluster.start("next-driver", "--runs-on", "none", apart=True)
+    cluster.start("next-steps", "--no-drive", apart=True)
+    began = store.now_ms()
+    cluster.kill("driver")
+    until(resumed)
+    driver_s = (resumed()[0] - began) / 1_000
+    began = store.now_ms()
+    cluster.kill("steps")
+    until(lambda: len(started()) > 1)
+    again_s = (started()[-1] - began) / 1_000
+    cluster.ok("cancel", run)
+    store.close()
+    return {"events": events, "driver_s": driver_s, "again_s": again_s}
+
+
+def _is(data: dict[str, object], step: str, status: str) -> bool:
+    return data.get("step") == step and data.get("status") == status
+
+
+def _sizes(address: PostgresAddress, cluster: Cluster) -> dict[str, float]:
+    import psycopg
+
+    with psycopg.connect(address.url, autocommit=True) as db:
+        used = db.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fanfold'")
+        connections = used.fetchall()[0][0]
+        size = db.execute(
+            "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n"
+            " ON n.oid = c.relnamespace WHERE n.nspname = 'fanfold' AND c.relkind = 'r'"
+        )
+        stored = float(size.fetchall()[0][0])
+        ended = db.execute("SELECT count(*) FROM fanfold.outputs").fetchall()[0][0]
+    return {
+        "connections": connections / max(1, len(cluster.workers)),
+        "kb_a_step": stored / max(1, ended) / 1_024,
+    }
+
+
+def failures(table: dict[str, dict[str, float]]) -> list[str]:
+    """What misses its bar."""
+    missed = []
+    for shape, allowed in MAX_DISPATCH.items():
+        row = table[shape]
+        if row["of_sqlite"] > MAX_POSTGRES:
+            missed.append(
+                f"{shape}: PostgreSQL takes {row['of_sqlite']:.2f} of SQLite, allowed {MAX_POSTGRES}"
+            )
+        if row["of_plain"] > allowed:
+            missed.append(
+                f"{shape}: a dispatched step takes {row['of_plain']:.2f} of a plain one, allowed {allowed}"
+            )
+    lost = table["lost"]
+    for name, most in (("again_s", MAX_AGAIN_S), ("driver_s", MAX_DRIVER_S)):
+        if lost[name] > most:
+            missed.append(f"{name}: {lost[name]:.1f} s, allowed {most} s")
+    return missed
