@@ -93,6 +93,7 @@ def test_tables_of_another_version_are_named_in_status_and_doctor(cluster: Clust
 
 
 def test_two_order_versions_work_side_by_side_and_status_names_the_runs_of_the_other_one(cluster: Cluster):
+    cluster.environment["FANFOLD_HEARTBEAT_S"] = "30"
     gate = cluster.project.parent / "gate"
     (cluster.project / "hand.py").write_text(WAIT.format(gate=str(gate)))
     recipe = 'name: waits\nsteps:\n  - {id: a, handler: "hand:work"}\n'
