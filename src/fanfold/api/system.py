@@ -352,8 +352,7 @@ def _cluster(project: Project) -> Iterator[Finding]:
         error = json.decode(done.stdout)["error"] if done.stdout else {"message": done.stderr.decode()}
         yield _found("cluster", "error", error["message"], error.get("hint", ""))
         return
-    for problem in status.problems:
-        message, _, hint = problem.rpartition(": ")
+    for message, _, hint in (problem.rpartition(": ") for problem in status.problems):
         yield _found("cluster", "warning", message, hint)
     if not status.problems:
         yield _found("cluster", "ok", f"{status.temporal}, {len(status.workers)} workers")
@@ -793,7 +792,6 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     store_ms: float
     """The round trip from this machine to the store in milliseconds."""
     clock_s: float
-    """How many seconds the clock of the store is ahead of this machine's."""
     workers: list[WorkerRow]
     queues: list[QueueRow]
     jobs: list[JobRow]
