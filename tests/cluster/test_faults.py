@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from tests.cluster.test_workspaces import files_of
 from tests.cluster.workers import TEMPORAL, Cluster, TemporalServer, temporal_server, until
 from tests.e2e.world import MODELS, Provider, clean_environment
 from tests.provider import Call, RecordedRequest, Reply
-from tests.sampling import SEED
 from tests.work import PATIENCE_S
 from tools.postgresql import PostgresServer
 
@@ -73,12 +71,7 @@ CASES = list(product(FAULTS, VICTIMS, KINDS))
 IS_ALL = os.environ.get("CLUSTER_TEST") == "all"
 
 
-def sample() -> list[tuple[str, str, str]]:
-    """Every case, or one case of each fault."""
-    if IS_ALL:
-        return CASES
-    chance = random.Random(SEED)
-    return [chance.choice([case for case in CASES if case[0] == fault]) for fault in FAULTS]
+SAMPLE = [("freeze", "worker", "writer"), ("partition", "both", "function")]
 
 
 class Result(NamedTuple):
@@ -204,7 +197,7 @@ def run_alone(gated: GatedRun, folder: Path, provider: Provider) -> Result:
     return Result(document["output"], found["facts"], files_of(folder))
 
 
-@pytest.mark.parametrize(("fault", "victim", "kind"), sample())
+@pytest.mark.parametrize(("fault", "victim", "kind"), CASES if IS_ALL else SAMPLE)
 def test_a_run_survives_the_fault(
     server: PostgresServer, temporal: str, tmp_path: Path, fault: str, victim: str, kind: str
 ):
@@ -218,6 +211,7 @@ def test_a_run_survives_the_fault(
             **provider.environment,
             "FANFOLD_STORE": server.url,
             "FANFOLD_PROJECT": tmp_path.name,
+            "FANFOLD_HEARTBEAT_S": "10" if victim == "driver" else "3",
         }
         partition = Partition(server, temporal)
         try:
@@ -315,7 +309,8 @@ steps:
 """
 
 
-@pytest.mark.parametrize("outage", ["database", "temporal", "both"] if IS_ALL else ["both"])
+@pytest.mark.skipif(not IS_ALL, reason="takes minutes: CLUSTER_TEST=all")
+@pytest.mark.parametrize("outage", ["database", "temporal", "both"])
 def test_an_outage_of_the_services_ends_no_session(tmp_path: Path, outage: str):
     (tmp_path / "temporal").mkdir()
     database, temporal = PostgresServer(), TemporalServer(tmp_path / "temporal")
@@ -325,6 +320,7 @@ def test_an_outage_of_the_services_ends_no_session(tmp_path: Path, outage: str):
         "FANFOLD_STORE": database.url,
         "FANFOLD_PROJECT": "team/outage",
         "FANFOLD_HEARTBEAT_S": "30",
+        "FANFOLD_SCRIPT_CALLS": str(tmp_path / "calls"),
     }
     try:
         cluster.start("one", "--slots", "4", apart=True)
@@ -341,9 +337,10 @@ def test_an_outage_of_the_services_ends_no_session(tmp_path: Path, outage: str):
             temporal.start()
         found = cluster.finished(run)
         assert (found["status"], found["output"]) == ("completed", SESSIONS)
-        assert recorded(store, run, "interrupted") == 0
-        assert recorded(store, run, "started") == SESSIONS + 1
         store.close()
+        # A job that was on its way to a worker is given to another one. No session that had begun ends.
+        calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+        assert len(calls) == len(set(calls)) == SESSIONS
     finally:
         cluster.stop()
         temporal.stop()
@@ -404,10 +401,11 @@ steps:
 """
 
 
+@pytest.mark.skipif(not IS_ALL, reason="takes minutes: CLUSTER_TEST=all")
 def test_a_large_run_on_four_workers_survives_the_loss_of_two(
     tmp_path: Path, server: PostgresServer, temporal: str
 ):
-    count = 5_000 if IS_ALL else 200
+    count = int(os.environ.get("CLUSTER_STEPS") or 5_000)
     recipe = LARGE.replace("COUNT", str(count))
     hand = "def work(i):\n    return i\n"
     alone = tmp_path / "alone"
