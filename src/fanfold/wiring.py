@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from fanfold.steps.run_config import RunConfig
     from fanfold.store.protocol import Health, Store, StoreAddress
 
-MIN_LEASE_S = 5
-"""A lease in PostgreSQL expires after `cluster.heartbeat_s`, but not earlier than this."""
 BUILT_IN_RECIPES = Path(__file__).parent / "language" / "builtin"
 
 
@@ -163,7 +161,7 @@ class ProjectWiring:
 
     def store(self) -> StoreAddress:
         """Where the project keeps its runs."""
-        from fanfold.store.address import PostgresAddress, SqliteAddress
+        from fanfold.store.address import MIN_LEASE_S, PostgresAddress, SqliteAddress
 
         url = self.config.text("store.url")
         if url is not None:
@@ -395,8 +393,7 @@ async def run_worker(  # noqa: PLR0913 - the options of the command
         def open_folder(tree: Path) -> Project:
             return wire(tree, store=shared)
 
-        worker = WorkerProcess(project, options, version, open_folder)
-        await worker.run(lambda known: on_ready(known.name))
+        await WorkerProcess(project, options, version, open_folder).run(lambda known: on_ready(known.name))
 
 
 async def read_cluster(folder: Path) -> ClusterStatus:

@@ -19,6 +19,9 @@ from fanfold.store.protocol import LEASE_S, PATIENCE_S, Clean, Health, Store, St
 WITHOUT_TABLES = "store.read_only"
 T = TypeVar("T")
 
+MIN_LEASE_S = 5
+"""A lease in PostgreSQL expires after `cluster.heartbeat_s`, but not earlier than this."""
+
 
 class SqliteAddress(Struct, frozen=True, kw_only=True):
     """The location of a SQLite store (see `StoreAddress`); `folder` is the project's `.fanfold` folder."""
