@@ -130,7 +130,7 @@ const reviewed = await pipeline(
 )
 const again = await pipeline(A.files, (x) => agent(`Split ${x}`, { schema: FOUND }),
   async (parts) => parallel((parts?.list ?? []).map(p => () => agent('Do ' + p))))
-return reviewed
+return again
 """, {"files": '["x"]'}, {
         "reviewed[*]/reviewed-1": {"output": {"list": ["a", "b"]}},
         "reviewed[*]/reviewed-2[*]": {"output": {"real": True}},

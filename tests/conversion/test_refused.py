@@ -517,3 +517,152 @@ def test_a_prompt_that_requests_a_commit_in_prose_is_to_be_written(
 ) -> None:
     made = convert("w.yaml", NODE % f"prompt: {prompt!r}")
     assert (not made["ok"], bool(made["lost"])) == (refused, refused)
+
+
+ITEMS = "{ schema: { type: 'object', properties: { items: { type: 'array' } } } }"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"const a = await agent('A', {ITEMS}).then(r => r.items)\nawait agent(`Use ${{JSON.stringify(a)}}`)",
+        "let a = await agent('A')\na = a.trim()\nawait agent(`Use ${a}`)",
+        "let a = args.list\na.push('x')\nawait agent('A')\nawait agent(`Use ${a}`)",
+        "const L = ['a']\nL.push('b')\nawait agent('A')\nawait agent(`Use ${L.join(' ')}`)",
+        "const a = await agent('A')\nawait agent('Use', { model: args.cheap ? 'small' : 'large' })",
+        f"const OPTIONS = {ITEMS}\nawait agent('A')\nawait agent('Use', OPTIONS)",
+        "const MORE = { effort: 'low' }\nawait agent('A')\nawait agent('Use', { ...MORE, label: 'b' })",
+        "await pipeline(['q'], x => agent(`A ${x}`).then(r => r.y), r => agent(`Use ${r}`))",
+    ],
+)
+def test_what_javascript_changed_is_not_used_as_if_it_were_unchanged(convert: Any, script: str) -> None:
+    made = convert("w.js", script)
+    assert not made["ok"]
+    assert (made["text"].count("prompt: A"), made["text"].count("to_be_written: Use")) == (1, 1)
+    assert made["lost"]
+
+
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [
+        ("return a", "{{steps.a.output}}"),
+        ("return { a }", {"a": "steps.a.output"}),
+        ("return { n: a.length }", "{{to_be_written}}"),
+        ("return", None),
+    ],
+)
+def test_a_result_that_javascript_computes_is_to_be_written(convert: Any, given: str, output: Any) -> None:
+    script = f"export default async function main() {{\nconst a = await agent('A')\n{given}\n}}\n"
+    made = convert("w.js", script)
+    assert yaml.safe_load(made["text"]).get("output") == output
+    assert made["ok"] == ("to_be_written" not in str(output))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "refused"),
+    [
+        ("Run gh issue list and sort them.", True),
+        ("Search the web for news.", True),
+        ("Use WebFetch on each page.", True),
+        ("Do not run gh issue create.", False),
+        ("Run npm test.", False),
+    ],
+)
+def test_a_prompt_that_requests_the_network_is_to_be_written(
+    convert: Any, prompt: str, refused: bool
+) -> None:
+    made = convert("w.yaml", NODE % f"prompt: {prompt!r}")
+    assert ("to_be_written" in made["text"]) == refused
+    assert made["lost"] or not refused
+
+
+def test_a_loop_with_a_command_keeps_the_settings_of_its_agent(convert: Any) -> None:
+    node = (
+        "allowed_tools: [Read], model: opus, idle_timeout: 5000, loop: {prompt: %s, until_bash: 'test -f x'}"
+    )
+    made = convert("w.yaml", NODE % (node % "Go"))
+    (step,) = yaml.safe_load(made["text"])["steps"]
+    work = step["steps"][0]
+    assert (work["tools"], work["model"], work["idle_timeout_ms"]) == (["Read"], "opus", 5000)
+    assert (made["ok"], made["lost"]) == (True, [])
+    made = convert("w.yaml", NODE % (node % "Then git commit it"))
+    assert not made["ok"]
+    assert [one["what"] for one in made["lost"]] == ["node a: git commit"]
+
+
+def test_a_step_after_failures_says_that_earlier_ones_end_the_run(convert: Any) -> None:
+    last = ", {id: last, depends_on: [b], trigger_rule: all_done, bash: 'true'}"
+    nodes = "{id: a, bash: 'true'}, {id: b, depends_on: [a], bash: 'true'}"
+    made = convert("w.yaml", f"name: w\nnodes: [{nodes}{last}]\n")
+    assert (made["ok"], [one["what"] for one in made["lost"]]) == (True, ["node last: trigger_rule"])
+
+
+def test_a_program_that_prints_json_need_not_print_its_exit_code(convert: Any) -> None:
+    text = """\
+workflow: {name: w, entry_point: a, runtime: {max_session_seconds: 60}}
+agents:
+  - name: a
+    type: script
+    command: ./a
+    routes: [{to: b, when: "{{ output.found }}"}, {to: $end, when: "{{ a.output.exit_code > 0 }}"}]
+  - {name: b, prompt: Go}
+"""
+    a, b = yaml.safe_load(convert("w.yaml", text)["text"])["steps"]
+    assert a["output_schema"]["required"] == ["found"]
+    assert b["timeout_ms"] == 60_000
+
+
+def test_a_text_in_another_file_is_part_of_the_prompt(convert: Any, tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "go.md").write_text('Say "{{ workflow.input.word }}".\nThen stop: now.\n')
+    text = "workflow: {name: w, entry_point: a}\nagents:\n  - name: a\n    prompt: !file prompts/%s.md\n"
+    made = convert("w.yaml", text % "go")
+    (step,) = yaml.safe_load(made["text"])["steps"]
+    assert step["prompt"] == 'Say "{{inputs.word}}".\nThen stop: now.\n'
+    assert "w.yaml:4: !file prompts/none.md is not read" in str(convert("w.yaml", text % "none"))
+
+
+def test_tasks_run_in_the_order_of_the_program_of_their_crew(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path, "sequential")
+    program = tmp_path / "birds" / "crew.py"
+    swapped = CREW.replace(", context=[self.find()]", "").replace(
+        "tasks=self.tasks", "tasks=[self.tell(), self.find()]"
+    )
+    program.write_text(swapped.format(process="sequential").replace("Search()", ""))
+    made = convert("birds/config/tasks.yaml", TASKS)
+    first, second = yaml.safe_load(made["text"])["steps"]
+    assert (first["id"], second["id"], second["depends_on"]) == ("tell", "find", ["tell"])
+    assert (made["ok"], made["lost"]) == (True, [])
+
+
+def test_a_task_writes_its_result_into_its_file(convert: Any) -> None:
+    made = convert("tasks.yaml", "tell: {description: Tell, expected_output: x, output_file: out/a.md}\n")
+    (step,) = yaml.safe_load(made["text"])["steps"]
+    assert step["write_set"] == ["out/a.md"]
+    assert step["prompt"].endswith("Also write the complete result to the file out/a.md.")
+    assert (made["ok"], made["lost"]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("agent=self.teller()", "agent=self.teller(), guardrail=check"),
+        ("    @crew", "    @before_kickoff\n    def look(self): ...\n    @crew"),
+        ('config=self.tasks_config["tell"]', 'config=dict(self.tasks_config["tell"], description="x")'),
+        ("agent=self.teller()", 'agent=self.teller(), output_file=f"{day}.md"'),
+    ],
+)
+def test_a_task_that_python_changes_is_to_be_written(
+    convert: Any, tmp_path: Path, before: str, after: str
+) -> None:
+    _crew(tmp_path, "sequential")
+    program = tmp_path / "birds" / "crew.py"
+    program.write_text(program.read_text().replace("Search()", "").replace(before, after))
+    made = convert("birds/config/tasks.yaml", TASKS)
+    assert "to_be_written" in yaml.safe_load(made["text"])["steps"][1]
+
+
+def test_a_crew_whose_program_is_not_found_is_to_be_written(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path)
+    made = convert("birds/config/tasks.yaml", TASKS.replace("x}", "x, agent: teller}"))
+    assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])

@@ -400,7 +400,7 @@ writer: {role: writer, goal: To write., backstory: New.}
 """
 
 CREWAI = {
-    "tasks": Workflow("config/tasks.yaml", """\
+    "tasks": Workflow("news/tasks.yaml", """\
 research_task:
   description: >
     Look for news about {topic}.
@@ -412,8 +412,8 @@ write_task:
   expected_output: Markdown.
   agent: writer
   output_file: report.md
-""", {"topic": "owls"}, {}, ("research_task", "write_task"), (1, 11, 5),
-        {"config/agents.yaml": CREW}),
+""", {"topic": "owls"}, {}, ("research_task", "write_task"), (5,),
+        {"news/agents.yaml": CREW}),
     "context": Workflow("ctx/tasks.yaml", """\
 a:
   description: One thing.
@@ -427,7 +427,7 @@ c:
   description: Put them together.
   expected_output: x
   context: [a, b]
-  callback: search
+  markdown: true
 d:
   description: Wait for what nobody says.
   context: [later]

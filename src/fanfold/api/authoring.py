@@ -282,8 +282,9 @@ def convert_file(project: Project, file: Path, system: str | None) -> ConvertedR
         above its folder `config`.
         """
         if name == ANY_CREW:
-            programs = sorted(folder.parent.glob(name.removeprefix("../")))
-            return read_from(folder.parent, programs[0].name) if len(programs) == 1 else None
+            programs = [read_from(folder.parent, one.name) for one in sorted(folder.parent.glob("*.py"))[:99]]
+            crews = [text for text in programs if text is not None and b"tasks_config" in text]
+            return crews[0] if len(crews) == 1 else None
         if re.fullmatch(_CREW, name):
             return read_from(folder.parent, name.removeprefix("../"))
         shared = re.match(_SHARED, name)

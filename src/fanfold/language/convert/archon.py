@@ -14,7 +14,7 @@ from fanfold.language.convert.source import (
     ForeignFile,
     Reader,
     cel_text,
-    delivers,
+    is_refused,
     not_for_agents,
     not_for_programs,
     program_rights,
@@ -22,7 +22,7 @@ from fanfold.language.convert.source import (
     unread,
 )
 from fanfold.language.template import in_expression, literal
-from fanfold.language.tree import Mapping, Scalar, Sequence, plain
+from fanfold.language.tree import Mapping, Scalar, plain
 
 # -----------------------------------------------------------------------------------------------------------
 # The conditions of Archon's nodes.
@@ -299,10 +299,11 @@ _COMPOSED = {
     "loop_group": "write it as a group with `repeat`",
     "fan_out": "write it with `for_each`",
 }
+_OF_AGENTS = ("prompt", UNWRITTEN, "model", "reasoning_effort", "tools", "idle_timeout_ms")
 _USUAL_RULES = frozenset({"all_success", "none_failed_min_one_success", "none_failed", "all_done"})
 
 
-class _Archon:
+class ArchonWorkflow:
     def __init__(self, source: ForeignFile) -> None:
         self.source = source
         self.ids: set[str] = set()
@@ -313,6 +314,8 @@ class _Archon:
         """Whether the texts of the node use names without a counterpart in recipes."""
         self.items = ""
         """The list over which the node is mapped."""
+        self.gate: dict[str, Any] = {}
+        """The command that can end the loop of the node."""
         self.current = ""
         """The current node."""
         self.tolerant: dict[str, tuple[str, Reader]] = {}
@@ -334,7 +337,11 @@ class _Archon:
         top = Reader(self.source, self.source.tree(), "workflow")
         recipe = top.heading()
         nodes = top.objects("nodes")
-        everything = [*nodes, *(one for node in nodes for one in self._inner_nodes(node))]
+        groups = [one for node in nodes if isinstance(one := node.get("loop_group"), Mapping)]
+        everything = [
+            *nodes,
+            *(one for group in groups for one in Reader(self.source, group, "").objects("nodes")),
+        ]
         self.ids = {Reader(self.source, node, "").text("id") for node in everything}
         self.plain = {
             Reader(self.source, node, "").text("id")
@@ -368,7 +375,7 @@ class _Archon:
     def _node(self, node: Mapping) -> dict[str, Any]:
         reader = Reader(self.source, node, "")
         name = reader.text("id")
-        self.current, self.unclear = name, False
+        self.current, self.unclear, self.gate = name, False, {}
         reader.what = f"node {name}"
         step: dict[str, Any] = {"id": step_id(name)}
         needed = [step_id(text) for text in reader.texts("depends_on")]
@@ -385,28 +392,36 @@ class _Archon:
         timeout = reader.whole("timeout")
         if timeout is not None:
             step["timeout_ms"] = timeout
-        if (retry := reader.inner("retry")) is not None:
-            times = retry.bounded("max_attempts", 0, 9, "10 tries at most")
-            step["retry"] = {"attempts": (1 if times is None else times) + 1}
-            retry.done()
+        self._retry(reader, step)
         if reader.text("context") not in ("", "fresh"):
             reader.lose("context", "say `continue: STEP` to continue a conversation")
         self._tools(reader, step)
         for key, why in _EXTRAS.items():
-            if reader.get(key) is not None and (key != "hooks" or "deny" in str(reader.value(key))):
+            if reader.get(key) is not None:
                 step[UNWRITTEN] = why
             reader.lose(key, why)
         for words, why in (*not_for_agents(step.get("prompt", "")), *not_for_programs(step)):
             self.source.lose(node, f"node {name}: {words}", why)
-        if "prompt" in step and (self.unclear or delivers(step["prompt"])):
-            step[UNWRITTEN] = step.pop("prompt")
         idle = reader.whole("idle_timeout")
         if idle is not None and idle > 0 and "prompt" in step:
             step["idle_timeout_ms"] = idle
         else:
             reader.lose("idle_timeout", "only agents are held to give signs of life")
+        if "prompt" in step and (self.unclear or is_refused(step["prompt"])):
+            step[UNWRITTEN] = step.pop("prompt")
         reader.done()
+        if self.gate:  # a group of the agent and of the command
+            work = {"id": f"{step['id']}-work"} | {key: step.pop(key) for key in _OF_AGENTS if key in step}
+            step |= {"steps": [work, self.gate], "output": f"{{{{steps.{work['id']}.output}}}}"}
+            self.gate = {}
         return step
+
+    @staticmethod
+    def _retry(reader: Reader, step: dict[str, Any]) -> None:
+        if (retry := reader.inner("retry")) is not None:
+            times = retry.bounded("max_attempts", 0, 9, "10 tries at most")
+            step["retry"] = {"attempts": (1 if times is None else times) + 1}
+            retry.done()
 
     def _model(self, reader: Reader, step: dict[str, Any]) -> None:
         for key, ours in (("model", "model"), ("effort", "reasoning_effort")):
@@ -467,6 +482,8 @@ class _Archon:
                 if step is not None:
                     step[UNWRITTEN] = f"it runs after steps that failed ({rule}); others after them do not"
                 continue
+            if any(by_id[one].get("depends_on") for one in needed):
+                reader.lose("trigger_rule", "it runs after a failure of these steps, not of earlier ones")
             for one in needed:
                 by_id[one]["on_failure"] = "inline"
             if rule == "one_success" and needed:
@@ -510,13 +527,6 @@ class _Archon:
             step |= self._command(reader)
         else:
             step["prompt"] = self._text(reader.text("prompt"), reader) or "Continue."
-
-    @staticmethod
-    def _inner_nodes(node: Mapping) -> list[Mapping]:
-        group = node.get("loop_group")
-        listed = group.get("nodes") if isinstance(group, Mapping) else None
-        items = listed.items if isinstance(listed, Sequence) else []
-        return [item for item in items if isinstance(item, Mapping)]
 
     def _loop_group(self, group: Reader, step: dict[str, Any]) -> None:
         """Convert nodes that repeat until the last one returns a word, or until a command succeeds."""
@@ -605,14 +615,14 @@ class _Archon:
     def _loop(self, loop: Reader, step: dict[str, Any]) -> None:
         step["prompt"] = self._text(loop.text("prompt"), loop) or "Continue."
         until = f"output.matches({_signal_pattern(loop.text('until') or 'DONE')})"
-        if loop.text("until_bash"):  # a group of the work and of a command that can also end the loop
+        if loop.text("until_bash"):
             name = step["id"]
-            work = {"id": f"{name}-work", "prompt": step.pop("prompt")}
-            gate: dict[str, Any] = {"id": f"{name}-gate", "depends_on": [work["id"]]}
-            gate |= self._shell(loop.text("until_bash")) | {"outputs": ["exit_code"]}
-            ended = f"steps.{in_expression(gate['id'])}.output.exit_code == 0"
-            until = f"{ended} || steps.{in_expression(work['id'])}.{until}" if loop.text("until") else ended
-            step |= {"steps": [work, gate], "output": f"{{{{steps.{work['id']}.output}}}}"}
+            self.gate = {"id": f"{name}-gate", "depends_on": [f"{name}-work"]}
+            self.gate |= self._shell(loop.text("until_bash")) | {"outputs": ["exit_code"]}
+            ended = f"steps.{in_expression(self.gate['id'])}.output.exit_code == 0"
+            until = (
+                f"{ended} || steps.{in_expression(f'{name}-work')}.{until}" if loop.text("until") else ended
+            )
         if loop.flag("interactive") or loop.text("gate_message"):
             step[UNWRITTEN] = "the question to a person in each round, as an `ask` step in a group"
         anew = "every round starts anew and sees the last reply as {{feedback}}"
@@ -685,8 +695,3 @@ def _signal_pattern(signal: str) -> str:
     """Return the pattern for a deliberate word in a reply: in tags, on a separate line, or at the end."""
     word = re.sub(r"([^\w\s])", r"\\\1", signal)
     return cel_text(rf">\s*{word}\s*</|(?:^|\n)\s*{word}\s*(?:\n|$)|{word}[\s.,;:!?]*$")
-
-
-def convert(source: ForeignFile) -> ConversionResult:
-    """Return a workflow of Archon as a recipe."""
-    return _Archon(source).convert()

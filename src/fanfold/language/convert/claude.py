@@ -27,7 +27,7 @@ _DECIDING = frozenset("if for while switch catch with".split())
 _CALLS = ("agent", "parallel", "pipeline", "workflow")
 
 
-class _Script:
+class ClaudeScript:
     def __init__(self, source: ForeignFile) -> None:
         self.source = source
         self.script = ScriptWords(source)
@@ -40,12 +40,9 @@ class _Script:
         self.taken_ids: set[str] = set()
         self.times: dict[str, int] = {}
         """How often an id was requested."""
-        self.depth = 0
         self.inside: list[int] = []
         """The ends of the blocks around the current statement."""
-        self.phase: tuple[int, str] | None = None
-        """The position and name of a phase without a step so far."""
-        self.phase_name = ""
+        self.phase = ""
         self.may_have_ended = False
         """Whether JavaScript before this token may have ended the script."""
 
@@ -53,7 +50,6 @@ class _Script:
         at = 0
         while at < len(self.script.words):
             at = self._statement(at)
-        self._end_phase()
         if not self.steps:
             message = f"{self.source.file}: no agent is called in it: it is no workflow script of Claude Code"
             raise AuthorError("convert.unreadable", message)
@@ -73,9 +69,12 @@ class _Script:
         if script.words[at].text in ("const", "let", "var") and script.words[at].kind == "name":
             return self._declaration(at) or at + 1
         if script.is_name(at) and script.says(at + 1, "=") and not script.says(at - 1, "."):
-            return self._assigned(at, (at, at + 1), at + 2) or at + 1
-        if script.says(at, "return") and self.depth == 0 and self._begins(at):
-            return self._return(at) or at + 1
+            found = self._assigned(at, (at, at + 1), at + 2)
+            if found is not None:
+                return found
+        self.calls.forget_changed(at)
+        if script.says(at, "return") and self._is_outside(at) and self._begins(at):
+            return self._return(at)
         if script.says(at, "if", "(") and (end := self._guard(at)) is not None:
             return end
         if script.words[at].text in ("return", "throw") and script.is_name(at) and not self._in_function(at):
@@ -85,22 +84,22 @@ class _Script:
         begun = at + 1 if script.says(at, "await") else at
         if self._is_call(begun):
             return self._call(begun, (at, begun), (at, at)) or begun + 1
-        if script.words[at].kind == "mark" and script.words[at].text in "{}":
-            self.depth += 1 if script.words[at].text == "{" else -1
-            if script.words[at].text == "{" and not self._is_main(at):
-                self.inside.append(script.partner[at])
+        head = [word.text for word in script.words[max(0, at - 12) : at]]
+        is_main = "default" in head and "export" in head  # the exported function runs completely and once
+        if script.says(at, "{") and not is_main:
+            self.inside.append(script.partner[at])
         return at + 1
 
-    def _is_main(self, at: int) -> bool:
-        """Return whether a brace opens the exported function, which runs completely and once."""
-        head = [word.text for word in self.script.words[max(0, at - 12) : at]]
-        return "default" in head and "export" in head
-
-    def _is_sure(self, at: int) -> bool:
-        """Return whether a call runs exactly once: no condition, loop or function is around it."""
+    def _is_outside(self, at: int) -> bool:
+        """Return whether no condition, loop or function is around a token."""
         while self.inside and self.inside[-1] < at:
             self.inside.pop()
-        return not self.inside and (self._begins(at) or self._follows_declaration(at))
+        return not self.inside
+
+    def _is_sure(self, at: int) -> bool:
+        """Return whether a call runs exactly once."""
+        declared = self.script.says(at - 1, "=") or self.script.says(at - 1, "return")
+        return self._is_outside(at) and (declared or self._begins(at))
 
     def _in_function(self, at: int) -> bool:
         """Return whether a token is inside a function and does not affect the script itself."""
@@ -135,7 +134,7 @@ class _Script:
         body = closing + 1
         block = script.says(body, "{")
         first = body + 1 if block else body
-        if place != closing or not needed or self.inside or first >= len(script.words):
+        if place != closing or not needed or not self._is_outside(at) or first >= len(script.words):
             return None
         if script.words[first].text not in ("throw", "return", "log") or not script.is_name(first):
             return None
@@ -155,9 +154,6 @@ class _Script:
             end = self.script.partner.get(end, end) + 1
         return end
 
-    def _follows_declaration(self, at: int) -> bool:
-        return self.script.says(at - 1, "=") or self.script.says(at - 1, "return")
-
     def _is_call(self, at: int) -> bool:
         script = self.script
         named = script.is_name(at) and script.words[at].text in _CALLS and script.says(at + 1, "(")
@@ -165,7 +161,7 @@ class _Script:
 
     def _begins(self, at: int) -> bool:
         """Return whether a statement can start here without a condition before it."""
-        if at == 0 or self.script.is_taken(at - 1):
+        if at == 0 or self.script.taken[at - 1]:
             return True
         last = self.script.words[at - 1]
         if last.kind == "mark" and last.text in ")]":
@@ -173,7 +169,7 @@ class _Script:
             deciding = self.script.words[opened - 1].text in _DECIDING if opened else False
             return not deciding and self.script.line(at - 1) < self.script.line(at)
         if last.kind == "mark":
-            return last.text in (";", "}")
+            return last.text in (";", "{", "}")
         return last.text != "else" and self.script.line(at - 1) < self.script.line(at)
 
     def _meta(self, at: int) -> int:
@@ -206,28 +202,20 @@ class _Script:
         found = self._assigned(at, names, value)
         if found is not None:
             return found
-        if opening == "{" and script.says(value, "args") and self._ends(value + 1):
-            script.take((at, value + 1))
-            self.calls.bind(names, "inputs")
-            return value + 1
+        path: str | None = "inputs"
         last = self._end_of_arguments(value)
-        if last is not None and end - at == 2 and self._ends(last):
-            script.take((at, last))
-            self.calls.names[script.source_of(names)] = "inputs"
-            return last
-        path, behind = self.calls.path(value, {})
-        if path is not None and self._ends(behind):
-            script.take((at, behind))
-            self.calls.bind(names, path)
-            return behind
-        default, last = self.calls.data(behind + 1)
-        if path is not None and script.says(behind) and self._is_default(behind, last, path, default):
+        if last is None or opening == "[" or not self._ends(last):
+            path, last = self.calls.path(value, {})
+            default, behind = self.calls.data(last + 1)
+            if path is not None and self._is_default(last, behind, path, default):
+                last = behind
+        if path is not None and self._ends(last):
             script.take((at, last))
             self.calls.bind(names, path)
             return last
         kept, last = self.calls.data(value)
         if kept is not NO_LITERAL and script.says(at, "const") and self._ends(last):
-            self.calls.keep(names, kept, (at, last))  # marked when it is used
+            self.calls.keep(names, kept, (at, last))
             return last
         return None
 
@@ -236,11 +224,8 @@ class _Script:
         if self.script.says(at, "(") and self._end_of_arguments(at + 1) == self.script.partner[at]:
             return self.script.partner[at] + 1
         words = " ".join(word.text for word in self.script.words[at : at + 40])
-        for known in _ALL_ARGUMENTS:
-            found = known.match(words)
-            if found is not None:
-                return at + len(found[0].split())
-        return None
+        found = next((one for known in _ALL_ARGUMENTS if (one := known.match(words))), None)
+        return None if found is None else at + len(found[0].split())
 
     def _is_default(self, at: int, end: int, path: str, default: Any) -> bool:
         name = path.removeprefix("inputs.")
@@ -248,9 +233,7 @@ class _Script:
         if not given or default is NO_LITERAL or not self._ends(end) or not is_plain_name(name):
             return False
         known = self.calls.inputs.setdefault(name, {})
-        if known.setdefault("default", default) != default:
-            return False
-        return path.startswith("inputs.")
+        return bool(known.setdefault("default", default) == default and path.startswith("inputs."))
 
     def _ends(self, at: int) -> bool:
         """Return whether a value ends before this token and does not continue with a mark."""
@@ -272,37 +255,32 @@ class _Script:
         title, end = literal(self.script.text, self.script.words, at + 2)
         if len(parts) != 1 or not isinstance(title, str) or end != parts[0][1]:
             return None
-        self._end_phase()
-        self.phase, self.phase_name = (at, title), title
+        self.phase = title
         self.script.take((at, end + 1))
         return end + 1
 
-    def _end_phase(self) -> None:
-        if self.phase is not None:
-            self.script.lose(self.phase[0], f"phase({self.phase[1]!r})", "no step is in it")
-        self.phase = None
-
-    def _return(self, at: int) -> int | None:
+    def _return(self, at: int) -> int:
+        """Convert `return …` to the output; one that is not understood is to be written."""
         script = self.script
         begun = at + 2 if script.says(at + 1, "await") else at + 1
+        if begun >= len(script.words) or self._ends(begun):
+            return at + 1
+        end: int | None = None
+        output: Any = f"{{{{{UNWRITTEN}}}}}"
         if self._is_call(begun):
             end = self._call(begun, (at, begun), (at, at))
-            if end is not None and "output" not in self.recipe and self._ends(end):
-                self.recipe["output"] = f"{{{{steps.{self.steps[-1]['id']}.output}}}}"
-            return end
-        if "output" in self.recipe or begun >= len(script.words):
-            return None
-        path, end = self.calls.path(begun, {})
-        if path is not None and self._ends(end):
-            self.recipe["output"] = f"{{{{{path}}}}}"
-            script.take((at, end))
-            return end
-        fields = self.calls.fields(begun)
-        if fields is not None and self._ends(script.partner[begun] + 1):
-            self.recipe["output"] = fields
-            script.take((at, script.partner[begun] + 1))
-            return script.partner[begun] + 1
-        return None
+            if end is not None and self._ends(end):
+                output = f"{{{{steps.{self.steps[-1]['id']}.output}}}}"
+        else:
+            path, behind = self.calls.path(begun, {})
+            fields = self.calls.fields(begun)
+            if path is not None and self._ends(behind):
+                end, output = behind, f"{{{{{path}}}}}"
+            elif fields is not None and self._ends(script.partner[begun] + 1):
+                end, output = script.partner[begun] + 1, fields
+            script.take((at, end or at))
+        self.recipe.setdefault("output", output)
+        return end or at + 1
 
     def _call(self, at: int, before: Span, names: Span) -> int | None:
         """Convert the call at a token; the tokens before it are marked if it is understood."""
@@ -332,12 +310,14 @@ class _Script:
             (step,) = call.steps
             more = {} if call.items is None else {"for_each": call.items, "on_failure": "inline"}
             self._add(step | more, last, names)
+        if call.changed or not (self._ends(end) or self.script.says(end, ",")):
+            self.calls.forget(names)
         return end
 
     def _together(self, call: ScriptCall, last: list[str], names: Span, name: str) -> None:
         listed = self.calls.listed(names)
         added: list[str] = []
-        for number, step in call.numbered:
+        for number, step in enumerate(call.steps):
             own = listed[number] if number < len(listed) else None
             self._add(step | {"on_failure": "inline"}, last, (own, own + 1) if own is not None else (0, 0))
             added.append(self.steps[-1]["id"])
@@ -361,9 +341,8 @@ class _Script:
     def _add(self, step: dict[str, Any], last: list[str], names: Span) -> None:
         rest = {key: value for key, value in step.items() if key != "id"}
         made: dict[str, Any] = {"id": self._unique(step_id(step["id"]))}
-        if self.phase_name and "description" not in rest:
-            made["description"] = self.phase_name
-        self.phase = None
+        if self.phase and "description" not in rest:
+            made["description"] = self.phase
         if last:
             made["depends_on"] = last
         self.steps.append(made | rest)
@@ -377,8 +356,3 @@ class _Script:
             wanted = f"{name}-{self.times[name]}"
         self.taken_ids.add(in_expression(wanted))
         return wanted
-
-
-def convert(source: ForeignFile) -> ConversionResult:
-    """Return a workflow script as a recipe, as far as possible."""
-    return _Script(source).convert()

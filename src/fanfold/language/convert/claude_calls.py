@@ -23,7 +23,7 @@ from fanfold.language.convert.javascript import (
     unescaped,
     words_of,
 )
-from fanfold.language.convert.source import UNWRITTEN, delivers, not_for_agents, step_id
+from fanfold.language.convert.source import UNWRITTEN, is_refused, not_for_agents, step_id
 from fanfold.language.template import in_expression
 from fanfold.language.template import literal as escaped
 
@@ -37,16 +37,22 @@ _ROLES = {"Explore": "explorer", "Plan": "planner", "general-purpose": "default"
 """The built-in roles of Claude Code, and our equivalents."""
 
 
+_DECIDES = frozenset({"schema", "model", "effort", "agentType"})
+"""Options without which an agent would do something else."""
+_ASSIGNS = frozenset("= += -= *= /= %= ++ --".split())
+_CHANGES = frozenset("push pop shift unshift splice sort reverse fill set add delete clear".split())
+"""Methods that change a list, a map or a set."""
 _MAX_PATH = 40
 """Maximum number of tokens in a path."""
 
 
 class ScriptCall(Struct, kw_only=True):
-    """Agents of one call; `numbered` has the position of each in a list."""
+    """Agents of one call."""
 
     steps: list[dict[str, Any]]
     items: str | None = None
-    numbered: list[tuple[int, dict[str, Any]]] = []
+    changed: bool = False
+    """Whether JavaScript changes what the agents return."""
 
 
 class _Function(NamedTuple):
@@ -58,6 +64,8 @@ class _Function(NamedTuple):
     over: Span | None = None
     """The list over whose items the call runs, and the name of an item."""
     each: str | None = None
+    changes: bool = False
+    """Whether code after the call changes what it returns."""
 
 
 class Calls:
@@ -72,8 +80,6 @@ class Calls:
         """The declarations of the constants in the last data."""
         self._kept: dict[str, tuple[Any, list[Span]]] = {}
         """Constants that are plain data; their tokens are marked when they are used."""
-
-    # Names
 
     def pattern(self, names: Span) -> bool:
         """Return whether these tokens are a name, or names in brackets."""
@@ -101,6 +107,28 @@ class Calls:
                 self.names[name] = f"{path}[{number}]" if is_list else f"{path}.{name}"
                 if path == "inputs":
                     self.inputs.setdefault(name, {})
+
+    def forget(self, names: Span) -> None:
+        """Forget variables with values that only JavaScript knows, so that their uses are not converted."""
+        for word in self.script.words[names[0] : names[1]]:
+            self.names.pop(word.text, None)
+            self._kept.pop(word.text, None)
+
+    def forget_changed(self, at: int) -> None:
+        """Forget the variable at a token if it is assigned or changed there."""
+        script = self.script
+        if not script.is_name(at) or script.says(at - 1, "."):
+            return
+        end, method = at + 1, ""
+        while end + 1 < len(script.words) and script.words[end].text in (".", "["):
+            if script.says(end, "["):
+                end, method = script.partner[end] + 1, ""
+            else:
+                end, method = end + 2, script.words[end + 1].text
+        end += end + 1 < len(script.words) and script.words[end].text in ("||", "&&", "??")
+        sign = script.words[end].text if end < len(script.words) else ""
+        if sign in _ASSIGNS or (sign == "(" and method in _CHANGES):
+            self.forget((at, at + 1))
 
     def keep(self, names: Span, value: Any, words: Span) -> None:
         if names[1] - names[0] == 1:
@@ -159,8 +187,6 @@ class Calls:
             found[name] = path
         return found or None
 
-    # Calls
-
     def read(self, at: int, name: str, names: Span) -> ScriptCall | None:
         """Return the call at a token; None, with nothing marked, if it is not understood."""
         kind, parts = self.script.words[at].text, self.script.parts(at + 1)
@@ -177,13 +203,13 @@ class Calls:
         parts = script.parts(at + 1)
         script.take((at, at + 2), (script.partner[at + 1], script.partner[at + 1] + 1))
         step: dict[str, Any] = {"id": step_id(name)}
-        if len(parts) > 1:
-            self._options(parts[1], step)
+        for span in parts[1:]:
+            self._options(span, step)
         self._clear = True
         prompt = self._prompt(parts[0], local).strip() if parts else ""
         for words, why in not_for_agents(prompt):
             script.lose(at, words, why)
-        clear = self._clear and UNWRITTEN not in step and not delivers(prompt)
+        clear = self._clear and UNWRITTEN not in step and not is_refused(prompt)
         step["prompt" if clear else UNWRITTEN] = prompt or "Continue."
         return step
 
@@ -191,19 +217,21 @@ class Calls:
         script = self.script
         start, end = parts[0]
         if script.says(start, "[") and script.partner[start] == end - 1:
-            listed, found = self.listed(names), []
+            listed, changed = self.listed(names), False
+            found: list[dict[str, Any]] = []
             for number, span in enumerate(script.parts(start)):
                 thunk = self._function(span, nested=False)
                 own = script.words[listed[number]].text if number < len(listed) else f"{name}{number + 1}"
                 if thunk is None or thunk.names:  # its tokens are listed
-                    found.append((number, {"id": step_id(own), UNWRITTEN: script.source_of(span)}))
+                    found.append({"id": step_id(own), UNWRITTEN: script.source_of(span)})
                     continue
                 script.take(*thunk.words)
-                found.append((number, self._agent(thunk.call, own, {})))
+                changed = changed or thunk.changes
+                found.append(self._agent(thunk.call, own, {}))
             if not found:
                 return None
             script.take((start, start + 1), (end - 1, end))
-            return ScriptCall(steps=[step for _, step in found], numbered=found)
+            return ScriptCall(steps=found, changed=changed)
         found_map = self._mapped(start, end)
         items = self._items((start, found_map[0])) if found_map is not None else None
         if found_map is None or items is None:
@@ -211,7 +239,8 @@ class Calls:
         mapped, thunk = found_map
         script.take((start, mapped + 3), (end - 1, end), *thunk.words)
         local = parameters(thunk.names, ("item", "index"))
-        return ScriptCall(steps=[self._agent(thunk.call, name, local)], items=items)
+        steps = [self._agent(thunk.call, name, local)]
+        return ScriptCall(steps=steps, items=items, changed=thunk.changes)
 
     def _pipeline(self, parts: list[Span], name: str) -> ScriptCall | None:
         stages = [self._function(span, nested=False) or self._fan(span) for span in parts[1:]]
@@ -223,10 +252,14 @@ class Calls:
             return None
         self.script.take(parts[0])
         steps: list[dict[str, Any]] = []
+        changed = False
         for number, stage in enumerate(understood):
             self.script.take(*stage.words)
             last = f"steps.{steps[-1]['id']}.output" if steps else "item"
             local = parameters(stage.names, (last, "item", "index"))
+            if changed and stage.names:
+                del local[stage.names[0]]
+            changed = stage.changes
             step: dict[str, Any] = {"id": f"{step_id(name)}-{number + 1}"}
             if stage.over is not None:
                 over, _ = self.path(stage.over[0], local, stage.over[1])
@@ -237,7 +270,7 @@ class Calls:
             if steps:
                 step["depends_on"] = [steps[-1]["id"]]
             steps.append(step)
-        return ScriptCall(steps=steps, items=items)
+        return ScriptCall(steps=steps, items=items, changed=changed)
 
     def _fan(self, span: Span) -> _Function | None:
         """Return a function that calls `parallel` for each result of the previous stage.
@@ -266,7 +299,7 @@ class Calls:
         if len(thunk.names) > 1 or (thunk.names and each is None):
             return None
         words = [(span[0], mapped + 3), (end - 1, span[1]), *thunk.words]
-        return _Function(names, thunk.call, words, over, each)
+        return _Function(names, thunk.call, words, over, each, thunk.changes)
 
     def _mapped(self, start: int, end: int) -> tuple[int, _Function] | None:
         """Return the position of a final `.map(` in these tokens, and the function in it."""
@@ -297,7 +330,7 @@ class Calls:
             inner = self._function((at, end), nested=False)
             if inner is None or inner.names:
                 return None
-            return _Function(names, inner.call, [(first, at), *inner.words])
+            return inner._replace(names=names, words=[(first, at), *inner.words])
         if script.says(at, "{", "return") and script.partner[at] == end - 1:
             at, end = at + 2, end - 1
             end -= script.says(end - 1, ";")
@@ -307,7 +340,7 @@ class Calls:
         behind = script.partner[at + 1] + 1
         if behind != end and not script.says(behind, ".", "then", "("):
             return None  # code that processes the answer is listed
-        return _Function(names, at, [(first, at), (end, span[1])])
+        return _Function(names, at, [(first, at), (end, span[1])], changes=behind != end)
 
     def _head(self, span: Span) -> tuple[list[str], int] | None:
         """Return the parameters of a function, and where its body starts."""
@@ -389,6 +422,7 @@ class Calls:
         script = self.script
         start, end = span
         if not script.says(start, "{") or script.partner[start] != end - 1:
+            step[UNWRITTEN] = ""  # its tokens are listed
             return
         script.take((start, start + 1), (end - 1, end))
         seen: set[str] = set()
@@ -398,10 +432,13 @@ class Calls:
             )
             if key in seen or not key or not (script.says(first + 1, ":") or last == first + 1):
                 script.lose(first, script.source_of((first, last)), "an option is a name and a value, once")
+                step[UNWRITTEN] = ""
             elif not self._option(key, (first + 2 if last > first + 1 else first, last), step):
                 script.lose(
                     first, script.source_of((first, last)), _HINTS.get(key, "recipes have nothing like it")
                 )
+                if key in _DECIDES and (key != "agentType" or "agent" not in step):
+                    step[UNWRITTEN] = ""
             seen.add(key)
             script.take((first, last))
 
@@ -409,7 +446,6 @@ class Calls:
         if key == "schema":
             found = self._constant(*value, dict)
             if found is NO_LITERAL or not found:
-                step[UNWRITTEN] = ""  # the fields that others use are unknown
                 return False
             step["output_schema"] = found
             return True

@@ -17,7 +17,7 @@ from fanfold.language.convert.source import (
     FoundLoop,
     Reader,
     as_loop,
-    delivers,
+    is_refused,
     is_whole,
     looking_back,
     not_for_agents,
@@ -46,7 +46,7 @@ class _Route(NamedTuple):
     at: Node
 
 
-class _Conductor:
+class ConductorWorkflow:
     def __init__(self, source: ForeignFile) -> None:
         self.source = source
         self.names = Names(source)
@@ -154,6 +154,7 @@ class _Conductor:
                 recipe["defaults"] = {"model": model}
             self.kinds.effort = inner.text("default_reasoning_effort")
             self.kinds.turns = inner.whole("max_agent_iterations")
+            self.kinds.session = inner.value("max_session_seconds")
             inner.lose("provider", "models and back ends are a matter of configuration here")
             self.kinds.equipped = bool(inner.value("mcp_servers"))
             inner.lose("mcp_servers", "give the steps a role with these servers")
@@ -211,7 +212,7 @@ class _Conductor:
         """Return whether failures are treated as answers."""
         mode = reader.text("failure_mode")
         if mode == "continue_on_error":
-            why = "the outputs hold the error text of what failed; there it is left out"
+            why = "the outputs hold the error text of what failed; there it is left out, and one must succeed"
             reader.lose("failure_mode", why)
         elif mode not in ("", "fail_fast", "all_or_nothing"):
             reader.lose("failure_mode", "say `on_failure` in the steps")
@@ -418,11 +419,6 @@ def _all_steps(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from _all_steps(step.get("steps", []))
 
 
-def convert(source: ForeignFile) -> ConversionResult:
-    """Return a workflow of Conductor as a recipe."""
-    return _Conductor(source).convert()
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Names in Conductor's texts, converted to the names of recipes.
 #
@@ -532,10 +528,9 @@ class Names:
 _DURATION = r"(?a)\d+(?:ms|s|m|h)?|\d+\.\d{1,3}"
 _VARIABLE = r"(?a)\$\{[A-Za-z_]\w*(?::-(?P<given>[^}]*))?\}"
 _OF_SCHEMAS = {
-    "pattern": "pattern", "minimum": "minimum", "maximum": "maximum", "min_length": "minLength",
-    "max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems", "minLength": "minLength",
-    "maxLength": "maxLength", "minItems": "minItems", "maxItems": "maxItems",
-}  # fmt: skip
+    one: re.sub("_(.)", lambda found: found[1].upper(), one)
+    for one in "pattern minimum maximum min_length max_length min_items max_items".split()
+} | {one: one for one in "minLength maxLength minItems maxItems".split()}
 _REFUSED = {
     "stdin": "give it as an `env` variable, or write it to a file before",
     "working_dir": "steps work at the top of the project; `shell` may `cd`",
@@ -559,7 +554,8 @@ class StepKinds:
         self.item = ""
         self.effort = ""
         self.turns: int | None = None
-        """The workflow's defaults for agents: reasoning effort, and turns of a session."""
+        self.session: Any = None
+        """The workflow's defaults for agents: reasoning effort, and turns and seconds of a session."""
         self.equipped = False
         """Whether agents have tools of the workflow unless they name none."""
 
@@ -620,7 +616,7 @@ class StepKinds:
             self.text(agent.text(key), agent.get(key) or agent.node) for key in ("system_prompt", "prompt")
         )
         text = "\n\n".join(filter(None, (system.strip(), prompt))) or "Continue."
-        step["prompt" if is_whole(text) and not delivers(text) else UNWRITTEN] = text
+        step["prompt" if is_whole(text) and not is_refused(text) else UNWRITTEN] = text
         for words, why in not_for_agents(text):
             self._source.lose(agent.get("prompt") or agent.node, f"{agent.what}: {words}", why)
         if agent.text("model"):
@@ -637,6 +633,8 @@ class StepKinds:
         own = agent.whole("max_agent_iterations")
         settings = {"reasoning_effort": effort or None, "max_turns": self.turns if own is None else own}
         step |= {key: value for key, value in settings.items() if value is not None}
+        if agent.get("max_session_seconds") is None and type(self.session) in (int, float):
+            step["timeout_ms"] = int(self.session * 1000)
         for key in ("max_session_seconds", "timeout_seconds"):
             self._timeout(agent, step, key)
         self._retry(agent, step)
@@ -734,7 +732,9 @@ class StepKinds:
         if output is not None:
             step["output_schema"] = self._object(output)
         elif self._names.prints_json(name):
-            step["output_schema"] = _asked(self._names.fields(name))
+            step["output_schema"] = _asked(
+                [one for one in self._names.fields(name) if one not in OF_PROGRAMS]
+            )
         else:
             step["outputs"] = list(OF_PROGRAMS)
         self._timeout(script, step, "timeout")

@@ -24,12 +24,11 @@ from fanfold.language.convert.source import (
 from fanfold.language.template import literal
 from fanfold.language.tree import Mapping
 
-ANY_CREW = "../*crew.py"
-"""The only program of that name above the folder of the file."""
+ANY_CREW = "../*.py"
+"""The only program with the configuration of tasks above the folder of the file."""
 _HOLE = r"(?a)(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})"
 _WHY = {
     "tools": "give the step a role with these tools",
-    "output_file": "have the step write it, with a write_set",
     "output_json": "write its JSON Schema as output_schema",
     "output_pydantic": "write its JSON Schema as output_schema",
     "guardrail": "repeat the step until a check passes",
@@ -54,10 +53,20 @@ _SAME_HERE = {
     "tools": "[]",
     "cache": "True",
     "process": "Process.sequential",
+    "planning": "False",
+    "inject_date": "True",
 }
 """Settings that change nothing: `verbose`, and of the others the value that applies here anyway."""
-_READ = frozenset({"config", "agent", "agents", "tasks", "context", "async_execution", "human_input"})
+_DECIDES = frozenset(
+    "tools knowledge_sources output_json output_pydantic guardrail callback description condition".split()
+)
+"""Settings without which a task or an agent would do something else."""
+_READ = frozenset(
+    {"config", "agent", "agents", "tasks", "context", "async_execution", "human_input", "output_file"}
+)
 _CREW_WHY = {
+    "description": "write it into the prompt",
+    "condition": "write it as `when`",
     "process": "a manager that hands out tasks is to be written: say who does what",
     "memory": "sessions have no memory of their own",
     "planning": "say the plan in the prompts",
@@ -70,7 +79,8 @@ def convert(source: ForeignFile) -> ConversionResult:
     tree = source.tree()
     agents = _agents(source, tree)
     wired = _wired(source)
-    program = bool(wired)
+    unknown = _TaskSettings(absent=bool(wired), equipped=frozenset({""} if wired is None else ()))
+    wired = wired or {}
     inputs: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
     tasks = tree.get("tasks")
@@ -81,14 +91,16 @@ def convert(source: ForeignFile) -> ConversionResult:
     before: list[str] = []
     gates: list[str] = []
     """The last question for a person."""
-    for word, node in (tasks if isinstance(tasks, Mapping) else tree).entries:
+    order = {name: place for place, name in enumerate(wired)}
+    entries = (tasks if isinstance(tasks, Mapping) else tree).entries
+    for word, node in sorted(entries, key=lambda entry: order.get(entry[0].text, len(order))):
         if not whole and word.text == "agents" and agents:
             continue
         if not isinstance(node, Mapping):
             source.lose(word, word.text, "it is no task")
             continue
         reader = Reader(source, node, f"task {word.text}")
-        known = wired.pop(word.text, None) or (_TaskSettings(absent=True) if program else _TaskSettings())
+        known = wired.pop(word.text, unknown)
         step = _task(reader, step_id(word.text), agents, inputs, known)
         alone = reader.flag("async_execution") or known.alone
         # By default, a task gets the results of all tasks before it.
@@ -104,6 +116,8 @@ def convert(source: ForeignFile) -> ConversionResult:
             gates = [gate["id"]]
         before.append(step["id"])
         for name, why in _WHY.items():
+            if name in _DECIDES and reader.get(name) is not None:
+                step.setdefault(UNWRITTEN, why)
             reader.lose(name, why)
         reader.done()
     _lose_unused(source, wired, agents)
@@ -117,14 +131,11 @@ def convert(source: ForeignFile) -> ConversionResult:
 
 
 def _lose_unused(source: ForeignFile, wired: dict[str, _TaskSettings], agents: dict[str, _Agent]) -> None:
-    for name in wired:
-        source.lost.append(
-            Loss(1, f"task {name}", "the program of the crew runs it, and it is not in this file")
-        )
-    for name, one in agents.items():
-        if not one.used:
-            why = "no task names it; write its instructions into a prompt"
-            source.lost.append(Loss(one.line, f"agent {name}", why, one.file))
+    why = "the program of the crew runs it, and it is not in this file"
+    source.lost += [Loss(1, f"task {name}", why) for name in wired]
+    why = "no task names it; write its instructions into a prompt"
+    unused = [(name, one) for name, one in agents.items() if not one.used]
+    source.lost += [Loss(one.line, f"agent {name}", why, one.file) for name, one in unused]
 
 
 class _TaskSettings(Struct):
@@ -140,10 +151,15 @@ class _TaskSettings(Struct):
     asks: bool = False
     """Whether a person judges its result."""
     equipped: frozenset[str] = frozenset()
+    file: str = ""
+    """The file into which it writes its result."""
 
 
-def _wired(source: ForeignFile) -> dict[str, _TaskSettings]:
-    """Return the settings of each task in `crew.py`, by its name in the YAML file; the rest is lost."""
+def _wired(source: ForeignFile) -> dict[str, _TaskSettings] | None:
+    """Return the settings of each task in `crew.py`, by its name in the YAML file, in their order.
+
+    The rest is lost. None if the program was not found.
+    """
     above = source.file.replace("\\", "/").split("/")[-3:-2]
     for file in ("../crew.py", *(f"../{name}.py" for name in above), ANY_CREW, "crew.py"):
         data = source.beside(file)
@@ -158,55 +174,76 @@ def _wired(source: ForeignFile) -> dict[str, _TaskSettings]:
         return {}
     why = "it was not found: the tools, models and contexts that it sets are not known"
     source.lost.append(Loss(1, "the program of the crew", why))
-    return {}
+    return None
+
+
+class _Program:
+    """The program of a crew as far as it was read; everything else in it is lost."""
+
+    def __init__(self, source: ForeignFile, file: str) -> None:
+        self._source, self._file = source, file
+        self.names: dict[str, str] = {}
+        """By method: the name in the YAML file of the agent or task that it creates."""
+        self.made: dict[str, dict[str, ast.expr]] = {}
+        self.listed: list[str] = []
+        """The methods of the tasks in their order, if it is not the order of the methods."""
+        self.equipped: set[str] = set()
+        """The agents and tasks with settings in Python that no step here has; "" for all."""
+
+    def _lose(self, at: ast.expr, what: str, why: str) -> None:
+        self._source.lost.append(Loss(at.lineno, what, why, self._file))
+
+    def read(self, method: ast.FunctionDef) -> None:
+        for call in ast.walk(method):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Agent", "Task", "Crew"):
+                self._read_call(method, call, ast.unparse(call.func))
+        for hook in map(ast.unparse, method.decorator_list):
+            if hook.partition("(")[0] not in ("agent", "task", "crew", "property"):
+                self._lose(method.decorator_list[0], f"{method.name}: @{hook}", "Python is not run")
+                self.equipped |= {""} if "kickoff" in hook else set()
+
+    def _read_call(self, method: ast.FunctionDef, call: ast.Call, kind: str) -> None:
+        given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        keys = re.findall(r"_config\[['\"](\w+)['\"]\]", ast.unparse(method))
+        name = self.names[method.name] = keys[0] if keys else method.name
+        if kind == "Task":
+            self.made[name] = given
+        if "config" in given and not isinstance(given["config"], ast.Subscript):
+            self._lose(given["config"], f"{method.name}: config", "Python changes it")
+            self.equipped.add(name)
+        if "tasks" in given and ast.unparse(given["tasks"]) != "self.tasks":
+            self.listed = _methods(given["tasks"])
+        for word, value in given.items():
+            if word in _READ or _SAME_HERE.get(word, "?") in ("", ast.unparse(value)):
+                continue
+            why = {**_WHY, **_AGENT_WHY, **_CREW_WHY}.get(word, "recipes have nothing like it")
+            self._lose(value, f"{method.name}: {word}", why)
+            if word in _DECIDES:
+                self.equipped.add("" if kind == "Crew" else name)
 
 
 def _read_program(source: ForeignFile, program: ast.Module, file: str) -> dict[str, _TaskSettings]:
-    names: dict[str, str] = {}
-    """By method: the name in the YAML file of the agent or task that it creates."""
-    made: dict[str, dict[str, ast.expr]] = {}
-    equipped: set[str] = set()
-    """The agents and tasks with tools and knowledge in Python, which no step here has; "" for all."""
+    read = _Program(source, file)
     managed = any(isinstance(one, ast.Attribute) and one.attr == "hierarchical" for one in ast.walk(program))
     for method in ast.walk(program):
-        if not isinstance(method, ast.FunctionDef):
-            continue
-        calls = [
-            one for one in ast.walk(method) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
-        ]
-        for call in calls:
-            if not isinstance(call.func, ast.Name) or call.func.id not in ("Agent", "Task", "Crew"):
-                continue
-            given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-            config = given.get("config")
-            key = config.slice if isinstance(config, ast.Subscript) else None
-            names[method.name] = str(key.value) if isinstance(key, ast.Constant) else method.name
-            if call.func.id == "Task":
-                made[names[method.name]] = given
-            for word, value in given.items():
-                if word not in _READ and _SAME_HERE.get(word, "?") not in ("", ast.unparse(value)):
-                    why = {**_WHY, **_AGENT_WHY, **_CREW_WHY}.get(word, "recipes have nothing like it")
-                    source.lost.append(Loss(value.lineno, f"{method.name}: {word}", why, file))
-            if any(
-                word in given and ast.unparse(given[word]) != "[]" for word in ("tools", "knowledge_sources")
-            ):
-                equipped.add("" if call.func.id == "Crew" else names[method.name])
-        for hook in method.decorator_list:
-            if ast.unparse(hook).partition("(")[0] not in ("agent", "task", "crew", "property"):
-                source.lost.append(
-                    Loss(hook.lineno, f"{method.name}: @{ast.unparse(hook)}", "Python is not run", file)
-                )
-    return {
-        task: _TaskSettings(
+        if isinstance(method, ast.FunctionDef):
+            read.read(method)
+    names, made = read.names, read.made
+    listed = [names.get(method, method) for method in read.listed] or [*made]
+    found: dict[str, _TaskSettings] = {}
+    for task in (one for one in listed if one in made):
+        given = made[task]
+        output = given.get("output_file")
+        found[task] = _TaskSettings(
             agent=next((names.get(method, method) for method in _methods(given.get("agent"))), ""),
             managed=managed,
-            equipped=frozenset(equipped),
+            equipped=frozenset(read.equipped),
             context=tuple(names.get(method, method) for method in _methods(given.get("context"))),
             alone=_is_true(given.get("async_execution")),
             asks=_is_true(given.get("human_input")),
+            file="" if output is None else str(getattr(output, "value", "{computed}")),
         )
-        for task, given in made.items()
-    }
+    return found
 
 
 def _is_true(value: ast.expr | None) -> bool:
@@ -284,23 +321,40 @@ def _task(
     if reader.text("expected_output"):
         parts.append(f"What is expected: {reader.text('expected_output').strip()}")
     reader.get("name")
+    file = reader.text("output_file") or wired.file
+    if file:
+        parts.append(f"Also write the complete result to the file {file}.")
 
     def hole(found: re.Match[str]) -> str:
         inputs[found[1]] = {"required": True}
         return f"{{{{inputs.{found[1]}}}}}"
 
     text = literal("\n\n".join(filter(None, parts)))
-    step = {"id": name, "agent": "default", "prompt": re.sub(_HOLE, hole, text) or "Continue."}
-    if wired.managed:
-        step[UNWRITTEN] = "a manager hands out the tasks: say who does what"
-    elif (
-        reader.texts("tools") or wired.equipped & {who, name, ""} or (who in agents and agents[who].equipped)
-    ):
-        step[UNWRITTEN] = "a role with its tools and its knowledge"
-    elif wired.absent:
-        reader.source.lose(reader.node, reader.what, "the program of the crew does not run it")
-        step[UNWRITTEN] = "the program of the crew does not run it"
-    elif agents and not who:
-        reader.source.lose(reader.node, reader.what, "it names no agent; write one")
-        step[UNWRITTEN] = "who does it"
+    step: dict[str, Any] = {
+        "id": name,
+        "agent": "default",
+        "prompt": re.sub(_HOLE, hole, text) or "Continue.",
+    }
+    if file:
+        step["write_set"] = [file]
+    if why := _unwritten(reader, name, agents, wired, who):
+        step[UNWRITTEN] = why
+    elif file.startswith("/") or "{" in file or ".." in file:
+        step[UNWRITTEN] = f"the file into which it writes: {file}"
     return step
+
+
+def _unwritten(reader: Reader, name: str, agents: dict[str, _Agent], wired: _TaskSettings, who: str) -> str:
+    """Return what is not known about a task; empty if everything is."""
+    if wired.managed:
+        return "a manager hands out the tasks: say who does what"
+    if reader.texts("tools") or wired.equipped & {who, name, ""} or (who in agents and agents[who].equipped):
+        return "a role with its tools and its knowledge"
+    if wired.absent:
+        reader.source.lose(reader.node, reader.what, "the program of the crew does not run it")
+        return "the program of the crew does not run it"
+    if who not in agents and (who or agents):
+        if not who:
+            reader.source.lose(reader.node, reader.what, "it names no agent; write one")
+        return "who does it"
+    return ""

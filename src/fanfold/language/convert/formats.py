@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fanfold.errors import AuthorError
-from fanfold.language.convert import archon, claude, conductor, crewai
+from fanfold.language.convert import crewai
+from fanfold.language.convert.archon import ArchonWorkflow
+from fanfold.language.convert.claude import ClaudeScript
+from fanfold.language.convert.conductor import ConductorWorkflow
 from fanfold.language.convert.source import ConversionResult, ForeignFile
 from fanfold.language.tree import Mapping, plain
 
@@ -24,9 +27,9 @@ def _as_it_is(source: ForeignFile) -> ConversionResult:
 
 _CONVERTERS: dict[str, Callable[[ForeignFile], ConversionResult]] = {
     "protoagent": _as_it_is,
-    "conductor": conductor.convert,
-    "archon": archon.convert,
-    "claude": claude.convert,
+    "conductor": lambda source: ConductorWorkflow(source).convert(),
+    "archon": lambda source: ArchonWorkflow(source).convert(),
+    "claude": lambda source: ClaudeScript(source).convert(),
     "crewai": crewai.convert,
 }
 

@@ -31,14 +31,6 @@ Constant: TypeAlias = Callable[[list[str]], Any]
 """Returns the value of a name with its fields, as tokens: `LENSES`, or `LIMITS . most`; or `NO_LITERAL`."""
 
 
-class Unreadable(ValueError):
-    """The start of a text that does not end."""
-
-    def __init__(self, at: int, what: str) -> None:
-        super().__init__(what)
-        self.at = at
-
-
 class JsWord(NamedTuple):
     kind: str
     """`name`, `text`, `template`, `number`, `regex` or `mark`."""
@@ -48,7 +40,10 @@ class JsWord(NamedTuple):
 
 
 def words_of(text: str, start: int = 0, *, inside: int = 0) -> list[JsWord]:
-    """Return all tokens; with `inside`, those of a placeholder, up to and including its closing brace."""
+    """Return all tokens; with `inside`, those of a placeholder, up to and including its closing brace.
+
+    A text without an end raises `ValueError` with its start and the reason.
+    """
     found: list[JsWord] = []
     at, open_braces = start, 0
     while True:
@@ -56,7 +51,7 @@ def words_of(text: str, start: int = 0, *, inside: int = 0) -> list[JsWord]:
         at = space.end() if space is not None else at
         if at >= len(text):
             if inside:
-                raise Unreadable(start, "a hole of a template is not closed")
+                raise ValueError(start, "a hole of a template is not closed")
             return found
         word = _word(text, at, found[-1] if found else None, inside)
         found.append(word)
@@ -72,12 +67,12 @@ def _word(text: str, at: int, last: JsWord | None, inside: int) -> JsWord:
     if char in "'\"":
         string = _STRING.match(text, at)
         if string is None:
-            raise Unreadable(at, "a text is not closed")
+            raise ValueError(at, "a text is not closed")
         return JsWord("text", at, string.end(), string[0])
     if char == "`":
         return _template(text, at, inside)
     if text.startswith("/*", at):
-        raise Unreadable(at, "a comment is not closed")
+        raise ValueError(at, "a comment is not closed")
     for kind, pattern in (("name", _NAME), ("number", _NUMBER)):
         if (found := pattern.match(text, at)) is not None:
             return JsWord(kind, at, found.end(), found[0])
@@ -97,13 +92,13 @@ def _may_begin(last: JsWord | None) -> bool:
 
 def _template(text: str, start: int, inside: int) -> JsWord:
     if inside >= MAX_NESTING:
-        raise Unreadable(start, "templates stand in templates too deep")
+        raise ValueError(start, "templates stand in templates too deep")
     at = start + 1
     while True:
         plain = _TEMPLATE.match(text, at)
         at = plain.end() if plain is not None else at
         if at >= len(text) or text[at] == "\\":
-            raise Unreadable(start, "a template is not closed")
+            raise ValueError(start, "a template is not closed")
         if text[at] == "`":
             return JsWord("template", start, at + 1, text[start : at + 1])
         at = words_of(text, at + 2, inside=inside + 1)[-1].end
@@ -175,7 +170,11 @@ def _one_literal(text: str, words: list[JsWord], at: int, constant: Constant, de
         return ("".join(map(str, parts)), at + 1) if whole else (NO_LITERAL, at)
     if word.kind == "number" or (word.text == "-" and at + 1 < len(words) and words[at + 1].kind == "number"):
         end = at + 1 if word.kind == "number" else at + 2
-        return _number("".join(word.text for word in words[at:end])), end
+        number = "".join(word.text for word in words[at:end])
+        try:
+            return (int(number, 10) if re.fullmatch(r"-?\d{1,18}", number) else float(number)), end
+        except ValueError:
+            return NO_LITERAL, at
     if word.text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[word.text], at + 1
     if word.text in "[{" and word.kind == "mark":
@@ -194,22 +193,11 @@ def _one_literal(text: str, words: list[JsWord], at: int, constant: Constant, de
 
 
 def constant_text(source: str, constant: Constant) -> Any:
-    """Return the text of a placeholder that names a constant, or joins a list of them."""
-    words = [word.text for word in words_of(source)]
-    joined = words[-5:-2] == [".", "join", "("] and words[-1] == ")"
-    value = constant(words[:-5] if joined else words)
-    if joined and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return unescaped(words[-2][1:-1]).join(value)
-    if joined or isinstance(value, bool) or not isinstance(value, str | int | float):
-        return NO_LITERAL
-    return str(value)
-
-
-def _number(text: str) -> Any:
-    try:
-        return int(text, 10) if re.fullmatch(r"-?\d{1,18}", text) else float(text)
-    except ValueError:
-        return NO_LITERAL
+    """Return the text of a placeholder that has only constants, or `NO_LITERAL`."""
+    words = words_of(source)
+    value, end = literal(source, words, 0, constant)
+    plain = isinstance(value, str | int | float) and not isinstance(value, bool) and end == len(words)
+    return str(value) if plain else NO_LITERAL
 
 
 def _collection(text: str, words: list[JsWord], at: int, constant: Constant, depth: int) -> tuple[Any, int]:
@@ -263,9 +251,9 @@ class ScriptWords:
         self._lines = [0, *(at + 1 for at, char in enumerate(self.text) if char == "\n")]
         try:
             self.words: list[JsWord] = words_of(self.text)
-        except Unreadable as error:
-            raise self._unreadable(error.at, error) from None
-        self._taken = bytearray(len(self.words))
+        except ValueError as error:
+            raise self._unreadable(*error.args) from None
+        self.taken = bytearray(len(self.words))
         self.partner = self._pairs()
 
     def _pairs(self) -> dict[int, int]:
@@ -316,10 +304,7 @@ class ScriptWords:
     def take(self, *spans: Span) -> None:
         """Mark tokens that are in the recipe or already listed."""
         for start, end in spans:
-            self._taken[start:end] = b"\1" * (end - start)
-
-    def is_taken(self, at: int) -> bool:
-        return bool(self._taken[at])
+            self.taken[start:end] = b"\1" * (end - start)
 
     def parts(self, opening: int) -> list[Span]:
         """Return the parts between a bracket and its partner, separated by commas; the commas are marked."""
@@ -346,7 +331,7 @@ class ScriptWords:
         for at, word in enumerate(self.words):
             new_line = at > 0 and self.line(at) > self.line(at - 1)
             ended = not open_brackets and (new_line or self.words[at - 1].text in (";", "{", "}"))
-            if at and (ended or (new_line and self._taken[at - 1])):
+            if at and (ended or (new_line and self.taken[at - 1])):
                 number += 1
             if (
                 word.kind == "mark"
@@ -357,7 +342,7 @@ class ScriptWords:
                 objects |= {at, self.partner[at]}
             if word.kind == "mark" and (word.text in "()[]" or at in objects):
                 open_brackets += 1 if word.text in "([{" else -1
-            if not self._taken[at]:
+            if not self.taken[at]:
                 if number != last:
                     statements.append([])
                     last = number
@@ -378,7 +363,7 @@ _NO_FIELDS = frozenset({"length", "size"})
 """Properties of every text and list in JavaScript that a path does not have."""
 RESERVED = frozenset({"item", "index", "inputs", "steps", "iteration", "feedback", "output", "digest"})
 _GUARDED = r"(?a)\( (\w+) && \1 \. \w+ \)\Z"
-_INDENTED = r", null , \d+ \)\Z"
+_CLOSED = r"(?:, null , \d+ )?\)"
 
 
 def read_path(
@@ -388,11 +373,10 @@ def read_path(
     if words[:4] == ["JSON", ".", "stringify", "("]:
         path, behind = read_path(names, inputs, words[4:], 0, local)
         rest = words[4 + behind :]
-        if path is not None and rest[:1] == [")"]:
-            return path, at + 4 + behind + 1
-        if path is not None and re.match(_INDENTED, " ".join(rest[:5])):
-            return path, at + 4 + behind + 5
-        return None, at
+        closed = re.match(_CLOSED, " ".join(rest[:5]))
+        if path is None or closed is None:
+            return None, at
+        return path, at + 4 + behind + len(closed[0].split())
     guarded = re.match(_GUARDED, " ".join(words[:7]))
     if guarded is not None and guarded[1] not in local:
         path, behind = read_path(names, inputs, words[3:], 0, local)

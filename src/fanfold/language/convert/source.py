@@ -29,9 +29,13 @@ _FOR = (
     r"(?sa)\{%-?\s*for\s+(?P<item>\w+)\s+in\s+(?P<list>[\w.\[\]]+)\s*-?%\}(?P<body>(?:(?!\{%).)*)"
     r"\{%-?\s*endfor\s*-?%\}"
 )
+_FILE = r"(?m)(?<=[:-] )!file\s+(['\"]?)(?P<path>[^\s'\"]+)\1(?=\s*$)"
 _CLOSES = r"(?a)\{%[-+]?\s*(?:else|elif|end\w+)\b"
 _GIT = r"\bgit\s+(?:-C\s+\S+\s+)?(?:commit|push|checkout|switch|merge|rebase|worktree|tag|stash)\b"
-_NETWORK = r"\b(?:gh|curl|wget|npm|npx|pnpm|yarn|pip|docker|ssh)\s|\bgit\s+(?:push|fetch|pull|clone)\b"
+_WEB = r"\bWeb(?:Search|Fetch)\b|(?i:\bsearch (?:the )?(?:web|internet)\b)"
+_NETWORK = (
+    rf"{_WEB}|\b(?:gh|curl|wget|npm|npx|pnpm|yarn|pip|docker|ssh)\s|\bgit\s+(?:push|fetch|pull|clone)\b"
+)
 _LISTED = r"""(?<=\w)['"`]\s*,\s*\[?\s*['"`](?=\w)"""
 """What separates the words of a program that a script starts: `"git", ["push"`."""
 _ONLINE = rf"{_NETWORK}|\bfetch\(|\b(?:requests|httpx|urllib|aiohttp)\b"
@@ -39,7 +43,11 @@ _PROSE = (
     r"(?i:\b(?:then|and)\s+(?:commit|push)\b|\bcommit\s+(?:it|all|the|these|this|your)\b"
     r"|\b(?:open|create)\s+(?:a|the)\s+(?:draft\s+)?(?:pr|pull request)\b)"
 )
-_DELIVERS = rf"\bgit\s+(?:commit|push)\b|\bgh\s+pr\s+(?:create|merge)\b|{_PROSE}"
+_REFUSED = (
+    r"\bgit\s+(?:-C\s+\S+\s+)?(?:commit|push|fetch|pull|clone)\b"
+    rf"|\bgh\s+(?:api|auth|issue|pr|release|repo|run|search)\b|{_PROSE}|{_WEB}"
+)
+"""What no agent does here unless its role allows it."""
 _NOT = r"(?i)\b(?:not|never|no|without|don't|before|avoid)\b"
 _AS_JSON = r"(?a)\s*\|\s*(?:to)?json(?:\(\))?\Z"
 _PATH = r"(?a)[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*"
@@ -87,6 +95,7 @@ class ForeignFile:
         """The positions of lost parts, so that each is reported once."""
 
     def tree(self) -> Mapping:
+        self.text = re.sub(_FILE, self._named_file, self.text)
         found, _, report = parse_yaml(self.text.encode(), self.file, FORMAT)
         if (first := report.first_error) is not None:
             message = f"{self.file}:{first.range.start.line}: {first.message}"
@@ -94,6 +103,15 @@ class ForeignFile:
         if not isinstance(found, Mapping):
             raise AuthorError("convert.unreadable", f"{self.file}: it is not a map of keys")
         return found
+
+    def _named_file(self, tag: re.Match[str]) -> str:
+        """Return the text of the file that a `!file` tag of Conductor names, on one line."""
+        data = self.beside(tag["path"])
+        if data is None or tag["path"].endswith((".yaml", ".yml", ".json")):
+            message = f"{self.file}:{self.text.count(chr(10), 0, tag.start()) + 1}: {tag[0]} is not read"
+            hint = "write its content into the workflow; texts below the folder of the workflow are read"
+            raise AuthorError("convert.unreadable", message, hint=hint)
+        return json.dumps(data.decode("utf-8", "replace"), ensure_ascii=False)
 
     def line(self, node: Node) -> int:
         return self.text.count("\n", 0, node.start) + 1
@@ -294,9 +312,9 @@ def not_for_agents(prompt: str) -> list[tuple[str, str]]:
     return [(found, why) for words, why in asked if (found := _requested(words, prompt))]
 
 
-def delivers(prompt: str) -> bool:
-    """Return whether a prompt requests a commit, push or pull request, which a `deliver` step does here."""
-    return bool(_requested(_DELIVERS, prompt))
+def is_refused(prompt: str) -> bool:
+    """Return whether a prompt requests commits, pull requests or the network, which need a role or a step."""
+    return bool(_requested(_REFUSED, prompt))
 
 
 def _requested(words: str, prompt: str) -> str:
@@ -346,10 +364,7 @@ _TOKEN = re.compile(
     r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)|\[|\]|,|-))",
     re.ASCII,
 )
-_VALUES = {
-    "true": "true", "false": "false", "True": "true", "False": "false", "null": "null", "None": "null",
-    "none": "null",
-}  # fmt: skip
+_VALUES = {one: one.lower().replace("none", "null") for one in "true false True False null None none".split()}
 _RESERVED = frozenset({"and", "or", "not", "in", "is", "if", "else"})
 _COMPARISONS = {one: one for one in ("==", "!=", "<=", ">=", "<", ">", "in")} | {"===": "==", "!==": "!="}
 _MAX_DEPTH = 50
