@@ -650,6 +650,7 @@ def test_a_task_writes_its_result_into_its_file(convert: Any) -> None:
         ("    @crew", "    @before_kickoff\n    def look(self): ...\n    @crew"),
         ('config=self.tasks_config["tell"]', 'config=dict(self.tasks_config["tell"], description="x")'),
         ("agent=self.teller()", 'agent=self.teller(), output_file=f"{day}.md"'),
+        ("tasks=self.tasks", "tasks=self.tasks, memory=True"),
     ],
 )
 def test_a_task_that_python_changes_is_to_be_written(
@@ -666,3 +667,15 @@ def test_a_crew_whose_program_is_not_found_is_to_be_written(convert: Any, tmp_pa
     _crew(tmp_path)
     made = convert("birds/config/tasks.yaml", TASKS.replace("x}", "x, agent: teller}"))
     assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])
+
+
+def test_a_loop_that_continues_its_conversation_gets_its_last_reply(convert: Any) -> None:
+    for context, told in (("", True), (", fresh_context: true", False)):
+        made = convert("w.yaml", NODE % f"loop: {{prompt: Go, until: DONE{context}}}")
+        assert ("{{feedback}}" in made["text"]) == told
+        assert made["ok"]
+
+
+def test_a_process_in_the_background_is_to_be_written(convert: Any) -> None:
+    for script, refused in (("serve &", True), ("serve & wait", False), ("a && b", False)):
+        assert convert("w.yaml", NODE % f"bash: {script!r}")["ok"] != refused

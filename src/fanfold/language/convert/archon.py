@@ -542,16 +542,16 @@ class ArchonWorkflow:
         else:
             condition = f"output.matches({_signal_pattern(until or 'DONE')})"
         step["steps"] = inner
-        self._rounds(group, step, condition, "group", "every round starts anew and sees {{feedback}}")
+        self._rounds(group, step, condition, "group")
 
-    def _rounds(self, loop: Reader, step: dict[str, Any], until: str, what: str, anew: str) -> None:
+    def _rounds(self, loop: Reader, step: dict[str, Any], until: str, what: str) -> None:
         """Convert the settings that a loop and a group of nodes share."""
         most = loop.bounded("max_iterations", 1, 50, "from 1 to 50 rounds")
         step["repeat"] = {"until": until, "max_iterations": most or 10}
         for key in ("interactive", "gate_message"):
             loop.lose(key, f"put an `ask` step into the {what}")
-        if loop.get("fresh_context") is not None and not loop.flag("fresh_context"):
-            loop.lose("fresh_context", anew)
+        if not loop.flag("fresh_context"):
+            loop.lose("fresh_context", "every round starts anew, and {{feedback}} is the last reply")
         loop.done()
 
     def _called(self, reader: Reader, step: dict[str, Any], key: str) -> None:
@@ -614,6 +614,8 @@ class ArchonWorkflow:
 
     def _loop(self, loop: Reader, step: dict[str, Any]) -> None:
         step["prompt"] = self._text(loop.text("prompt"), loop) or "Continue."
+        if not loop.flag("fresh_context"):
+            step["prompt"] += "\n\nYour reply in the round before: {{feedback}}"
         until = f"output.matches({_signal_pattern(loop.text('until') or 'DONE')})"
         if loop.text("until_bash"):
             name = step["id"]
@@ -625,8 +627,7 @@ class ArchonWorkflow:
             )
         if loop.flag("interactive") or loop.text("gate_message"):
             step[UNWRITTEN] = "the question to a person in each round, as an `ask` step in a group"
-        anew = "every round starts anew and sees the last reply as {{feedback}}"
-        self._rounds(loop, step, until, "loop", anew)
+        self._rounds(loop, step, until, "loop")
 
     def _shell(self, text: str) -> dict[str, Any]:
         return shell_step(re.sub(_INPUT, r"$INPUTS_\1", text), self._variable, self._environment(text))

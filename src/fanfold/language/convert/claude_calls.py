@@ -356,8 +356,6 @@ class Calls:
             return None
         return names, at + 1
 
-    # Prompts and options of agents
-
     def _prompt(self, span: Span, local: Locals) -> str:
         """Return the joined texts, templates and values; anything else stays as it is and is listed."""
         script = self.script

@@ -58,7 +58,8 @@ _SAME_HERE = {
 }
 """Settings that change nothing: `verbose`, and of the others the value that applies here anyway."""
 _DECIDES = frozenset(
-    "tools knowledge_sources output_json output_pydantic guardrail callback description condition".split()
+    "tools knowledge_sources output_json output_pydantic guardrail callback description condition memory"
+    " long_term_memory planning".split()
 )
 """Settings without which a task or an agent would do something else."""
 _READ = frozenset(

@@ -300,6 +300,8 @@ def program_rights(text: str) -> dict[str, Any]:
         rights["network"] = True
     if re.search(_GIT, text):
         rights[UNWRITTEN] = "commits and branches of git are made by a `deliver` step"
+    elif re.search(r"(?m)[^&|>]&[ \t]*$", text) and not re.search(r"\bwait\b", text):
+        rights[UNWRITTEN] = "a process in the background ends with its step"
     return rights
 
 
