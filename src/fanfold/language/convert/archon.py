@@ -317,15 +317,12 @@ class ArchonWorkflow:
         self.gate: dict[str, Any] = {}
         """The command that can end the loop of the node."""
         self.current = ""
-        """The current node."""
         self.tolerant: dict[str, tuple[str, Reader]] = {}
         """Nodes that run after a failure of a dependency, and their rules."""
         self.named_inputs: set[str] = set()
-        """The named inputs of an included workflow."""
         self.given: set[str] = set()
         """Variables of Archon that became inputs."""
         self.objects: set[str] = set()
-        """Nodes that return objects."""
         self.triggers = Triggers(source, [], self.plain)
         self.read: dict[str, list[str]] = {}
         """The fields of each node that texts use."""
@@ -482,10 +479,10 @@ class ArchonWorkflow:
                 if step is not None:
                     step[UNWRITTEN] = f"it runs after steps that failed ({rule}); others after them do not"
                 continue
-            if any(by_id[one].get("depends_on") for one in needed):
-                reader.lose("trigger_rule", "it runs after a failure of these steps, not of earlier ones")
             for one in needed:
                 by_id[one]["on_failure"] = "inline"
+                if "depends_on" in by_id[one]:
+                    reader.lose("trigger_rule", "it runs after a failure of these steps, not of earlier ones")
             if rule == "one_success" and needed:
                 done = " || ".join(f'steps.{in_expression(one)}.status == "completed"' for one in needed)
                 step["when"] = f"({done}) && ({step['when']})" if "when" in step else done

@@ -39,7 +39,6 @@ class ClaudeScript:
         """The steps that the next call waits for."""
         self.taken_ids: set[str] = set()
         self.times: dict[str, int] = {}
-        """How often an id was requested."""
         self.inside: list[int] = []
         """The ends of the blocks around the current statement."""
         self.phase = ""

@@ -244,7 +244,7 @@ class ConductorWorkflow:
             step["on_failure"] = "inline"
         if one.text("key_by"):
             step["key"] = one.text("key_by")
-        one.pass_over("type", "description")
+        one.taken |= {"type", "description"}
         self.steps[name] = step
         self._read_routes(one, name)
         one.done()
@@ -442,14 +442,12 @@ class Names:
         self._source = source
         self.kinds: dict[str, str] = {}
         self.declares: set[str] = set()
-        """Agents with declared output fields."""
         self.single: set[str] = set()
         """`set` steps of one value."""
         self.members: dict[str, list[str]] = {}
         """The agents of each parallel group."""
         self.maps: set[str] = set()
         self.inputs: set[str] = set()
-        """Inputs that are used."""
         self._fields: dict[str, list[str]] = {}
 
     def learn(self, node: Mapping) -> None:
@@ -711,7 +709,7 @@ class StepKinds:
             if inner.text("route"):
                 decided = f'steps.{in_expression(step["id"])}.output.decision == "{word}"'
                 self._lead(name, inner.text("route"), decided, option)
-            inner.pass_over("label", "description", "name")
+            inner.taken |= {"label", "description", "name"}
             inner.lose("prompt_for", "an `ask` step takes words")
             inner.done()
         asked = gate.text("prompt") or gate.text("description") or "Continue?"

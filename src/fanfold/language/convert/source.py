@@ -134,10 +134,10 @@ class Reader:
         self.source = source
         self.node = node
         self.what = what
-        self._taken: set[str] = set()
+        self.taken: set[str] = set()
 
     def get(self, name: str) -> Node | None:
-        self._taken.add(name)
+        self.taken.add(name)
         found = self.node.get(name)
         return None if isinstance(found, Scalar) and found.value is None else found
 
@@ -171,11 +171,9 @@ class Reader:
         return value is True
 
     def map(self, name: str) -> Mapping | None:
-        """Return an inner object."""
         return self._of(Mapping, name, "it is no object")
 
     def inner(self, name: str) -> Reader | None:
-        """Return the reader of an inner object."""
         found = self.map(name)
         return None if found is None else Reader(self.source, found, f"{self.what}: {name}")
 
@@ -209,7 +207,7 @@ class Reader:
     def lose(self, name: str, why: str) -> None:
         """Report a key as lost, if it exists."""
         found = self.node.key(name)
-        self._taken.add(name)
+        self.taken.add(name)
         if found is not None:
             self._lose_once(found, f"{self.what}: {name}", why)
 
@@ -226,14 +224,10 @@ class Reader:
             recipe["description"] = " ".join(self.text("description").split())
         return recipe
 
-    def pass_over(self, *names: str) -> None:
-        """Skip keys that a recipe does not need."""
-        self._taken |= set(names)
-
     def done(self) -> None:
         """Report all keys that were not read as lost."""
         for word, _ in self.node.entries:
-            if word.text not in self._taken:
+            if word.text not in self.taken:
                 self.source.lose(word, f"{self.what}: {word.text}", "recipes have nothing like it")
 
 
