@@ -86,12 +86,11 @@ from fanfold.kernel.state import (
 )
 from fanfold.language.json_text import as_text
 from fanfold.language.terminal import CUT, fair_shares, one_line, shorten, shorten_line
-from fanfold.steps.phases import extract
 from fanfold.steps.published import phases_of, publish_run, write_folder, write_private
 from fanfold.steps.records import DETACHED, SENT, is_agent
 from fanfold.steps.run_config import how_to_resume
 from fanfold.steps.table import type_of
-from fanfold.steps.values import ReviewedClaim, runs_below
+from fanfold.steps.values import ReviewedClaim, extract, runs_below
 from fanfold.store.database import private_folder
 from fanfold.workspace.artifacts import clear_staging
 

@@ -275,7 +275,7 @@ HOW_TO_ALLOW = (
     " fanfold mcp --permission auto"
 )
 ON_THE_CONSOLE = (
-    "this client cannot show questions: the user can answer in a terminal, or on the console of this server"
+    "this client cannot show questions: the user can answer in a terminal, or on this server's console"
 )
 
 

@@ -272,7 +272,7 @@ def _check(address: Address, tokens: Tokens) -> None:
         raise AuthorError(
             "server.no_tokens",
             f"--host {address.host} is reachable from other machines, and no token is configured",
-            hint="fanfold serve --new-token operator creates one and prints where to put its digest",
+            hint="fanfold serve --new-token operator makes one, and prints where to put its digest",
         )
 
 

@@ -52,7 +52,7 @@ from fanfold.steps.step_type import (
     text_of,
     value_of,
 )
-from fanfold.steps.values import FEEDBACK_CHARS, MAX_CLAIMS, Piece, Values
+from fanfold.steps.values import FEEDBACK_CHARS, MAX_CLAIMS, Piece, Values, extract
 from fanfold.store.protocol import LARGE_BYTES, Store
 
 if TYPE_CHECKING:
@@ -263,8 +263,6 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
 
     def rescue(self, job: AgentJob, outcome: Outcome) -> Outcome:
         """An extract of the outputs if the fold of a phase failed, so that the work is not lost."""
-        from fanfold.steps.phases import extract
-
         failure = outcome.error
         if job.settings.purpose != "fold" or failure is None or is_held(failure):
             return outcome

@@ -25,13 +25,13 @@ from fanfold.agents.local.weights import PROVIDER
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.language.phases import RESULT
-from fanfold.language.terminal import fair_shares, shorten, shorten_middle
+from fanfold.language.terminal import fair_shares, shorten_middle
 from fanfold.project_files import read_beneath
 from fanfold.steps.ids import is_held
 from fanfold.steps.records import PARTS_AT_ONCE, Digest, part_id
 from fanfold.steps.step_type import OnProgress, Services, add_usage
 from fanfold.steps.step_workspace import StepWorkspace
-from fanfold.steps.values import Piece
+from fanfold.steps.values import Piece, extract
 
 if TYPE_CHECKING:
     from fanfold.agents.tools.files import ArtifactFiles, PublishedFiles
@@ -78,20 +78,6 @@ def pack(pieces: Sequence[Piece], window: int) -> tuple[list[list[Piece]], int]:
         groups[-1].append(Piece(one.name, text))
         room -= needed
     return groups, left_out
-
-
-def extract(pieces: Sequence[Piece], limit: int) -> str:
-    """The start of each piece, together no longer than `limit`."""
-    share = max(40, limit // max(1, len(pieces)))
-    lines, used = [], 0
-    for number, one in enumerate(pieces):
-        line = shorten(f"{one.name}: {' '.join(one.text.split())}", share)
-        if used + len(line) > limit:
-            lines.append(f"… and {len(pieces) - number} more")
-            break
-        lines.append(line)
-        used += len(line) + 1
-    return "\n".join(lines)
 
 
 WINDOW_CHARS = 60_000

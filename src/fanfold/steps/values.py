@@ -311,6 +311,20 @@ class Piece(Struct, frozen=True):
     text: str
 
 
+def extract(pieces: Sequence[Piece], limit: int) -> str:
+    """Return the start of each piece, together no longer than `limit`."""
+    share = max(40, limit // max(1, len(pieces)))
+    lines, used = [], 0
+    for number, one in enumerate(pieces):
+        line = shorten(f"{one.name}: {' '.join(one.text.split())}", share)
+        if used + len(line) > limit:
+            lines.append(f"… and {len(pieces) - number} more")
+            break
+        lines.append(line)
+        used += len(line) + 1
+    return "\n".join(lines)
+
+
 class Values:
     """Looks up the values of a run tree for templates and expressions."""
 
