@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.cluster.relays import Relay
-from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
+from tests.cluster.workers import TEMPORAL, Cluster, until
 from tools.postgresql import PostgresServer
 
 pytestmark = [
@@ -31,22 +29,6 @@ def work():
         time.sleep(0.02)
     return "yes"
 """
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with temporal_server(tmp_path_factory.mktemp("temporal")) as found:
-        yield found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, address: str, server: PostgresServer) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, address)
-    made.environment |= {"FANFOLD_STORE": server.url, "FANFOLD_PROJECT": tmp_path.name}
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 def problems(cluster: Cluster) -> str:

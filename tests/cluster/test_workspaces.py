@@ -7,14 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
+from tests.cluster.workers import TEMPORAL, Cluster, until
 from tests.work import PATIENCE_S
-from tools.postgresql import PostgresServer
 
 pytestmark = [
     pytest.mark.full,
@@ -133,22 +131,6 @@ def run_embedded(project: Path, home: Path) -> tuple[str, dict[str, str]]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout, files_of(copy)
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with temporal_server(tmp_path_factory.mktemp("temporal")) as found:
-        yield found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, address: str, server: PostgresServer) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, address)
-    made.environment |= {"FANFOLD_STORE": server.url, "FANFOLD_PROJECT": tmp_path.name}
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 def start_foreground(cluster: Cluster, recipe: str, script: str) -> subprocess.CompletedProcess[str]:
