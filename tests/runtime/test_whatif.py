@@ -16,7 +16,7 @@ from fanfold.kernel.events import Event, Failure, RunCreated, RunStarted, Settin
 from fanfold.kernel.plan import Plan
 from fanfold.kernel.state import ASKED, RUN_TERMINAL, Node
 from fanfold.steps.table import type_of
-from fanfold.testing.plans import random_plan, random_settings
+from fanfold.testing.world import random_plan, random_settings
 from tests.testing.agreement import INPUTS, TickedRun, in_cel
 
 

@@ -48,7 +48,7 @@ from fanfold.steps.function import FunctionBody
 from fanfold.steps.table import type_of
 from fanfold.store.protocol import Blobs
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.plans import DELIVER, random_plan, random_settings
+from fanfold.testing.world import DELIVER, random_plan, random_settings
 
 INPUTS = {"topic": "t"}
 FAILS = "1 / 0 == 1"

@@ -10,9 +10,8 @@ from fanfold.kernel.events import Data, Event, StepEvent
 from fanfold.kernel.plan import GroupAction, Limits, Plan, RetryPolicy, Step
 from fanfold.kernel.state import LEAF
 from fanfold.language.leaf_steps import ApprovalBody, find_body
-from fanfold.testing.plans import DELIVER
 from fanfold.testing.simulate import create_run, live
-from fanfold.testing.world import Owner, SimulatedWorld
+from fanfold.testing.world import DELIVER, Owner, SimulatedWorld
 from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
 from tests.testing.test_planted import LEFT_TO_THE_SLOW_SCHEDULER

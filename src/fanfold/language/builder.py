@@ -69,7 +69,18 @@ class Recipe:
             "defaults": defaults, "on_failure": on_failure, "metadata": metadata, "steps": steps,
             "max_concurrency": max_concurrency, "phases": phases, "output": output,
         }  # fmt: skip
-        self.value: dict[str, JSON] = _plain({key: one for key, one in given.items() if one is not None})
+        # A copy with only JSON values, so that later changes of a list do not change the recipe.
+        value = {key: one for key, one in given.items() if one is not None}
+        try:
+            kept = msgspec.to_builtins(value, builtin_types=_LOST, str_keys=True, enc_hook=_schema)
+            _refuse_what_json_would_change(kept)
+            copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(kept))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            hint = "a recipe is data: text, numbers, lists and maps"
+            raise AuthorError(
+                "recipe.bad_type", f"the recipe holds something else than data: {error}", hint=hint
+            ) from None
+        self.value: dict[str, JSON] = copied
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Self:
@@ -109,20 +120,6 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"Recipe(name={self.name!r})"
-
-
-def _plain(value: dict[str, Any]) -> dict[str, JSON]:
-    """Return a copy with only JSON values, so that later changes of a list do not change the recipe."""
-    try:
-        kept = msgspec.to_builtins(value, builtin_types=_LOST, str_keys=True, enc_hook=_schema)
-        _refuse_what_json_would_change(kept)
-        copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(kept))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        hint = "a recipe is data: text, numbers, lists and maps"
-        raise AuthorError(
-            "recipe.bad_type", f"the recipe holds something else than data: {error}", hint=hint
-        ) from None
-    return copied
 
 
 def _schema(value: object) -> JSON:

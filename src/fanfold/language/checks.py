@@ -163,8 +163,7 @@ def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
 def check_edges(draft: Draft, notes: Notes, references: References) -> None:
     """Check that `depends_on` names steps of the same scope."""
     for step_id, node in draft.written.items():
-        target = draft.scope.by_id.get(step_id)
-        if target is not None:
+        if (target := draft.scope.by_id.get(step_id)) is not None:
             target.used = True
             continue
         hidden = references.elsewhere.get(step_id)
@@ -209,8 +208,7 @@ def _check_loop(draft: Draft, references: References) -> None:
 
 def read_retry(node: Node, notes: Notes) -> RetryPolicy:
     """Return a `retry` object; missing keys keep their defaults."""
-    entries = read_entries(node, RETRY, notes)
-    if entries is None:
+    if (entries := read_entries(node, RETRY, notes)) is None:
         return USUAL_RETRY
     settings: dict[str, object] = {
         "attempts": entries.integer("attempts"),
@@ -276,8 +274,7 @@ def _check_static(node: Scalar, references: References, *, writes: bool) -> None
 
 def _check_templated(node: Scalar, draft: Draft, references: References) -> None:
     names = draft.items()
-    place = TextPlace(draft, draft.scope, names)
-    references.template(node, place, only_roots=names | {"inputs"})
+    references.template(node, TextPlace(draft, draft.scope, names), only_roots=names | {"inputs"})
     try:
         parts = parse_template(node.text)
     except TemplateError:
@@ -325,8 +322,7 @@ def read_schema(node: Node, notes: Notes) -> JSON:
     schema = plain(node)
     if _refuse_remote(node, notes):
         return schema
-    problem = schema_problem(schema)
-    if problem is not None:
+    if (problem := schema_problem(schema)) is not None:
         where = find(node, problem.path)
         notes.error("recipe.bad_schema", f"not a JSON Schema: {problem.message}", where)
     return schema
@@ -519,8 +515,7 @@ def read_environment(entries: Entries, references: References, place: TextPlace)
 
 def settle_posture(draft: Draft, unit: Unit) -> None:
     """Set posture, sets and workspace of one step, and refuse contradictions."""
-    syntax = draft.syntax
-    if syntax is None or syntax.workspace == "none":
+    if (syntax := draft.syntax) is None or syntax.workspace == "none":
         return
     entries = draft.entries
     notes = unit.notes

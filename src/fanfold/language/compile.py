@@ -47,10 +47,9 @@ from fanfold.language.draft import (
 )
 from fanfold.language.inputs import literal_problem, read_inputs
 from fanfold.language.keys import ANYTHING, BUDGET, DEFAULTS, LIMITS, RECIPE, Known, ListOf
-from fanfold.language.leaf_steps import STEPS, LeafGrammar, WrittenStep
+from fanfold.language.leaf_steps import STEPS, LeafGrammar, WrittenStep, key_path, survey_steps
 from fanfold.language.library import is_path, said_by_file
 from fanfold.language.references import References, TextPlace, connect, read_output, warn_of_braces
-from fanfold.language.survey import key_path, survey_steps
 from fanfold.language.tables import Entries, Notes, quoted, read_entries, read_inner
 from fanfold.language.tree import Scalar, plain
 from fanfold.language.yaml_text import MAX_BYTES
@@ -262,8 +261,7 @@ def _read_budget(limits: Entries, notes: Notes) -> Budget:
 
 def _read_defaults(unit: Unit) -> Defaults:
     defaults = Defaults(on_failure=unit.entries.text("on_failure") or "skip")  # type: ignore[arg-type]  # checked words
-    entries = read_inner(unit.entries, "defaults", DEFAULTS, unit.notes)
-    if entries is None:
+    if (entries := read_inner(unit.entries, "defaults", DEFAULTS, unit.notes)) is None:
         return defaults
     agent = entries.nodes.get("agent")
     if isinstance(agent, Scalar):
@@ -306,8 +304,7 @@ def _survey(unit: Unit) -> None:
         draft.facts.inline = (draft.entries.text("on_failure") or unit.defaults.on_failure) == "inline"
         # Warn if a part of a run has more slots than the run.
         slots = unit.limits.max_concurrency or unit.around.ceilings.slots
-        wanted = draft.entries.integer("max_concurrency")
-        if wanted is not None and wanted > slots:
+        if (wanted := draft.entries.integer("max_concurrency")) is not None and wanted > slots:
             message = f'"max_concurrency" of "{draft.id}" is {wanted}, but the run has {slots}'
             hint = "write a larger one at the top of the recipe, or run it with --max-concurrency"
             unit.notes.warning("recipe.unused_key", message, draft.entries.keys["max_concurrency"], hint)
@@ -335,8 +332,7 @@ def _check(unit: Unit) -> None:
             if draft.type is not None:
                 STEPS.grammar(draft.type).check(WrittenStep(draft, unit, place))
             settle_posture(draft, unit)
-    output = unit.entries.nodes.get("output")
-    if output is not None:
+    if (output := unit.entries.nodes.get("output")) is not None:
         unit.output = read_output(output, unit.references, TextPlace(None, unit.scope, unit.scope.names))
     connect(unit.scope, unit.notes)
     for draft in unit.drafts():
@@ -458,8 +454,7 @@ class Closure(Struct):
 
     def _follow(self, call: Draft, unit: Unit) -> None:
         node = cast(Scalar, call.entries.nodes["workflow"])
-        found = self._find(node, unit)
-        if found is None:
+        if (found := self._find(node, unit)) is None:
             return
         identity = os.path.realpath(found.file)
         if any(frame.identity == identity for frame in self.way):
@@ -478,8 +473,7 @@ class Closure(Struct):
                 message = f"{quoted(node.text)} is {found.file}, which shadows {others}"
                 unit.notes.warning("recipe.shadowed", message, node)
             self.enter(found.data, found.file, identity)
-        child = self.units[identity]
-        if child is None:
+        if (child := self.units[identity]) is None:
             return
         unit.height = max(unit.height, child.height + 1)
         if len(self.way) + child.height > MAX_NESTING_DEPTH:
@@ -582,16 +576,14 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
     given = call.facts.inputs
     complete = child.references.inputs_known
     for word, node in entries.pairs("inputs"):
-        declared = child.inputs.get(word.text)
-        if declared is None:
+        if (declared := child.inputs.get(word.text)) is None:
             if complete:
                 hint = unit.notes.did_you_mean(word.text, child.inputs)
                 hint = hint or "it takes " + (", ".join(list(child.inputs)[:20]) or "none")
                 message = f"workflow {quoted(child.name)} has no input {quoted(word.text)}"
                 unit.notes.error("recipe.unknown_input", message, word, hint)
             continue
-        problem = literal_problem(declared, given[word.text])
-        if problem is not None:
+        if (problem := literal_problem(declared, given[word.text])) is not None:
             unit.notes.error(problem[0], problem[1], node)
     missing = [
         declared.name
@@ -619,8 +611,7 @@ def _check_taken(call: Draft, child: Unit, unit: Unit) -> None:
     known = _output_of(child)
     names = call.entries.scalars("outputs")
     for item in names:
-        problem = why_not(known, (item.text,), unit.notes)
-        if problem is not None:
+        if (problem := why_not(known, (item.text,), unit.notes)) is not None:
             unit.notes.error(
                 "recipe.bad_value", f"workflow {quoted(child.name)}: {problem[0]}", item, problem[1]
             )

@@ -223,8 +223,7 @@ def render_text(
     diagnostics: Iterable[Diagnostic], sources: Mapping[str, Source], colour: bool = False
 ) -> str:
     """Return all diagnostics in the style of rustc, with a blank line between; empty if there are none."""
-    blocks = [_block(d, sources.get(d.file), colour) for d in diagnostics]
-    return "\n".join(blocks)
+    return "\n".join([_block(d, sources.get(d.file), colour) for d in diagnostics])
 
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:

@@ -202,8 +202,7 @@ def _check_backend(
     """Refuse a role whose back end is unusable here, before the step starts."""
     if facts.backend is None or at is None:
         return
-    problem = around.backend_problem(facts.backend, facts.command)
-    if problem is not None:
+    if (problem := around.backend_problem(facts.backend, facts.command)) is not None:
         where = at.span(0, len(name))
         notes.error("recipe.unknown_backend", f"role {quoted(name)}: {problem.message}", where, problem.hint)
 
@@ -397,8 +396,7 @@ _COUNTS = ("length", "size", "count")
 
 def declared_names(draft: Draft) -> dict[str, Known]:
     """Return the names of `outputs`, in order."""
-    names = draft.facts.output_names
-    if names is None:
+    if (names := draft.facts.output_names) is None:
         names = {item.text: cast(Known, ANYTHING) for item in draft.entries.scalars("outputs")}
         draft.facts.output_names = names
     return names
@@ -406,8 +404,7 @@ def declared_names(draft: Draft) -> dict[str, Known]:
 
 def output_of(draft: Draft) -> Known:
     """Return the known type of a step's output, for a step that refers to it."""
-    known = draft.facts.known_output
-    if known is None:
+    if (known := draft.facts.known_output) is None:
         draft.facts.known_output = ANYTHING  # for a cycle of steps that refer to each other
         known = single_output(draft)
         # A phase passes its `for_each` to its tasks: the phase itself is no map.

@@ -441,8 +441,7 @@ class WorkBound:
         source = call.of or call.given
         if call.name not in SPREADING or not source or not isinstance(source[0], Use):
             return None
-        candidates = self._candidates(source[0], scope)
-        if candidates is None:
+        if (candidates := self._candidates(source[0], scope)) is None:
             return None
         texts = [value for value in candidates if isinstance(value, str)]
         if call.name == "lines":
@@ -461,16 +460,14 @@ class WorkBound:
             return self._elements(only.over, scope) if only.macro == "filter" else None
         if not isinstance(only, Use):
             return None
-        candidates = self._candidates(only, scope)
-        if candidates is None:
+        if (candidates := self._candidates(only, scope)) is None:
             return None
         return [element for value in candidates if isinstance(value, list | dict) for element in value]
 
     def _candidates(self, use: Use, scope: dict[str, _LoopVariable]) -> list[JSON] | None:
         """Return the possible values of a use: one, or one for each value of its loop variable."""
         if use.name in scope:
-            values = scope[use.name].values
-            if values is None:
+            if (values := scope[use.name].values) is None:
                 return None
         else:
             values = [self._values.get(use.name)]
@@ -478,8 +475,7 @@ class WorkBound:
 
     def _weigh(self, value: JSON) -> int:
         """Return the units of a value: itself, all its content, and its text."""
-        known = self._weights.get(id(value))
-        if known is not None:
+        if (known := self._weights.get(id(value))) is not None:
             return known
         units = 0
         waiting = [value]

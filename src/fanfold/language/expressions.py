@@ -156,8 +156,7 @@ class ResultReader:
         self._values += 1
         if self._values > MAX_RESULT_VALUES or depth > 2 * MAX_VALUE_DEPTH:
             raise TooMuchWork(f"the result has more than {MAX_RESULT_VALUES:,} values")
-        held = value.value()
-        if held is None or isinstance(held, bool | int | str):
+        if (held := value.value()) is None or isinstance(held, bool | int | str):
             return held
         kind = value.type().name()
         if isinstance(held, float):
@@ -229,12 +228,7 @@ class _Program(Struct, frozen=True):
 
 
 def check_expression(
-    text: str,
-    *,
-    inputs: Mapping[str, str | None],
-    steps: Iterable[str],
-    names: Iterable[str],
-    wants: Wanted,
+    text: str, *, inputs: Mapping[str, str | None], steps: Iterable[str], names: Iterable[str], wants: Wanted
 ) -> tuple[Reference, ...]:
     """Refuse expressions that fail for any values; return the references of the expression.
 
@@ -272,8 +266,7 @@ def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
     True
     """
     offered = {"inputs": {}, "steps": {}, **{in_expression(name): value for name, value in values.items()}}
-    feedback = offered.get("feedback", 0)
-    if feedback is not None and not isinstance(feedback, str):
+    if (feedback := offered.get("feedback", 0)) is not None and not isinstance(feedback, str):
         return _evaluate(text, offered)
     try:
         return _evaluate(text, offered)
@@ -430,8 +423,7 @@ def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionErro
     """Return the library's first error with our message and position."""
     if "recursion" in error:
         return ExpressionError("the expression nests too deeply; at most 32 levels are allowed", 0, len(text))
-    found = re.search(_ERROR, error)
-    if found is None:
+    if (found := re.search(_ERROR, error)) is None:
         return ExpressionError("the expression is not valid text", 0, len(text))
     line, column, message = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
     starts = [0, *(m.end() for m in re.finditer(r"\n", text))]

@@ -131,8 +131,7 @@ def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
         description=entries.text("description") or "",
     )
     if default is not None and declared.default is not None:
-        problem = problem_with(declared, declared.default)
-        if problem is not None:
+        if (problem := problem_with(declared, declared.default)) is not None:
             notes.error(problem[0], problem[1], default)
     return declared
 
@@ -163,14 +162,11 @@ def problems_with(
             hint = f"did you mean {quoted(meant)}?" if meant else _what_it_takes(declared)
             yield name, "recipe.unknown_input", f"there is no input {quoted(name)}", hint
     for one in declared:
-        value = given.get(one.name)
-        if value is None and one.required:
+        if (value := given.get(one.name)) is None and one.required:
             hint = one.description or _what_it_takes(declared)
             yield one.name, "recipe.missing_input", f"input {quoted(one.name)} is required", hint
-        elif value is not None:
-            problem = problem_with(one, value)
-            if problem is not None:
-                yield one.name, *problem, one.description
+        elif value is not None and (problem := problem_with(one, value)) is not None:
+            yield one.name, *problem, one.description
 
 
 def bind_known(plan: Plan, given: Mapping[str, JSON]) -> tuple[dict[str, JSON], list[str]]:
@@ -216,8 +212,7 @@ def parse_input_text(declared: Input, text: str) -> JSON:
         message = f"input {quoted(declared.name)} must be {_named(declared.type)}, written as JSON"
         hint = f"for example {_EXAMPLES[cast(str, declared.type)]}"
         raise AuthorError("recipe.bad_type", message, hint=hint, details={"input": declared.name}) from None
-    problem = problem_with(declared, value)
-    if problem is not None and value is not None:
+    if (problem := problem_with(declared, value)) is not None and value is not None:
         raise AuthorError(*problem, details={"input": declared.name})
     return value
 

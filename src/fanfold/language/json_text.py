@@ -511,8 +511,7 @@ def _locate(
     tokens: list[re.Match[str]] = []
     at = 0
     while at < len(text):
-        token = _TOKEN.match(text, at)
-        if token is None:
+        if (token := _TOKEN.match(text, at)) is None:
             raise SettingsUnreadableError
         at = token.end()
         if not token[0].isspace() and not token[0].startswith(("//", "/*")):

@@ -274,21 +274,13 @@ STEP_KEYS = (
         "Fail an isolated writer of which nothing was merged or proposed.",
         "false",
     ),
-    Key(
-        "output_schema",
-        "schema",
-        "JSON Schema of the output, which is then a value and not text.",
-    ),
+    Key("output_schema", "schema", "JSON Schema of the output, which is then a value and not text."),
     Key(
         "outputs",
         "identifiers",
         "Names in the output object; `steps.x.name` then means `steps.x.output.name`.",
     ),
-    Key(
-        "inputs",
-        "values",
-        "Name to state path, template or literal (`{literal: …}`).",
-    ),
+    Key("inputs", "values", "Name to state path, template or literal (`{literal: …}`)."),
     Key("timeout", "duration", "Per attempt, from its start.", "none; the run's holds", 1, MAX_DURATION_MS),
     Key("retry", "object", "When a failed attempt is tried again.", of="retry"),
     Key(
@@ -298,12 +290,7 @@ STEP_KEYS = (
         default="skip",
         words=("skip", "inline", "stop"),
     ),
-    Key(
-        "cache",
-        "boolean",
-        "Reuse the output of an equal step; read-only steps only.",
-        "false",
-    ),
+    Key("cache", "boolean", "Reuse the output of an equal step; read-only steps only.", "false"),
     Key("runs_on", "slug", "Tag of the workers that execute the step in a cluster.", default="default"),
 )
 """Keys of every step. The types add their own, and `type` takes their names."""
@@ -523,8 +510,7 @@ def step_shape(types: Mapping[str, StepSyntax]) -> Shape:
     own: dict[str, Key] = {}
     for syntax in types.values():
         for key in syntax.keys:
-            known = own.get(key.name)
-            if known is None:
+            if (known := own.get(key.name)) is None:
                 own[key.name] = _only(key, syntax.name)
                 continue
             assert known.kind == key.kind, f"{known.only} and {syntax.name} give {key.name} another form"

@@ -108,8 +108,7 @@ def known_of_expression(text: str, look: Look) -> Known:
     """Return the type of an expression that is one path with calls; determined from its tokens alone."""
     if not _is_chain(text):
         return ANYTHING
-    usages = read(text)
-    return _known(usages, look)
+    return _known(read(text), look)
 
 
 def known_of_output(output: Output | None, viewpoint: Viewpoint) -> Known:
@@ -313,8 +312,7 @@ class _Operands:
 
     def starting(self, first: int) -> _Operand | None:
         """Return the operand that starts with this token and is compared as a whole."""
-        found = self._read(first)
-        if found is None:
+        if (found := self._read(first)) is None:
             return None
         operand, after = found
         ended = after == len(self._words) or self._words[after].text in _AFTER
@@ -346,8 +344,7 @@ class _Operands:
         found: list[_Operand | None] = []
         at = first + 1
         while at < len(self._words) and self._words[at].text != "]":
-            read_one = self._read(at)
-            if read_one is None:
+            if (read_one := self._read(at)) is None:
                 return []
             found.append(read_one[0])
             at = read_one[1]

@@ -83,8 +83,7 @@ class Library:
                 meant = nearest(name, _yaml_names(Path(folder or ".")))
                 hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
                 raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
-        named = re.fullmatch(_NAMED, ref)
-        if named is None:
+        if (named := re.fullmatch(_NAMED, ref)) is None:
             message = f'"{ref[:80]}" cannot be the name of a recipe'
             raise NotFoundError("recipe.unknown_workflow", message, hint="write name, name@2 or ./file.yaml")
         wanted = int(named["version"]) if named["version"] else None
@@ -128,8 +127,7 @@ class Library:
         beside = [
             os.path.join(folder, f"{name}{suffix}") for folder in ("", self._top or "") for suffix in SUFFIXES
         ]
-        file = next((one for one in beside if os.path.isfile(one)), None)
-        if file is not None:
+        if (file := next((one for one in beside if os.path.isfile(one)), None)) is not None:
             hint = f'did you mean the file "{os.path.relpath(file)}"?'
             return NotFoundError("recipe.unknown_workflow", f'there is no recipe "{name}"', hint=hint)
         meant = nearest(name, self.names())
@@ -170,8 +168,7 @@ class Library:
 
     def save(self, name: str, text: str) -> Path:
         """Write `name.yaml` (or `name@2.yaml`) to the project's folder atomically."""
-        folder = self._project
-        if folder is None:
+        if (folder := self._project) is None:
             raise AuthorError("recipe.no_project", "there is no project to save the recipe in")
         require_name(name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -205,8 +202,7 @@ def said_by_file(file: str) -> tuple[str | None, int | None]:
     """Return the name and version in a file's own name; None if there is none."""
     folder, base = os.path.split(file)
     stem = os.path.basename(folder) if base == "recipe.yaml" else os.path.splitext(base)[0]
-    named = re.fullmatch(_NAMED, stem)
-    if named is None:
+    if (named := re.fullmatch(_NAMED, stem)) is None:
         return None, None
     return named["name"], int(named["version"]) if named["version"] else None
 
@@ -239,8 +235,7 @@ def _scan(origin: str, folder: Path) -> Iterator[_Candidate]:
         stem, suffix = os.path.splitext(name)
         if suffix not in SUFFIXES:
             stem, file = name, file / "recipe.yaml"
-        named = re.fullmatch(_NAMED, stem)
-        if named is not None and _is_own_file(file):
+        if (named := re.fullmatch(_NAMED, stem)) is not None and _is_own_file(file):
             version = int(named["version"]) if named["version"] else None
             yield _Candidate(named["name"], version, origin, file)
 

@@ -25,9 +25,17 @@ from fanfold.kernel.plan import JSON, USUAL_MAX_ITEMS, USUAL_RETRY, GroupAction,
 from fanfold.language.checks import ONCE, Defaults, Unit, check_conditions, check_edges, read_arguments
 from fanfold.language.draft import Draft, NamedRole, PhaseParts, find_role
 from fanfold.language.keys import COMMAND, CONVERGE, PHASE, REVIEW, VERIFY_KEYS
-from fanfold.language.leaf_steps import STEPS, AgentBody, ApprovalBody, Body, CommandBody
+from fanfold.language.leaf_steps import (
+    STEPS,
+    AgentBody,
+    ApprovalBody,
+    Body,
+    CommandBody,
+    new_draft,
+    survey_body,
+    survey_map,
+)
 from fanfold.language.references import TextPlace
-from fanfold.language.survey import new_draft, survey_body, survey_map
 from fanfold.language.tables import Entries, Key, Shape, quoted, read_entries, read_inner, shape
 from fanfold.language.template import literal
 from fanfold.language.tree import Node, Scalar
@@ -162,8 +170,7 @@ class CommandGate(Gate[GateCommand]):
         return GateCommand(read_arguments(verify, unit.references, TextPlace(draft, draft.inner, names)))
 
     def _own(self, verify: Entries, unit: Unit) -> GateCommand:
-        own = unit.around.own_command(self.name)
-        if own is not None:
+        if (own := unit.around.own_command(self.name)) is not None:
             return GateCommand(tuple(literal(argument) for argument in own.run), own.file)
         message = f"nothing in this project says how to run its {self.name}"
         hint = f"write {quoted('run')} beside {quoted('gate')}, or use another gate"
@@ -213,11 +220,7 @@ EVIDENCE_SCHEMA: dict[str, JSON] = {
 }
 VERDICT_SCHEMA: dict[str, JSON] = {
     "type": "object",
-    "properties": {
-        "pass": {"type": "boolean"},
-        "feedback": {"type": "string"},
-        "evidence": EVIDENCE_SCHEMA,
-    },
+    "properties": {"pass": {"type": "boolean"}, "feedback": {"type": "string"}, "evidence": EVIDENCE_SCHEMA},
     "required": ["pass", "feedback", "evidence"],
     "additionalProperties": False,
 }
@@ -336,8 +339,7 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
     notes = unit.notes
     tasks = 0
     for node in nodes:
-        entries = read_entries(node, PHASE, notes, unit.around.ceilings.highs)
-        if entries is None:
+        if (entries := read_entries(node, PHASE, notes, unit.around.ceilings.highs)) is None:
             continue
         draft = new_draft(entries, unit.scope, notes, "")
         draft.phase = True
@@ -376,8 +378,7 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
         tasks += len(inside)
     if len(unit.scope.drafts) > MAX_PHASES:
         extra = unit.scope.drafts[MAX_PHASES]
-        at = extra.at
-        notes.error("recipe.limit", f"a recipe has at most {MAX_PHASES} phases", at)
+        notes.error("recipe.limit", f"a recipe has at most {MAX_PHASES} phases", extra.at)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -400,8 +401,7 @@ def check_phase(draft: Draft, unit: Unit) -> None:
         return
     for name in draft.implied:
         task = draft.inner.by_id.get(name)
-        node = task.entries.nodes.get("id") if task is not None else None
-        if node is not None:
+        if (node := task.entries.nodes.get("id") if task is not None else None) is not None:
             message = f"the phase refers to a step {quoted(name)} outside, so no task can be called that"
             unit.notes.error("recipe.bad_id", message, node, "choose another id")
 
@@ -456,8 +456,7 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
     if parts.review is not None and parts.reviewer is not None:
         judged = replace(phase, steps=tuple(step.id for step in steps))
         steps.append(_review(parts.reviewer, parts.review.integer("reviewers") or 1, judged))
-    gate = GATES.gates.get(parts.gate)
-    if gate is not None:
+    if (gate := GATES.gates.get(parts.gate)) is not None:
         steps.append(gate.step(parts.judge, replace(phase, steps=tuple(step.id for step in steps))))
     stops = _stops(parts)
     iterations = (parts.converge.integer("max_iterations") if parts.converge is not None else None) or 2

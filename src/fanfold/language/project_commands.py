@@ -190,8 +190,7 @@ def find_own_command(folder: Path, gate: str) -> OwnCommand | None:
     """Return the project's own command for a gate, `tests` or `lint`."""
     files = ProjectFiles(folder)
     for ask in RULES[gate]:
-        found = ask(files)
-        if found is not None:
+        if (found := ask(files)) is not None:
             return OwnCommand(tuple(found[0]), found[1])
     return None
 

@@ -120,8 +120,7 @@ def _refuse_expression(node: Scalar, names: Iterable[str], notes: Notes, strict:
 
     if not reads_values(text, names):
         return
-    as_template = _as_template(text)
-    if as_template is not None:
+    if (as_template := _as_template(text)) is not None:
         fix = notes.fix(node.start, node.end, json.dumps(as_template, ensure_ascii=False)) if strict else None
         hint = f"write {quoted(as_template)}"
     else:
@@ -134,8 +133,7 @@ def _as_template(text: str) -> str | None:
     """Return a sum of texts and paths as a template: `item + ".py"` is `{{item}}.py`."""
     parts, at = [], 0
     while at < len(text):
-        piece = _PIECE.match(text, at)
-        if piece is None:
+        if (piece := _PIECE.match(text, at)) is None:
             return None
         literal = piece["double"] if piece["double"] is not None else piece["single"]
         parts.append(literal if literal is not None else f"{{{{{piece['path'].strip()}}}}}")
@@ -230,12 +228,7 @@ class References:
         """Expressions whose comparisons are checked after the sub-workflows were read."""
 
     def template(
-        self,
-        node: Scalar,
-        place: TextPlace,
-        *,
-        only_roots: frozenset[str] | None = None,
-        strict: bool = True,
+        self, node: Scalar, place: TextPlace, *, only_roots: frozenset[str] | None = None, strict: bool = True
     ) -> str:
         """Check a template and expand short forms; with `strict`, a path without braces is an error."""
         text = node.text
@@ -265,8 +258,7 @@ class References:
 
     def refuse_near_path(self, node: Scalar, place: TextPlace) -> bool:
         """Refuse a value that is nearly a path: `itm` in a map, `step.ls.output`, `ls.output`."""
-        written = re.fullmatch(_PATH, node.text)
-        if written is None or node.style:
+        if (written := re.fullmatch(_PATH, node.text)) is None or node.style:
             return False
         root, rest = written[1], written[2]
         first, _, after = rest[1:].partition(".")
@@ -305,8 +297,7 @@ class References:
             at = start + len("steps.")
             after, end = at + len(step_id), start + len(path.text)
             name_at = TextSpan(node, at, after)
-            target = place.scope.find(step_id)
-            if target is None:
+            if (target := place.scope.find(step_id)) is None:
                 self._unknown_step(step_id, name_at, place)
                 return []
             self._connect(place, target, name_at, parts)
@@ -403,8 +394,7 @@ class References:
                 self.notes.error("recipe.bad_expression", mistake.message, where, mistake.hint, fix=fix)
 
     def _step_in_expression(self, reference: Reference, at: TextSpan, place: TextPlace) -> list[int]:
-        target = place.scope.find_in_expression(reference.key)
-        if target is None:
+        if (target := place.scope.find_in_expression(reference.key)) is None:
             self._unknown_step(reference.key, at, place)
             return []
         self._connect(place, target, at, reference.parts)
@@ -422,8 +412,7 @@ class References:
         self, code: str, target: Draft, parts: tuple[str | int, ...], at: TextSpan, after: int
     ) -> bool:
         """Refuse a path into a step that cannot exist; `after` is where the name of the step ends."""
-        wrong = self._judge_parts(target, parts)
-        if wrong is not None:
+        if (wrong := self._judge_parts(target, parts)) is not None:
             fix = self.notes.fix(*at.node.span(after, after), ".output") if wrong.lacks_output else None
             self.notes.error(code, f"steps.{target.id}: {wrong.message}", at.span(), wrong.hint, fix=fix)
         return wrong is not None
@@ -431,8 +420,7 @@ class References:
     def _warn_of_unnamed(self, target: Draft, parts: tuple[str | int, ...], at: TextSpan) -> None:
         """Warn about a field that a schema does not name, if it is similar to one that the schema names."""
         inside = parts[1:] if parts[:1] == ("output",) else ()
-        unnamed = unnamed_field(output_of(target), inside)
-        if unnamed is None:
+        if (unnamed := unnamed_field(output_of(target), inside)) is None:
             return
         name, named = unnamed
         if hint := self.notes.did_you_mean(name, named):
@@ -445,8 +433,7 @@ class References:
             self.into_calls.append(IntoCall(target, inside, at.span(), code))
 
     def _unknown_step(self, step_id: str, at: TextSpan, place: TextPlace) -> None:
-        hidden = self.elsewhere.get(step_id)
-        if hidden is not None and hidden.scope.owner is not None:
+        if (hidden := self.elsewhere.get(step_id)) is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
             own = []  # this step and the groups around it, which cannot wait for themselves

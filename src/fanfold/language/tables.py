@@ -157,8 +157,7 @@ def meant_duration(text: str) -> str:
     >>> meant_duration("5 minutes"), meant_duration("2d"), meant_duration("soon")
     ('5m', '48h', '')
     """
-    found = re.fullmatch(_IN_WORDS, text.strip())
-    if found is None:
+    if (found := re.fullmatch(_IN_WORDS, text.strip())) is None:
         return ""
     number, word = found[1], found[2].lower()
     if word in _DAYS:
@@ -371,8 +370,7 @@ def _word(node: Node, key: Key, notes: Notes) -> bool:
 def _boolean(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, Scalar) and isinstance(node.value, bool):
         return True
-    meant = _TRUTHS.get(node.text.lower()) if isinstance(node, Scalar) else None
-    if meant is None:
+    if (meant := _TRUTHS.get(node.text.lower()) if isinstance(node, Scalar) else None) is None:
         return _refuse(node, key, notes, "true or false")
     return _refuse(
         node, key, notes, "true or false", f"write {meant}", notes.fix(node.start, node.end, meant)
@@ -665,8 +663,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
         _refuse_key(entries, word, notes)
         return
     name = key.alias or key.name
-    first = entries.keys.get(name)
-    if first is not None:
+    if (first := entries.keys.get(name)) is not None:
         if first.text != word.text:  # the parser reports the same word twice
             message = f"{quoted(first.text)} and {quoted(word.text)} say the same thing"
             notes.error(".conflicting_keys", message, word, "keep one of them")
@@ -680,8 +677,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
 def _camel_case(entries: Entries, word: Scalar, notes: Notes) -> Key | None:
     """Return the `max_iterations` key for `maxIterations`; it is accepted with a fix."""
     plain = re.sub(_CAPITAL, r"_\g<0>", word.text).lower()
-    key = entries.shape.keys.get(plain) if plain != word.text else None
-    if key is not None:
+    if (key := entries.shape.keys.get(plain) if plain != word.text else None) is not None:
         fix = notes.fix(word.start, word.end, plain)
         notes.warning(
             ".spelling", f"{quoted(word.text)} is read as {quoted(plain)}", word, f"write {plain}", fix

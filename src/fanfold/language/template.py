@@ -90,14 +90,12 @@ def parse_path(text: str) -> Path:
     """
     if len(text) > MAX_PATH_CHARS:
         raise TemplateError(f"a path has at most {MAX_PATH_CHARS:,} characters", 0, len(text))
-    root = re.match(_ROOT, text)
-    if root is None:
+    if (root := re.match(_ROOT, text)) is None:
         raise _misread(text, 0)
     parts: list[str | int] = []
     at = root.end()
     while at < len(text):
-        part = _PART.match(text, at)
-        if part is None:
+        if (part := _PART.match(text, at)) is None:
             raise _misread(text, at)
         parts.append(part[1] if part[2] is None else int(part[2]))
         at = part.end()

@@ -122,8 +122,7 @@ class _TomlWalk:
         if len(path) > self._max_depth:
             raise RecursionError
         for name in path:
-            inner = table.get(name.text)
-            if inner is None:
+            if (inner := table.get(name.text)) is None:
                 inner = Mapping([], name.start, name.end)
                 table.add(name, inner)
             inner = inner.items[-1] if isinstance(inner, Sequence) else inner
@@ -153,8 +152,7 @@ class _TomlWalk:
         start = self._skip(_INDENT)
         if depth > self._max_depth:
             raise RecursionError
-        closing = {"[": "]", "{": "}"}.get(self._text[start])
-        if closing is None:
+        if (closing := {"[": "]", "{": "}"}.get(self._text[start])) is None:
             return self._scalar(start)
         items: list[Node] = []
         table = Mapping([], start, start)
@@ -346,8 +344,7 @@ def parse_front_matter(data: bytes, file: str, form: TextFormat, habits: Habits 
     """
     report = Report(form.name)
     source = decode(data, file, form, report)
-    fences = _fences(source, report) if report.ok else None
-    if fences is None:
+    if (fences := _fences(source, report) if report.ok else None) is None:
         return FrontMatter(None, "", source, report, {})
     start, end, rest = fences
     body = source.text[rest:]

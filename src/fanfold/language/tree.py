@@ -173,8 +173,7 @@ def _escape(source: str, at: int, pieces: Pieces) -> int:
 
 def _block_indent(source: str, lines: list[tuple[int, int, int]], value: str) -> int:
     """Return the indentation of a block: the spaces that its first line with content lost."""
-    written = next(((a, b) for a, b, _ in lines if source[a:b].strip(" ")), None)
-    if written is not None:
+    if (written := next(((a, b) for a, b, _ in lines if source[a:b].strip(" ")), None)) is not None:
         first = len(value) - len(value.lstrip(" \n"))
         kept = first - (value.rfind("\n", 0, first) + 1)
         return _indent(source, *written) - kept

@@ -237,7 +237,16 @@ class _Composer:
             return Scalar(None, "", start, end, "", self._text)
         if event.anchor is not None or event.tag is not None:
             # An empty node ends with its properties; the text after them belongs to the next node.
-            start = min(self._refuse_properties(start), end)
+            # Report the anchor and the tag before a node; return where the node itself starts.
+            at = start
+            while match := re.compile(_PROPERTY).match(self._text, at):
+                span = (at, at + len(match.group().split()[0]))
+                if match.group(1) == "&":
+                    self._error(".alias", "anchors are not allowed", span, "repeat the value")
+                else:
+                    self._error(".tag", "tags are not allowed", span, "remove the tag")
+                at = match.end()
+            start = min(at, end)
         if isinstance(event, events.ScalarEvent):
             return self._scalar(event, start)
         if depth == self._form.max_depth:
@@ -317,17 +326,6 @@ class _Composer:
         self._error(".bad_type", message, (key.start, key.end), "put the key in quotes", fix)
         key.value = key.text
 
-    def _refuse_properties(self, at: int) -> int:
-        """Report the anchor and the tag before a node; return where the node itself starts."""
-        while match := re.compile(_PROPERTY).match(self._text, at):
-            span = (at, at + len(match.group().split()[0]))
-            if match.group(1) == "&":
-                self._error(".alias", "anchors are not allowed", span, "repeat the value")
-            else:
-                self._error(".tag", "tags are not allowed", span, "remove the tag")
-            at = match.end()
-        return at
-
     def _error(self, code: str, message: str, span: Span, hint: str = "", fix: Fix | None = None) -> None:
         self._report.error(code, message, self._source, span, hint, fix)
 
@@ -387,10 +385,7 @@ _REWORDED = {
     "block mapping keys are not allowed": ("a key is not possible here", ""),
     "did not find expected <document start>": ("only one document is allowed", ""),
     "did not find expected comment or line break": ("only a comment may follow | or > on its line", ""),
-    "did not find expected alphabetic": (
-        "a name must follow & or *",
-        "quote text that begins with & or *",
-    ),
+    "did not find expected alphabetic": ("a name must follow & or *", "quote text that begins with & or *"),
     "found undefined tag handle": ("this tag is not known", "quote text that begins with !"),
 }
 """By the start of libyaml's message: our message and a hint."""
@@ -421,8 +416,7 @@ def explain(text: str, problem: str, at: int, context: str = "", context_at: int
         )
     if char == "\t" or "tab character" in problem:
         return Complaint(".syntax", "tabs cannot indent YAML", span, "indent with spaces")
-    bare = _bare_template(text, at)
-    if bare is not None:
+    if (bare := _bare_template(text, at)) is not None:
         return Complaint(".syntax", TEMPLATE_AT_START, bare, QUOTE_TEMPLATE)
     if "cannot start any token" in problem:
         return Complaint(".syntax", f'text cannot begin with "{char}"', span, "put the text in quotes")

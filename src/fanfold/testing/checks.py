@@ -87,8 +87,7 @@ def check_replay(
     for place, event in enumerate(events[1:], start=1):
         check_due(answered[place], event, state)
         evolve(state, event)
-        wanted = sampled.get(place)
-        if wanted is not None and fingerprint(state) != wanted:
+        if (wanted := sampled.get(place)) is not None and fingerprint(state) != wanted:
             raise InvariantError(3, f"the state after line {place + 1} differs from the live one")
     if fingerprint(state) != fingerprint(final):
         raise InvariantError(3, "folding the stored log gives another state than the live one")
@@ -305,8 +304,7 @@ class SimulatedValues:
         """Render the inputs and the prompt of a leaf; return the hashes of all values that it gets."""
         step = node.step
         seen = [self._resolve(node, path) for path in _paths(step.inputs.values())]
-        body = find_body(AgentBody, step)
-        if body is not None and body.prompt:
+        if (body := find_body(AgentBody, step)) is not None and body.prompt:
             seen += [self._resolve(node, path) for path in re.findall(_HOLE, body.prompt)]
         if step.traits.continues is not None:
             seen.append(self._output(node.run, step.traits.continues, node))

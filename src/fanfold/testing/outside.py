@@ -302,8 +302,7 @@ def _perhaps_wait(owner: Owner, execution: SimulatedExecution) -> None:
         until = world.now + world.rng.choice((0, 1, 40, 4_000))
         probes = reason != "daily_cap"
         if reason == "outage":
-            tried = next_attempt(state, subject, world.now)
-            if tried is None:
+            if (tried := next_attempt(state, subject, world.now)) is None:
                 owner.record(state.root.id, PauseRequested("provider"))
                 owner.work_off_agenda()
                 execution.stop = "pause"
@@ -427,7 +426,16 @@ def _meddle(owner: Owner) -> bool:
     if faults.hits("payment") and _pay(owner):
         return True
     if faults.hits("chatter"):
-        _chatter(owner)
+        # Record evidence, which must not influence the kernel.
+        agents = [execution for execution in owner.running if execution.type == "agent"]
+        if agents and owner.world.rng.random() < 0.7:
+            chosen = owner.world.rng.choice(agents)
+            where = {"step": chosen.step, "attempt": chosen.attempt}
+            owner.record(chosen.run, Evidence("workspace_event", where))
+        elif owner.world.rng.random() < 0.5:
+            owner.record(owner.state.root.id, PhaseFolded(""))
+        else:
+            owner.record(owner.state.root.id, Evidence("session_event", {"text": "…"}))
         return True
     if faults.hits("clock forward"):
         world.now += rng.choice((50, 1_000, 100_000))
@@ -473,19 +481,6 @@ def _cancel_child(owner: Owner) -> bool:
     owner.record(owner.world.rng.choice(children), CancelRequested())
     owner.world.reached["live child cancelled"] += 1
     return True
-
-
-def _chatter(owner: Owner) -> None:
-    """Record evidence, which must not influence the kernel."""
-    agents = [execution for execution in owner.running if execution.type == "agent"]
-    if agents and owner.world.rng.random() < 0.7:
-        chosen = owner.world.rng.choice(agents)
-        where = {"step": chosen.step, "attempt": chosen.attempt}
-        owner.record(chosen.run, Evidence("workspace_event", where))
-    elif owner.world.rng.random() < 0.5:
-        owner.record(owner.state.root.id, PhaseFolded(""))
-    else:
-        owner.record(owner.state.root.id, Evidence("session_event", {"text": "…"}))
 
 
 # Pauses

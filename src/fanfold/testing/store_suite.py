@@ -496,12 +496,7 @@ class RecordTests:
         assert [row.path for _, row in rows] == ["step1", "step2", "step3", "step4", "step5"]
         assert [number for number, _ in rows] == sorted({number for number, _ in rows})
         assert rows[0][1] == OutputRow(
-            run_id="r1",
-            root_run_id="r1",
-            path="step1",
-            role="critic",
-            blob=stored("output 1 of r1")[0],
-            at=1,
+            run_id="r1", root_run_id="r1", path="step1", role="critic", blob=stored("output 1 of r1")[0], at=1
         )
 
     def test_steps_that_say_the_same_have_one_value_and_an_output_each(self, store: Store) -> None:
@@ -631,8 +626,7 @@ class RecordTests:
         assert store.reach("r2") == 2
 
     def test_a_tree_driven_by_another_process_is_not_deleted(self, store: Store) -> None:
-        parent = replace(this_process(), pid=1, started=_start_of_process_1())
-        store.acquire("r1", parent)
+        store.acquire("r1", replace(this_process(), pid=1, started=start_time(1) or ""))
         with pytest.raises(LeaseHeld):
             store.delete_tree("r1")
 
@@ -648,10 +642,6 @@ class RecordTests:
 
 def _ids(heads: list[RunHead]) -> list[str]:
     return [row.run_id for row in heads]
-
-
-def _start_of_process_1() -> str:
-    return start_time(1) or ""
 
 
 class StoreSuite(LogTests, RecordTests, OwnershipTests, ClaimTests, RaceTests):

@@ -339,14 +339,12 @@ class Quotes:
             return any(self._brought(self._runs, run, source) for run in _runs(words))
         if any(self._brought(self._words, word.text, source) for word in distinctive):
             return True
-        return not self._occurred_before(text, source)
-
-    def _occurred_before(self, text: str, source: int) -> bool:
         delegation = self._all[source]
         outputs = (other.output for other in self._all if other.ended < delegation.asked)
-        return any(
-            at < delegation.ended and text in earlier_text for at, earlier_text in self._earlier
-        ) or any(text in as_text(output) for output in outputs)
+        return not (
+            any(at < delegation.ended and text in earlier_text for at, earlier_text in self._earlier)
+            or any(text in as_text(output) for output in outputs)
+        )
 
     def _brought(self, seen: _WordIndex, key: object, source: int) -> bool:
         """Return whether an output was the first with some content, as far as its reader could know."""
@@ -441,14 +439,13 @@ def _forms(output: JSON) -> Iterator[tuple[ValuePath, str, bool]]:
     yield (), as_text(output), True
     yield (), json.dumps(output, ensure_ascii=False), False
     yield (), json.dumps(output, ensure_ascii=False, indent=2), False
-    left = [MAX_LEAVES]
-    yield from _leaves(output, (), left)
+    yield from _leaves(output, (), [MAX_LEAVES])
 
 
 def _leaves(value: JSON, path: ValuePath, left: list[int]) -> Iterator[tuple[ValuePath, str, bool]]:
     below: Iterator[tuple[str | int, JSON]] = iter(())
     if isinstance(value, dict):
-        below = ((key, one) for key, one in value.items() if _is_name(key))
+        below = ((key, one) for key, one in value.items() if key.replace("_", "").replace("-", "").isalnum())
     elif isinstance(value, list):
         below = iter(enumerate(value))
     elif isinstance(value, str) and path:
@@ -460,11 +457,6 @@ def _leaves(value: JSON, path: ValuePath, left: list[int]) -> Iterator[tuple[Val
         if isinstance(one, dict | list):
             yield (*path, key), as_text(one), True
         yield from _leaves(one, (*path, key), left)
-
-
-def _is_name(key: str) -> bool:
-    """Return whether a path of a template can name this key."""
-    return key.replace("_", "").replace("-", "").isalnum()
 
 
 def _runs(words: Sequence[Word]) -> Iterator[tuple[str, ...]]:

@@ -128,8 +128,7 @@ def make_drafts(
         if number in used:
             continue
         peers = _peers(number, delegations, used)
-        draft = _over_objects(number, peers, drafts, delegations, pieces)
-        if draft is None:
+        if (draft := _over_objects(number, peers, drafts, delegations, pieces)) is None:
             alike = [number]
             for other in peers:
                 if (
@@ -183,12 +182,10 @@ def _over_objects(
         source = delegations[earlier.members[0]]
         if earlier.is_map or isinstance(source.output, str) or source.ended >= first.asked:
             continue
-        over = find_over_objects(prompts, number, source.output)
-        if over is None:
+        if (over := find_over_objects(prompts, number, source.output)) is None:
             continue
         rows = [delegations[member].settings for member in over.members]
-        settings = _shared_settings(rows, over.text_with_items)
-        if settings is None:
+        if (settings := _shared_settings(rows, over.text_with_items)) is None:
             continue
         shared = [piece for piece in pieces[number] if all(piece in pieces[n] for n in over.members)]
         flat = [
@@ -252,8 +249,7 @@ def _map_of(
     pieces: Sequence[Pieces],
 ) -> RecoveredStep | None:
     """Return the step over a list for these delegations, if they form one."""
-    shape = find_shape([pieces[one] for one in found])
-    if shape is None:
+    if (shape := find_shape([pieces[one] for one in found])) is None:
         return None
     items = shape.items
     rows = [delegations[one].settings for one in found]
@@ -264,8 +260,7 @@ def _map_of(
     draft = RecoveredStep(found, shape.pieces, settings, shape.items)
     for number, earlier in enumerate(drafts):
         if all(delegations[member].ended < earliest for member in earlier.members):
-            text = _list_in(earlier, shape.items, delegations)
-            if text is not None:
+            if (text := _list_in(earlier, shape.items, delegations)) is not None:
                 draft.listed_by, draft.list_text = number, text
                 return draft
     if len(found) < FEWEST or any(len(item) > MAX_ITEM_CHARS for item in shape.items):

@@ -50,10 +50,8 @@ def find_shape(prompts: Sequence[Pieces]) -> SharedWords | None:
     """
     shared = [piece for piece in prompts[0] if all(piece in prompt for prompt in prompts)]
     rows = [_tokens(prompt, shared) for prompt in prompts]
-    if len({len(row) for row in rows}) == 1:
-        shape = _aligned(rows)
-        if shape is not None:
-            return shape
+    if len({len(row) for row in rows}) == 1 and (shape := _aligned(rows)) is not None:
+        return shape
     # The shape of prompts with the same start and end: the part between is the item.
     shortest = min(len(row) for row in rows)
     first = 0
@@ -201,8 +199,7 @@ def find_over_objects(prompts: Mapping[int, str], first: int, output: JSON) -> O
             made = _with_items((prompts[first],), one, objects)
             if not any(isinstance(piece, Item) for piece in made):
                 continue
-            members = _written_for(made, objects, place, first, prompts)
-            if members is not None:
+            if (members := _written_for(made, objects, place, first, prompts)) is not None:
                 return OverObjects(path, objects, members, place)
     return None
 
@@ -245,8 +242,7 @@ def _written_for(
         others = (
             other for other, prompt in prompts.items() if prompt == text and other not in (first, *members)
         )
-        found = first if number == place else next(others, None)
-        if found is None:
+        if (found := first if number == place else next(others, None)) is None:
             return None
         members.append(found)
     return members

@@ -95,8 +95,7 @@ class Triggers:
         unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", lambda found: "x" * len(found[0]), text)
         for joint in [*re.finditer(_JOINT, unquoted), None]:
             atom = re.fullmatch(_ATOM, text[at : joint.start() if joint else None].strip())
-            found = None if atom is None else self._compared(atom, objects)
-            if found is None:
+            if (found := None if atom is None else self._compared(atom, objects)) is None:
                 return None
             parts += [found, joint[0]] if joint else [found]
             at = joint.end() if joint else at
@@ -174,8 +173,7 @@ def shell_step(
     quotes = _Quotes(text)
 
     def named(found: re.Match[str]) -> str:
-        known = variable(found[1], found[2])
-        if known is None:
+        if (known := variable(found[1], found[2])) is None:
             return found[0]
         word, path = known
         if not path:
@@ -244,8 +242,7 @@ def script_step(
         for ending in _ENDINGS[runtime]:
             file = f"{up}/scripts/{script}{ending}"
             place = posixpath.normpath(posixpath.join(posixpath.dirname(source.file), file))
-            data = source.beside(file)
-            if data is not None and not place.startswith(("/", "..")):
+            if (data := source.beside(file)) is not None and not place.startswith(("/", "..")):
                 arguments = [*start, *(["run"] if runtime == "bun" else []), place]
                 text = data.decode("utf-8", "replace")
                 for words, why in not_for_programs({"shell": text}):
@@ -386,8 +383,7 @@ class ArchonWorkflow:
             step["output_schema"] = reader.value("output_format")
         elif asked:  # Archon parses JSON if fields are used
             step["output_schema"] = {"type": "object", "properties": {one: {} for one in asked}}
-        timeout = reader.whole("timeout")
-        if timeout is not None:
+        if (timeout := reader.whole("timeout")) is not None:
             step["timeout_ms"] = timeout
         self._retry(reader, step)
         if reader.text("context") not in ("", "fresh"):
@@ -399,8 +395,7 @@ class ArchonWorkflow:
             reader.lose(key, why)
         for words, why in (*not_for_agents(step.get("prompt", "")), *not_for_programs(step)):
             self.source.lose(node, f"node {name}: {words}", why)
-        idle = reader.whole("idle_timeout")
-        if idle is not None and idle > 0 and "prompt" in step:
+        if (idle := reader.whole("idle_timeout")) is not None and idle > 0 and "prompt" in step:
             step["idle_timeout_ms"] = idle
         else:
             reader.lose("idle_timeout", "only agents are held to give signs of life")
@@ -454,8 +449,7 @@ class ArchonWorkflow:
 
     def _conditions(self, reader: Reader, step: dict[str, Any], name: str) -> None:
         when = reader.text("when")
-        own = self.triggers.condition(when, self.objects) if when else ""
-        if own is None:
+        if (own := self.triggers.condition(when, self.objects) if when else "") is None:
             reader.lose("when", f"the condition could not be read: {when}")
             own = unread(when)
         if both := " && ".join(filter(None, (self.triggers.rule(name), own))):
@@ -501,8 +495,7 @@ class ArchonWorkflow:
     def _work(self, reader: Reader, step: dict[str, Any]) -> None:
         loop, approval = reader.inner("loop"), reader.inner("approval")
         composed = next((key for key in _COMPOSED if reader.get(key) is not None), None)
-        group = reader.inner("loop_group") if composed == "loop_group" else None
-        if group is not None:
+        if (group := reader.inner("loop_group") if composed == "loop_group" else None) is not None:
             self._loop_group(group, step)
         elif composed in ("workflow", "include") and reader.text(composed):
             self._called(reader, step, composed)
@@ -577,8 +570,7 @@ class ArchonWorkflow:
         step["inputs"] = given
 
     def _fan_out(self, reader: Reader, step: dict[str, Any]) -> None:
-        fan = reader.inner("fan_out")
-        if fan is None:
+        if (fan := reader.inner("fan_out")) is None:
             return
         items = fan.text("items").strip()
         path = self._path(items) if items.startswith("$") else None
@@ -589,8 +581,7 @@ class ArchonWorkflow:
             return
         self.items = items
         step["for_each"] = items if path is None else f"json({in_expression(path)})"
-        most = fan.whole("max_parallel")
-        if most is not None:
+        if (most := fan.whole("max_parallel")) is not None:
             step["max_concurrency"] = max(1, min(16, most))
         if fan.text("join") == "all_done":
             step["on_failure"] = "inline"
@@ -601,8 +592,7 @@ class ArchonWorkflow:
     def _command(self, reader: Reader) -> dict[str, Any]:
         name = reader.text("command")
         files = (self.source.beside(f"{folder}/{name}.md") for folder in _COMMANDS)
-        found = next((file for file in files if file is not None), None)
-        if found is None:
+        if (found := next((file for file in files if file is not None), None)) is None:
             reader.lose("command", f"commands/{name}.md is not there; put its text into the prompt")
             return {UNWRITTEN: f"the prompt of the command {name}"}
         text = found.decode("utf-8", "replace")
@@ -643,8 +633,7 @@ class ArchonWorkflow:
             given = name.removeprefix("INPUTS_")
             self.named_inputs.add(given)
             return name, f"inputs.{given}"
-        path = self._path(f"${name}{rest}")
-        if path is None:
+        if (path := self._path(f"${name}{rest}")) is None:
             return None
         return (name if name in _ARGUMENTS else re.sub(r"\W", "_", f"{name}{rest}")), path
 

@@ -68,8 +68,7 @@ class ConductorWorkflow:
         inputs: dict[str, Any] = {}
         recipe["inputs"] = inputs
         for one in (head, top):
-            given = one.map("input")
-            if given is not None:
+            if (given := one.map("input")) is not None:
                 inputs |= self._inputs(given)
         self._head(head, recipe)
         self.kinds.equipped = self.kinds.equipped or bool(top.value("tools"))
@@ -106,7 +105,17 @@ class ConductorWorkflow:
         for group in top.objects("parallel"):
             self._parallel(Reader(self.source, group, "parallel"))
         for node in top.objects("agents"):
-            self._agent(Reader(self.source, node, "agent"))
+            agent = Reader(self.source, node, "agent")
+            name = agent.text("name")
+            agent.what = f"agent {name}"
+            step = self.steps.setdefault(name, {})
+            step |= {"id": step_id(name), **step}
+            self.places[step["id"]] = agent.node
+            if agent.text("description"):
+                step["description"] = agent.text("description")
+            self.kinds.write(agent, step, name)
+            self._read_routes(agent, name)
+            agent.done()
         for node in top.objects("for_each"):
             self._map(Reader(self.source, node, "for_each"))
 
@@ -133,11 +142,9 @@ class ConductorWorkflow:
         limits, runtime = head.map("limits"), head.map("runtime")
         if limits is not None:
             inner = Reader(self.source, limits, "limits")
-            seconds = inner.whole("timeout_seconds")
-            if seconds is not None and seconds > 0:
+            if (seconds := inner.whole("timeout_seconds")) is not None and seconds > 0:
                 recipe["limits"] = {"timeout": f"{seconds}s"}
-            most = inner.bounded("max_iterations", 1, 500, "500 agents at most")
-            if most is not None:
+            if (most := inner.bounded("max_iterations", 1, 500, "500 agents at most")) is not None:
                 self.rounds = min(50, most)
                 recipe.setdefault("limits", {})["max_agents"] = most
             dollars = inner.value("budget_usd")
@@ -196,18 +203,6 @@ class ConductorWorkflow:
                 self.steps.setdefault(member, {})["on_failure"] = "inline"
         group.done()
 
-    def _agent(self, agent: Reader) -> None:
-        name = agent.text("name")
-        agent.what = f"agent {name}"
-        step = self.steps.setdefault(name, {})
-        step |= {"id": step_id(name), **step}
-        self.places[step["id"]] = agent.node
-        if agent.text("description"):
-            step["description"] = agent.text("description")
-        self.kinds.write(agent, step, name)
-        self._read_routes(agent, name)
-        agent.done()
-
     def _takes_failures(self, reader: Reader) -> bool:
         """Return whether failures are treated as answers."""
         mode = reader.text("failure_mode")
@@ -231,14 +226,12 @@ class ConductorWorkflow:
         if source is None:
             one.lose("source", "what it runs over is not known here")
         self.kinds.item = step["as"] = one.text("as") or "item"
-        agent = one.inner("agent")
-        if agent is not None:
+        if (agent := one.inner("agent")) is not None:
             agent.get("name")
             self.kinds.write(agent, step, name)
             agent.done()
         self.kinds.item = ""
-        most = one.bounded("max_concurrent", 1, 16, "16 at once at most")
-        if most is not None:
+        if (most := one.bounded("max_concurrent", 1, 16, "16 at once at most")) is not None:
             step["max_concurrency"] = most
         if self._takes_failures(one):
             step["on_failure"] = "inline"
@@ -254,8 +247,7 @@ class ConductorWorkflow:
             route = Reader(self.source, node, f"{reader.what}: route")
             condition, when = route.text("when") or route.text("condition"), ""
             if condition:
-                found = to_cel(condition, lambda path: self.names.path(path, name))
-                if found is None:
+                if (found := to_cel(condition, lambda path: self.names.path(path, name))) is None:
                     key = "when" if route.node.key("when") else "condition"
                     route.lose(key, f"could not be read: {condition}")
                 when = found or unread(condition)
@@ -308,8 +300,7 @@ class ConductorWorkflow:
         seen: set[str] = set()
         ways = [iter([entry])]  # one for each entered step, and one to the first
         while ways:
-            name = next(ways[-1], None)
-            if name is None:
+            if (name := next(ways[-1], None)) is None:
                 ways.pop()
                 left += [entered.pop()] if entered else []
             elif name not in seen and (name in self.steps or name in self.members):
@@ -573,7 +564,14 @@ class StepKinds:
             case "set":
                 self._set(agent, step)
             case "wait":
-                self._wait(agent, step)
+                text = agent.text("duration").strip()
+                step["wait"] = text if re.fullmatch(_DURATION, text) else unread(text)
+                if step["wait"] != text:
+                    agent.lose("duration", "say how long: `90s`, or an expression that gives the instant")
+                elif not text[-1].isalpha():
+                    step["wait"] = f"{text}s" if text.isdecimal() else f"{float(text) * 1_000:.0f}ms"
+                if agent.text("reason"):
+                    step.setdefault("description", agent.text("reason"))
             case "terminate":
                 self._end(agent, step)
             case kind:
@@ -619,8 +617,7 @@ class StepKinds:
             self._source.lose(agent.get("prompt") or agent.node, f"{agent.what}: {words}", why)
         if agent.text("model"):
             step["model"] = self.text(agent.text("model"), agent.get("model") or agent.node)
-        output = agent.map("output")
-        if output is not None:
+        if (output := agent.map("output")) is not None:
             step["output_schema"] = self._object(output)
         elif not self._names.is_text(name):
             step["output_schema"] = _asked(self._names.fields(name))
@@ -653,8 +650,7 @@ class StepKinds:
             agent.lose(key, "it is no number of seconds")
 
     def _retry(self, agent: Reader, step: dict[str, Any]) -> None:
-        inner = agent.inner("retry")
-        if inner is None:
+        if (inner := agent.inner("retry")) is None:
             return
         step["retry"] = {"attempts": inner.bounded("max_attempts", 1, 10, "10 tries at most") or 1}
         pause = inner.value("delay_seconds")
@@ -723,11 +719,9 @@ class StepKinds:
         step |= program_rights(" ".join(arguments)) | step
         for words, why in not_for_programs(step):
             self._source.lose(script.node, f"{script.what}: {words}", why)
-        env = script.map("env")
-        if env is not None:
+        if (env := script.map("env")) is not None:
             step["env"] = self._texts(env, f"{script.what}: env")
-        output = script.map("output")
-        if output is not None:
+        if (output := script.map("output")) is not None:
             step["output_schema"] = self._object(output)
         elif self._names.prints_json(name):
             step["output_schema"] = _asked(
@@ -747,23 +741,12 @@ class StepKinds:
             pairs = [(VALUE, one.get("value") or one.node)]
         for key, value in pairs:
             text = value.text if isinstance(value, Scalar) else None
-            found = None if text is None else to_value(text, self._path)
-            if found is None:
+            if (found := None if text is None else to_value(text, self._path)) is None:
                 self._source.lose(value, f"{one.what}: {key}", f"write it as an expression: {text or key}")
             step["set"][key] = found or unread(text or key)
         kind = one.text("output_type")
         if kind not in ("", "auto", "string"):
             one.lose("output_type", "an expression says itself what it gives")
-
-    def _wait(self, one: Reader, step: dict[str, Any]) -> None:
-        text = one.text("duration").strip()
-        step["wait"] = text if re.fullmatch(_DURATION, text) else unread(text)
-        if step["wait"] != text:
-            one.lose("duration", "say how long: `90s`, or an expression that gives the instant")
-        elif not text[-1].isalpha():
-            step["wait"] = f"{text}s" if text.isdecimal() else f"{float(text) * 1_000:.0f}ms"
-        if one.text("reason"):
-            step.setdefault("description", one.text("reason"))
 
     def _end(self, one: Reader, step: dict[str, Any]) -> None:
         status = one.text("status")
@@ -772,8 +755,7 @@ class StepKinds:
             one.lose("status", "a run is `completed` or `failed`")
         if one.text("reason"):
             step["message"] = self.text(one.text("reason"), one.get("reason") or one.node)
-        output = one.map("output_template")
-        if output is not None:
+        if (output := one.map("output_template")) is not None:
             step["output"] = self._texts(output, f"{one.what}: output_template")
 
     def _stand_in(self, agent: Reader, step: dict[str, Any], name: str, kind: str) -> None:
@@ -783,8 +765,7 @@ class StepKinds:
         if file:
             step["workflow"] = file if file.startswith(("./", "../")) else f"./{file}"
             agent.lose("workflow", f"convert {file} too, to {step['workflow']}")
-            given = agent.map("input_mapping")
-            if given is not None:
+            if (given := agent.map("input_mapping")) is not None:
                 step["inputs"] = self._texts(given, f"{agent.what}: input_mapping")
             return
         agent.lose("type", why)

@@ -280,11 +280,9 @@ class _Agent(Struct):
 
 def _agents(source: ForeignFile, top: Mapping) -> dict[str, _Agent]:
     """Return the agents of a crew, by name."""
-    own = top.get("agents")
-    if own is not None and not isinstance(own, Mapping):
+    if (own := top.get("agents")) is not None and not isinstance(own, Mapping):
         source.lose(own, "crew: agents", "it is no object")
-    data = None if isinstance(own, Mapping) else source.beside("agents.yaml")
-    if data is not None:
+    if (data := None if isinstance(own, Mapping) else source.beside("agents.yaml")) is not None:
         other = ForeignFile(data, "agents.yaml", lambda _: None)
         found = _read_agents(other, other.tree(), other.file)
         source.lost += [structs.replace(one, file=other.file) for one in other.lost]

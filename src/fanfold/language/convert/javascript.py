@@ -65,8 +65,7 @@ def words_of(text: str, start: int = 0, *, inside: int = 0) -> list[JsWord]:
 def _word(text: str, at: int, last: JsWord | None, inside: int) -> JsWord:
     char = text[at]
     if char in "'\"":
-        string = _STRING.match(text, at)
-        if string is None:
+        if (string := _STRING.match(text, at)) is None:
             raise ValueError(at, "a text is not closed")
         return JsWord("text", at, string.end(), string[0])
     if char == "`":
@@ -125,8 +124,7 @@ def unescaped(text: str) -> str:
     """Return the value of a quoted text."""
 
     def one(found: re.Match[str]) -> str:
-        code = found[1] or found[2] or found[3]
-        if code is None:
+        if (code := found[1] or found[2] or found[3]) is None:
             return _ESCAPED.get(found[4], found[4])
         number = int(code, 16)
         return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else "\ufffd"
@@ -156,8 +154,7 @@ def literal(
 
 
 def _one_literal(text: str, words: list[JsWord], at: int, constant: Constant, depth: int) -> tuple[Any, int]:
-    word = words[at] if at < len(words) and depth < MAX_NESTING else None
-    if word is None:
+    if (word := words[at] if at < len(words) and depth < MAX_NESTING else None) is None:
         return NO_LITERAL, at
     if word.kind == "text":
         return unescaped(word.text[1:-1]), at + 1
@@ -254,10 +251,7 @@ class ScriptWords:
         except ValueError as error:
             raise self._unreadable(*error.args) from None
         self.taken = bytearray(len(self.words))
-        self.partner = self._pairs()
-
-    def _pairs(self) -> dict[int, int]:
-        """Return the index of each opening bracket with the index of its closing bracket."""
+        # The index of each opening bracket with the index of its closing bracket.
         opened: list[int] = []
         found: dict[int, int] = {}
         for at, word in enumerate(self.words):
@@ -275,7 +269,7 @@ class ScriptWords:
         if opened:
             last = self.words[opened[-1]]
             raise self._unreadable(last.start, f"{last.text} is not closed")
-        return found
+        self.partner = found
 
     def _unreadable(self, place: int, why: object) -> AuthorError:
         return AuthorError("convert.unreadable", f"{self.source.file}:{self.line_of(place)}: {why}")
@@ -377,15 +371,13 @@ def read_path(
         if path is None or closed is None:
             return None, at
         return path, at + 4 + behind + len(closed[0].split())
-    guarded = re.match(_GUARDED, " ".join(words[:7]))
-    if guarded is not None and guarded[1] not in local:
+    if (guarded := re.match(_GUARDED, " ".join(words[:7]))) is not None and guarded[1] not in local:
         path, behind = read_path(names, inputs, words[3:], 0, local)
         return (path, at + 7) if path is not None and behind == 3 else (None, at)
     # A path that starts with the name of an input, a parameter or a variable.
     first = words[0] if words else ""
     is_input = first not in local and names.get(first, "inputs" if first == "args" else "") == "inputs"
-    known = "inputs" if is_input else local.get(first) or names.get(first)
-    if known is None:
+    if (known := "inputs" if is_input else local.get(first) or names.get(first)) is None:
         return None, at
     end, fields = 1, ""
     words = ["." if word == "?." else word for word in words]  # a field of null is null

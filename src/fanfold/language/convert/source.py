@@ -77,11 +77,7 @@ class ForeignFile:
     """One file and the results of reading it."""
 
     def __init__(
-        self,
-        data: bytes,
-        file: str,
-        beside: Callable[[str], bytes | None],
-        roles: Collection[str] = (),
+        self, data: bytes, file: str, beside: Callable[[str], bytes | None], roles: Collection[str] = ()
     ) -> None:
         self.file = file
         self.roles = roles
@@ -152,15 +148,13 @@ class Reader:
 
     def whole(self, name: str) -> int | None:
         """Return a whole number."""
-        value = self.value(name)
-        if value is not None and type(value) is not int:
+        if (value := self.value(name)) is not None and type(value) is not int:
             self.lose(name, "it is no whole number")
         return value if type(value) is int else None
 
     def bounded(self, name: str, low: int, high: int, why: str) -> int | None:
         """Return a whole number in a range; one outside is changed, and reported with the reason."""
-        number = self.whole(name)
-        if number is not None and not low <= number <= high:
+        if (number := self.whole(name)) is not None and not low <= number <= high:
             self.lose(name, why)
         return None if number is None else min(high, max(low, number))
 
@@ -191,8 +185,7 @@ class Reader:
 
     def _of(self, kind: type[_Kind], name: str, why: str) -> _Kind | None:
         """Return the value of a key if it has the requested kind; any other value is lost."""
-        found = self.get(name)
-        if found is None or isinstance(found, kind):
+        if (found := self.get(name)) is None or isinstance(found, kind):
             return found
         self.lose(name, why)
         return None
@@ -254,8 +247,7 @@ def rewrite(
 
     def hole(found: re.Match[str]) -> str:
         inside = re.sub(_AS_JSON, "", found[1].strip())  # values other than text are inserted as JSON anyway
-        path = resolve(inside) if re.fullmatch(_PATH, inside) else None
-        if path is None:
+        if (path := resolve(inside) if re.fullmatch(_PATH, inside) else None) is None:
             lose(f"{{{{{found[1]}}}}}")
             return f"\\{{{{{found[1]}}}}}"
         return f"{{{{{path}}}}}"
@@ -382,8 +374,7 @@ def to_cel(text: str, resolve: Callable[[str], str | None]) -> str | None:
     tokens: list[re.Match[str]] = []
     at = 0
     while at < len(inside):
-        found = _TOKEN.match(inside, at)
-        if found is None:
+        if (found := _TOKEN.match(inside, at)) is None:
             return None
         tokens.append(found)
         at = found.end()
@@ -512,8 +503,7 @@ def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
     parts: list[str] = []
     at = 0
     for hole in holes:
-        found = _expression(hole[1].strip(), resolve)
-        if found is None:
+        if (found := _expression(hole[1].strip(), resolve)) is None:
             return None
         before = text[at : hole.start()]
         parts += [cel_text(before)] if before else []
@@ -526,10 +516,8 @@ def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
 def _expression(text: str, resolve: Callable[[str], str | None], depth: int = 0) -> str | None:
     if depth > _MAX_DEPTH:
         return None
-    otherwise = re.fullmatch(_OTHERWISE, text)
-    if otherwise is not None:
-        path = resolve(otherwise["path"])
-        if path is None:
+    if (otherwise := re.fullmatch(_OTHERWISE, text)) is not None:
+        if (path := resolve(otherwise["path"])) is None:
             return None
         name = in_expression(path)
         # An empty value counts as missing only for `or`.
