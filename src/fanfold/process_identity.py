@@ -121,10 +121,7 @@ def boot_id() -> str:
 
 @cache
 def machine_name() -> str:
-    """Return the host name and a part of the machine id, which stay the same when the machine is rebooted.
-
-    Copies of one disk image share the machine id, and many machines are called `localhost`: both count.
-    """
+    """Return host name and part of the machine id. Both count: disk images share ids, hosts share names."""
     name = re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)[:64] or "unknown"
     try:
         found = MACHINE_ID.read_bytes().strip()

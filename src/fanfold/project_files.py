@@ -84,11 +84,7 @@ def read_named(top: Path, file: Path, max_bytes: int) -> bytes:
 
 
 def write_named(top: Path, file: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write a file that the user named. Raises OSError; without `replace`, `FileExistsError` if it exists.
-
-    Inside the project, no link is written through. Any other path belongs to the user, so links and pipes are
-    allowed.
-    """
+    """Write a file the user named. Inside the project, no link is written through. Raises OSError."""
     named, above = os.path.abspath(file), os.path.realpath(top)
     if os.path.isdir(named):
         raise IsADirectoryError(0, "it is a folder", str(file))
@@ -159,11 +155,7 @@ def names_below(path: str) -> list[str]:
 
 
 def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True, mode: int = 0o644) -> bool:
-    """Write a file below `top` atomically; return whether it was written.
-
-    Missing folders are created. Without `replace`, an existing file stays unchanged. Raises OSError, also for
-    a folder that is a link and a path not below `top`.
-    """
+    """Write a file below `top` atomically, never through a link; return whether it was written."""
     *folders, name = names_below(path)
     handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for folder in folders:

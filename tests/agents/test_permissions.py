@@ -16,7 +16,7 @@ from fanfold.agents.permissions import (
 )
 from fanfold.cli.questions import PagedQuestion
 from fanfold.language.consent import ConsentRequest
-from fanfold.workspace.grants import ProjectGrants
+from fanfold.workspace.seal import ProjectGrants
 
 RUN = Action("command", "make")
 WRITE = Action("write", "write_file a")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.store.protocol import LeaseLost
-from fanfold.workspace import remotes as calls_module
-from fanfold.workspace.remotes import ServerCalls
+from fanfold.workspace import git
+from fanfold.workspace.git import ServerCalls
 from tests.delivery.world import World
 from tests.work import PATIENCE_S
 
@@ -77,7 +77,7 @@ def test_what_a_program_leaves_running_is_not_waited_for(tmp_path: Path) -> None
 def test_a_program_that_never_ends_is_ended_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls_module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(git, "PATIENCE_S", 0.3)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -99,7 +99,7 @@ def test_a_program_does_not_begin_that_nobody_knows_of(
         raise OSError("no space left")
 
     calls = ServerCalls(tmp_path, "d", may)
-    monkeypatch.setattr(calls_module, "start_time", die)
+    monkeypatch.setattr(git, "start_time", die)
     with pytest.raises(OSError, match="no space"):
         calls.run(["/bin/sh", "-c", f"touch {tmp_path}/began"], dict(os.environ), tmp_path)
     assert not (tmp_path / "began").exists()

@@ -12,7 +12,7 @@ from fanfold.api.run_handle import RunHandle, answer, cancel, pause
 from fanfold.api.run_options import Options
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
-from fanfold.store import signals
+from fanfold.store import protocol
 from fanfold.wiring import wire
 from tests.runtime.running import client
 from tests.work import PATIENCE_S, patience
@@ -28,7 +28,7 @@ GATED = "name: gated\nsteps: [{id: ok, approve: 'Good?'}]\n"
 @pytest.fixture
 def nobody_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is not told of a commit learns of it after an hour: too late for any test."""
-    monkeypatch.setattr(signals, "RECHECK_S", 3_600)
+    monkeypatch.setattr(protocol, "RECHECK_S", 3_600)
 
 
 async def collected(handle: RunHandle, folder: Path, after: int = 0) -> list[Envelope]:

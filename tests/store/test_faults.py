@@ -194,7 +194,7 @@ def test_a_read_that_fails_is_reported_and_the_next_one_works(tmp_path: Path, di
     store.write([tree.step()])
     store.close()
     store = SqliteStore(tmp_path, vfs=disk.name)
-    reader = store._reader()
+    reader = store._connections.reader()
     reader.execute("SELECT 1 FROM sqlite_schema").fetchall()
     disk.plan(at=disk.count + 1, fault="io")
     with pytest.raises(StoreFault) as failed:

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from fanfold.api.history import follow_tree
-from fanfold.store import signals
+from fanfold.store import protocol, sqlite
 from fanfold.store.protocol import RECHECK_S
-from fanfold.store.signals import Signals
-from fanfold.store.sqlite import SqliteStore
+from fanfold.store.sqlite import Signals, SqliteStore
 from fanfold.testing.store_batches import Tree
 from tests.work import PATIENCE_S
 
@@ -52,7 +51,7 @@ def test_a_listener_hears_what_was_signalled_before_it_waited(here: Signals):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs inotify: make test-full on Linux")
 def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_it(here: Signals):
     others = _open_watches()  # of whatever was tested before in this process
-    for round_number in range(signals.MAX_IDLE + 2):
+    for round_number in range(sqlite.MAX_IDLE + 2):
         first, second = f"r{round_number}", f"s{round_number}"
         listeners = [here.listen("commits", name) for name in (first, second)]
         here.give("commits", first)
@@ -62,10 +61,10 @@ def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_i
         for one in listeners:
             one.close()
     assert _open_watches() - others == 2
-    many = [here.listen("commits", f"r{number}") for number in range(2 * signals.MAX_IDLE)]
+    many = [here.listen("commits", f"r{number}") for number in range(2 * sqlite.MAX_IDLE)]
     for one in many:
         one.close()
-    assert _open_watches() - others == signals.MAX_IDLE
+    assert _open_watches() - others == sqlite.MAX_IDLE
     late = here.listen("commits", "r1")
     here.close()
     late.close()
@@ -91,7 +90,7 @@ def _open_watches() -> int:
 
 
 def test_a_cancelled_wait_can_be_waited_for_again(here: Signals):
-    async def wait_twice(listener: signals.FileSignal) -> bool:
+    async def wait_twice(listener: sqlite.FileSignal) -> bool:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(listener.wait(), 0.01)
         here.give("commits", "r1")
@@ -128,7 +127,7 @@ def test_a_thread_that_waits_is_woken(here: Signals):
 
 
 def test_who_is_not_told_looks_again_before_long(here: Signals, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(signals, "RECHECK_S", 0.05)
+    monkeypatch.setattr(protocol, "RECHECK_S", 0.05)
     with here.listen("commits", "r1") as listener:
         assert listener.wait_blocking()
         assert asyncio.run(listener.wait())
@@ -138,7 +137,7 @@ def test_who_is_not_told_looks_again_before_long(here: Signals, monkeypatch: pyt
 def test_without_watches_left_everybody_looks_again_before_long(
     here: Signals, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(signals, "RECHECK_S", 0.05)
+    monkeypatch.setattr(protocol, "RECHECK_S", 0.05)
     libc = ctypes.CDLL(None)
     taken = [libc.inotify_init1(0)]
     while taken[-1] >= 0:
@@ -175,10 +174,10 @@ FOLLOWER = """
 import asyncio, sys
 from pathlib import Path
 from fanfold.api.history import follow_tree
-from fanfold.store import signals
+from fanfold.store import protocol, sqlite
 from fanfold.store.sqlite import SqliteStore
 
-signals.RECHECK_S = 3_600  # who is not told learns of nothing
+protocol.RECHECK_S = 3_600  # who is not told learns of nothing
 
 async def main():
     store = SqliteStore(Path(sys.argv[1]))

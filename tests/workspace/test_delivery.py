@@ -10,7 +10,7 @@ import pytest
 from fanfold.errors import WorldError
 from fanfold.kernel.plan import check_branch_name
 from fanfold.workspace.delivery import Refs
-from fanfold.workspace.remotes import Remote
+from fanfold.workspace.git import Remote
 from fanfold.workspace.repository import find_repository
 
 

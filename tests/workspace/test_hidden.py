@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace import hidden
+from fanfold.workspace import scan
 from fanfold.workspace.beneath import GRAIN_NS
 from fanfold.workspace.guard import WorkspaceWatch
 from fanfold.workspace.workspaces import Workspaces
@@ -106,7 +106,7 @@ def test_a_protected_link_in_an_ignored_folder_is_not_mounted_and_its_target_is_
 
 
 def test_more_names_than_can_be_searched_fail_the_step(project: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hidden, "MAX_NAMES", 50)
+    monkeypatch.setattr(scan, "MAX_NAMES", 50)
     watched = watch(project)
     write(project, {f"build/{number}": "x" for number in range(60)})
     with pytest.raises(WorldError, match="more than 50 names"):

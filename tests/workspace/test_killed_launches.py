@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import sandbox_limits
+from fanfold.workspace import sandbox_policy
 from fanfold.workspace.sandbox import Launch, LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.levels import needs
@@ -64,7 +64,7 @@ def test_private_folders_of_the_dead_go_and_those_of_the_living_stay(
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
 def test_cgroups_of_the_dead_go_and_those_of_the_living_stay(project: Path, level: LevelName):
-    if not sandbox_limits.limits_processes():
+    if not sandbox_policy.limits_processes():
         pytest.skip("needs cgroups: make test-full where root may make some")
     write(project, {"a.txt": "a"})
     spaces = Workspaces(project)

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace import children, sandbox, sandbox_limits, sandbox_policy
+from fanfold.workspace import children, sandbox, sandbox_policy
 from fanfold.workspace.children import Child
 from fanfold.workspace.sandbox import Launch, Level, LevelName, Levels, choose_level, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
@@ -275,7 +275,7 @@ def look(world: World) -> tuple[object, ...]:
     indirect=["level"],
 )
 def test_nothing_gets_out(said: Callable[[LevelName], dict[str, str]], level: LevelName, name: str):
-    if name == "fork without end" and os.geteuid() == 0 and not sandbox_limits.limits_processes():
+    if name == "fork without end" and os.geteuid() == 0 and not sandbox_policy.limits_processes():
         pytest.skip("needs a user who is not root: make test-full as one")
     assert said(level)[name].startswith("refused"), said(level)[name]
 

@@ -40,8 +40,7 @@ from fanfold.steps.toolboxes import ConfinedAgents, Toolboxes
 from fanfold.store.database import private_folder
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
-from fanfold.workspace.grants import ProjectGrants
-from fanfold.workspace.seal import is_adopted, is_foreign, require_permitted
+from fanfold.workspace.seal import ProjectGrants, is_adopted, is_foreign, require_permitted
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest

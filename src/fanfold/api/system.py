@@ -46,7 +46,7 @@ from fanfold.workspace.git import find_program, search_path
 from fanfold.workspace.seal import adopt_with_runs, list_adopted
 
 if TYPE_CHECKING:
-    from fanfold.workspace.gc import CollectedFiles, Fate
+    from fanfold.workspace.workspaces import CollectedFiles, Fate
 
 
 # -----------------------------------------------------------------------------------------------------------

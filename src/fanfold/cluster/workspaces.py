@@ -47,8 +47,7 @@ from fanfold.workspace.transport import TreeFolder, apply_revision, merge_trees,
 from fanfold.workspace.workspaces import LOCK_FILES, Workspaces
 
 BASE_FILE, SAVED_FILE, RETURNED_FILE = "tree", "saved", "returned.json"
-"""In the folder of a snapshot: the tree that it started from, the tree that was last stored, and the result
-of its step."""
+"""In a snapshot's folder: the tree it started from, the tree last stored, the result of its step."""
 PREPARED = "prepared"
 PREPARE_S = 1_800.0
 MAX_SHOWN = 500
@@ -218,10 +217,7 @@ class TreeIsolation(Isolation):
         return Merge(mode=order.step.merge, proposal="", changes=(), tree=tree, base=base, packs=packs)
 
     async def perform_in_folder(self, order: Order[Job], work: Awaitable[Outcome]) -> Outcome:
-        """Do the work of a function in the folder itself, and return the files that it changed.
-
-        A function that writes has the folder alone.
-        """
+        """Run a function in the folder itself and return the changed files. A writer has it alone."""
         holding = self.checked_out()
         tree = await finish_despite_cancel(asyncio.to_thread(holding.__enter__))
         held = bool(order.write_set)

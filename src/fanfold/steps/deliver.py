@@ -177,7 +177,7 @@ def _filled(step: Filling, settings: DeliverBody) -> tuple[str, str, PullRequest
 async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outcome:
     from fanfold.steps.step_workspace import in_thread
     from fanfold.workspace.delivery import Wish
-    from fanfold.workspace.remotes import PullRequestText
+    from fanfold.workspace.git import PullRequestText
 
     order, job = execution.order, execution.job
     spaces, begin = services.isolation.spaces, services.journal.confirm

@@ -118,10 +118,7 @@ def begin(db: apsw.Connection) -> None:
 
 
 def insist(attempt: Callable[[], object]) -> None:
-    """Retry `attempt` when SQLite reports "busy" without calling the busy handler.
-
-    SQLite does so for a new database.
-    """
+    """Retry `attempt` when SQLite reports "busy" without the busy handler, as for a new database."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -295,10 +292,7 @@ CACHE_KIB = 16 * 1024
 
 
 class DatabaseConnections:
-    """The connections of this process to one database.
-
-    With `protected`, no file may be written, not even next to the database.
-    """
+    """The connections of this process to one database; with `protected`, no file may be written."""
 
     def __init__(
         self,
@@ -328,7 +322,21 @@ class DatabaseConnections:
         """Open the only connection that writes; create missing tables."""
         db = self._connect()
         try:
-            self._prepare(db, on_commit)
+            sealing.prepare(db)
+            if self._read_only:
+                if not self._is_protected:
+                    tables.prepare(db, make=False, adopts=self._adopts)
+                tables.check_readable(db)
+                db.pragma("query_only", True)
+            else:
+                insist(lambda: tables.version(db))  # a file of another program is refused unchanged
+                insist(lambda: db.pragma("journal_mode", "WAL"))
+                db.pragma("synchronous", self._synchronous)
+                db.pragma("foreign_keys", True)
+                db.pragma("journal_size_limit", WAL_KEPT_BYTES)
+                # Replaces SQLite's checkpoints, so that a failed one is not reported as a failed commit.
+                db.set_wal_hook(on_commit)
+                tables.prepare(db, adopts=self._adopts)
         except BaseException:
             db.close()
             raise
@@ -337,10 +345,7 @@ class DatabaseConnections:
         return db
 
     def check_usable(self) -> None:
-        """Raise an error if the store was closed or was opened before a fork.
-
-        SQLite does not survive a fork.
-        """
+        """Raise if the store was closed, or opened before a fork, which SQLite does not survive."""
         if self._is_closed:
             raise closed()
         if self._process != os.getpid():
@@ -371,23 +376,6 @@ class DatabaseConnections:
         self._is_closed = True
         while self._opened:
             self._opened.pop().close()
-
-    def _prepare(self, db: apsw.Connection, on_commit: Callable[[apsw.Connection, str, int], int]) -> None:
-        sealing.prepare(db)
-        if self._read_only:
-            if not self._is_protected:
-                tables.prepare(db, make=False, adopts=self._adopts)
-            tables.check_readable(db)
-            db.pragma("query_only", True)
-            return
-        insist(lambda: tables.version(db))  # a file of another program is refused unchanged
-        insist(lambda: db.pragma("journal_mode", "WAL"))
-        db.pragma("synchronous", self._synchronous)
-        db.pragma("foreign_keys", True)
-        db.pragma("journal_size_limit", WAL_KEPT_BYTES)
-        # Replaces SQLite's own checkpoints, so that a failed checkpoint is not reported as a failed commit.
-        db.set_wal_hook(on_commit)
-        tables.prepare(db, adopts=self._adopts)
 
     def _connect(self) -> apsw.Connection:
         refuse_special(self._file)
@@ -496,10 +484,7 @@ def is_bare(folder: Path) -> bool:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder that only this user can enter. A link in its place raises an error.
-
-    A link would redirect the writes.
-    """
+    """Create a folder that only this user can enter; raises for a link, which would redirect the writes."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, "it is a link", str(folder))
@@ -507,10 +492,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def _ignore_state(folder: Path) -> None:
-    """Write a `.gitignore` that excludes state, unless a file or a link of that name exists.
-
-    An existing one may come from the repository. A write through a link would land in the target of the link.
-    """
+    """Write a `.gitignore` that excludes state, unless a file or a link of that name exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         made = os.open(folder / ".gitignore", flags, 0o644)
@@ -585,10 +567,7 @@ class LogRoom:
         return apsw.SQLITE_OK
 
     def make_room(self, known: os.stat_result | None) -> None:
-        """Preallocate space for the next commit. `known` is the last known status of the log.
-
-        Runs inside a write transaction.
-        """
+        """Preallocate space for the next commit; `known` is the last status of the log. Never raises."""
         needed = min(self.pages * FRAME_BYTES + AHEAD_BYTES, self._max_bytes)
         if known is None or self.pages < WORTH_PAGES or needed <= known.st_size:
             return

@@ -28,10 +28,7 @@ GATHER_S = 0.002
 
 
 class Journal:
-    """Writes to one run tree, made by its owner under its lease.
-
-    Without a lease, this process must be the only one that uses the tree.
-    """
+    """Writes to one run tree under its owner's lease; without a lease, no other process may use the tree."""
 
     def __init__(self, store: Store, root: str, lease: Lease | None = None) -> None:
         self.store = store
@@ -60,10 +57,7 @@ class Journal:
         self._sent: Awaitable[None] | None = None
 
     def confirm(self) -> None:
-        """Raise `LeaseLost` if this process does not own the tree.
-
-        Call it right before an effect, from any thread.
-        """
+        """Raise `LeaseLost` if this process does not own the tree; called before every effect."""
         if self._lease is not None:
             self.store.confirm(self._lease)
 

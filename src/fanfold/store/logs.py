@@ -51,6 +51,7 @@ EventRow: TypeAlias = tuple[int, int | None, str | None, int, int, str, int, str
 """A row of `events`. The last value is its link in the chain; only the last row of a commit has one."""
 
 _encode = msgspec.json.Encoder().encode
+_EVENT = "id, log, seq, at, type, epoch, data"
 
 
 def row_id(key: int, tree_seq: int) -> int:
@@ -69,10 +70,7 @@ def tree_seq_of(row: int) -> int:
 
 
 class _Log:
-    """The writer's cache for one run's log.
-
-    `tree` is the log that orders it: itself or the log of its root.
-    """
+    """The writer's cache for one run's log; `tree` is itself or the log of its root."""
 
     __slots__ = ("child_key", "key", "last", "seq", "tree")
 
@@ -92,14 +90,8 @@ class _Log:
             return
         whole = span(self.key)
         self.last = db.execute("SELECT max(id) FROM events WHERE id BETWEEN ? AND ?", whole).get or whole[0]
-        self.seq = (
-            db.execute(
-                "SELECT seq FROM events WHERE id BETWEEN ? AND ? AND log IS NULL AND session IS NULL"
-                " ORDER BY id DESC LIMIT 1",
-                whole,
-            ).get
-            or 0
-        )
+        query = "SELECT seq FROM events WHERE id BETWEEN ? AND ? AND log IS NULL AND session IS NULL"
+        self.seq = db.execute(f"{query} ORDER BY id DESC LIMIT 1", whole).get or 0
 
 
 class Appender:
@@ -150,20 +142,8 @@ class Appender:
             log.seq = seq
             tree = log.tree
             tree.last = row_id(tree.key, place)
-            rows.append(
-                (
-                    tree.last,
-                    log.child_key,
-                    None,
-                    seq,
-                    envelope.at,
-                    envelope.type,
-                    envelope.epoch,
-                    None,
-                    data,
-                    None,
-                )
-            )
+            of_event = envelope.at, envelope.type, envelope.epoch
+            rows.append((tree.last, log.child_key, None, seq, *of_event, None, data, None))
         return rows
 
     def _entry(self, envelope: Envelope, data: bytes, rows: list[EventRow]) -> EventRow:
@@ -260,28 +240,19 @@ def read_tree(db: apsw.Connection, root: str, after: int, decode: Decode = as_js
     if key is None:
         return
     places: dict[int | None, _LogPlace] = {}
-    last, end = row_id(key, after), span(key)[1]
-    while True:
-        rows = _chunk(db, "id > ? AND id <= ? AND session IS NULL", "id", last, end)
-        for row in rows:
-            place = places.get(row[1])
-            if place is None:
-                places = _places(db, root, key)
-                place = places.get(row[1])
-            if place is None:
-                return  # the run was deleted during the read
-            yield _envelope(row, place, decode=decode)
-        if len(rows) < CHUNK:
-            return
-        last = rows[-1][0]
+    for row in stored_rows(db, key, _EVENT, row_id(key, after), "session IS NULL"):
+        if row[1] not in places:
+            places = _places(db, root, key)
+        if row[1] not in places:
+            return  # the run was deleted during the read
+        yield _envelope(row, places[row[1]], decode=decode)
 
 
 def reach(db: apsw.Connection, root: str) -> int:
     """Return the `tree_seq` of the last event of a tree; 0 if there is none."""
     key = _key(db, root)
-    if key is None:
-        return 0
-    last = db.execute("SELECT max(id) FROM events WHERE id BETWEEN ? AND ?", span(key)).get
+    within = "SELECT max(id) FROM events WHERE id BETWEEN ? AND ?"
+    last = None if key is None else db.execute(within, span(key)).get
     return 0 if last is None else tree_seq_of(last)
 
 
@@ -333,15 +304,15 @@ def read_commits(db: apsw.Connection, root: str) -> Iterator[Commit]:
         yield Commit(events, b"", entries)
 
 
-def stored_rows(db: apsw.Connection, key: int, columns: str, after: int = 0) -> Iterator[tuple[Any, ...]]:
-    """Iterate over all rows of a tree after the id `after`, in order. `id` must be the first column."""
+def stored_rows(
+    db: apsw.Connection, key: int, columns: str, after: int = 0, where: str = "1", *values: int
+) -> Iterator[tuple[Any, ...]]:
+    """Iterate over rows of a tree after the id `after`, in order. `id` must be the first column."""
     last, end = span(key)
     last = max(last, after)
+    query = f"SELECT {columns} FROM events WHERE id > ? AND id <= ? AND {where} ORDER BY id LIMIT {CHUNK}"  # noqa: S608 - constants only
     while True:
-        rows: list[tuple[Any, ...]] = db.execute(
-            f"SELECT {columns} FROM events WHERE id > ? AND id <= ? ORDER BY id LIMIT {CHUNK}",  # noqa: S608 - constants only
-            (last, end),
-        ).fetchall()
+        rows: list[tuple[Any, ...]] = db.execute(query, (last, end, *values)).fetchall()
         yield from rows
         if len(rows) < CHUNK:
             return
@@ -352,52 +323,34 @@ def read_log(db: apsw.Connection, log: str, after: int, decode: Decode) -> Itera
     """Iterate over the events of one run's or session's log in order."""
     first = db.execute("SELECT id, log, path FROM events WHERE session = ? AND seq = 1", (log,)).fetchone()
     if first is not None:
-        yield from _read_session(db, log, after, decode, first)
+        number, run, path = first
+        query = f"{_PLACES} WHERE key = ?"
+        of_run = db.execute(query, (number >> KEY_SHIFT if run is None else run,)).fetchone()
+        if of_run is not None:  # else the run was deleted during the read
+            place = msgspec.structs.replace(_LogPlace(*of_run[1:]), path=path)
+            for row in _rows_by_seq(db, "session = ?", log, after):
+                yield _envelope(row, place, log, decode)
         return
     key = _key(db, log)
-    if key is None:
+    known = None if key is None else _places(db, log, key).get(None)
+    if key is None or known is None:
         return
-    place = _places(db, log, key).get(None)
-    if place is None:
-        return
-    start, end = span(key)
-    while True:
-        if place.run_id == place.root_run_id:
-            where = "id > ? AND id <= ? AND log IS NULL AND session IS NULL AND seq > ?"
-            rows = _chunk(db, where, "id", start, end, after)
-        else:
-            rows = _chunk(db, "log = ? AND session IS NULL AND seq > ?", "seq", key, after)
-        for row in rows:
-            yield _envelope(row, place, decode=decode)
-        if len(rows) < CHUNK:
-            return
-        start, after = rows[-1][0], rows[-1][2]
+    if known.run_id == known.root_run_id:
+        rows = stored_rows(db, key, _EVENT, 0, "log IS NULL AND session IS NULL AND seq > ?", after)
+    else:
+        rows = _rows_by_seq(db, "log = ? AND session IS NULL", key, after)
+    for row in rows:
+        yield _envelope(row, known, decode=decode)
 
 
-def _read_session(
-    db: apsw.Connection, session: str, after: int, decode: Decode, first: tuple[int, int | None, str]
-) -> Iterator[Envelope]:
-    number, run, path = first
-    key = number >> KEY_SHIFT
-    of_run = db.execute(f"{_PLACES} WHERE key = ?", (key if run is None else run,)).fetchone()
-    if of_run is None:
-        return  # the run was deleted during the read
-    place = msgspec.structs.replace(_LogPlace(*of_run[1:]), path=path)
+def _rows_by_seq(db: apsw.Connection, where: str, log: int | str, after: int) -> Iterator[tuple[Any, ...]]:
+    query = f"SELECT {_EVENT} FROM events WHERE {where} AND seq > ? ORDER BY seq LIMIT {CHUNK}"  # noqa: S608 - constants only
     while True:
-        rows = _chunk(db, "session = ? AND seq > ?", "seq", session, after)
-        for row in rows:
-            yield _envelope(row, place, session, decode)
+        rows: list[tuple[Any, ...]] = db.execute(query, (log, after)).fetchall()
+        yield from rows
         if len(rows) < CHUNK:
             return
         after = rows[-1][2]
-
-
-def _chunk(db: apsw.Connection, where: str, order: str, *values: int | str) -> list[tuple[Any, ...]]:
-    return db.execute(
-        f"SELECT id, log, seq, at, type, epoch, data FROM events"  # noqa: S608 - constants only
-        f" WHERE {where} ORDER BY {order} LIMIT {CHUNK}",
-        values,
-    ).fetchall()
 
 
 def _envelope(row: Sequence[Any], place: _LogPlace, session: str = "", decode: Decode = as_json) -> Envelope:

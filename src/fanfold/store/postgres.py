@@ -38,7 +38,6 @@ from fanfold.store.postgres_leases import PostgresLeases
 from fanfold.store.postgres_tables import (
     COLLECTION,
     GAP,
-    HEAD_TYPES,
     LOST,
     NO_TREE,
     SHIFT,
@@ -69,7 +68,7 @@ from fanfold.store.sealing import LINK_BYTES, breaks, link, state_of
 
 T = TypeVar("T")
 CHUNK = 1_000
-HEAD_COLUMNS = ", ".join(HEAD_TYPES)
+HEAD_COLUMNS = ", ".join(tables.HEAD_NAMES)
 HELD_BACK_S, LOOK_S = 0.5, 0.005
 """How long a reader waits for outputs of transactions that are about to become visible, and how often."""
 NEAR_S = 0.0005
@@ -79,7 +78,7 @@ _SETTLED = f"place < (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {
 
 
 class PostgresStore(PostgresLeases):
-    """The store of one project; `project` is its name in the database."""
+    """The store of one project, as `Store` describes it; `project` is its name in the database."""
 
     is_remote = True
 
@@ -126,7 +125,6 @@ class PostgresStore(PostgresLeases):
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Batch]) -> None:
-        """Append atomically and durably; see `Store.write`."""
         if self._writer is not None:  # after everything that was submitted
             self._writer.submit(self._write_now, batches).result()
         else:
@@ -247,7 +245,7 @@ class PostgresStore(PostgresLeases):
             document["outputs"] = batch.outputs
         if batch.heads:
             rows = {head.run_id: tables.head_row(head) for head in batch.heads}
-            document["heads"] = [dict(zip(HEAD_TYPES, row, strict=True)) for row in rows.values()]
+            document["heads"] = [dict(zip(tables.HEAD_NAMES, row, strict=True)) for row in rows.values()]
         if batch.cache:
             rows = {key: (key, blob, run) for key, blob, run in batch.cache}
             document["cache"] = [
@@ -367,7 +365,6 @@ class PostgresStore(PostgresLeases):
             last = rows[-1][column]
 
     def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
-        """Iterate over the events of a run tree in order of replay."""
         start = -1
         if after:
             query = (
@@ -385,13 +382,11 @@ class PostgresStore(PostgresLeases):
             yield _envelope(row, places[row[3]], decode)
 
     def reach(self, root: str) -> int:
-        """Return the `tree_seq` of the last event of a tree."""
         query = "SELECT tree_seq FROM events WHERE project = %s AND root = %s AND tree_seq IS NOT NULL"
         found = self._one(f"{query} ORDER BY place DESC LIMIT 1", self._project, root)
         return 0 if found is None else int(found[0])
 
     def commits(self, root: str) -> Iterator[Commit]:
-        """Iterate over the commits of a run tree."""
         places = self._places(root)
         events: list[Envelope] = []
         entries: list[Envelope] = []
@@ -414,7 +409,6 @@ class PostgresStore(PostgresLeases):
         return row[3], row[0], None, 0, ""
 
     def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
-        """Iterate over the events of one run's or session's log."""
         first = self._one(
             f"SELECT {_ROW} FROM events WHERE project = %s AND session = %s AND seq = 1",  # noqa: S608 - constants only
             *(self._project, log),
@@ -430,7 +424,6 @@ class PostgresStore(PostgresLeases):
                 yield _envelope(row, of_run, decode)
 
     def blob(self, hash: str) -> bytes:
-        """Return content by its hash; raises `NotFoundError`."""
         found = self._one("SELECT content FROM blobs WHERE project = %s AND hash = %s", self._project, hash)
         if found is None:
             raise NotFoundError("blob.not_found", f"the store holds nothing under {hash!r}")
@@ -440,7 +433,6 @@ class PostgresStore(PostgresLeases):
         return not self.absent_blobs([hash])
 
     def absent_blobs(self, hashes: Sequence[str]) -> list[str]:
-        """Return the hashes that are not stored."""
         found = self._all(
             "SELECT hash FROM blobs WHERE project = %s AND hash = ANY(%s)", self._project, list(hashes)
         )
@@ -448,7 +440,6 @@ class PostgresStore(PostgresLeases):
         return [name for name in dict.fromkeys(hashes) if name not in stored]
 
     def roots(self) -> list[str]:
-        """Return every tree with stored data, readable or not."""
         logs = "SELECT log FROM logs WHERE project = %s AND log = root_run_id ORDER BY created DESC"
         runs = "SELECT run_id FROM runs WHERE project = %s AND run_id = root_run_id ORDER BY id DESC"
         rows = [*self._all(logs, self._project), *self._all(runs, self._project)]
@@ -459,7 +450,6 @@ class PostgresStore(PostgresLeases):
         return [tables.head_of(row) for row in self._all(query, self._project, *values)]
 
     def head(self, run_id: str) -> RunHead | None:
-        """Return the summary row of one run."""
         return next(iter(self._heads("run_id = %s", run_id)), None)
 
     def heads(
@@ -471,7 +461,6 @@ class PostgresStore(PostgresLeases):
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunHead]:
-        """Return runs, newest first; see `Store.heads`."""
         where, values = ["true"], list[Any]()
         if roots_only:
             where.append("run_id = root_run_id")
@@ -487,15 +476,12 @@ class PostgresStore(PostgresLeases):
         )
 
     def children(self, run_id: str) -> list[RunHead]:
-        """Return the child runs in order of creation."""
         return self._heads("parent_run_id = %s ORDER BY id", run_id)
 
     def tree_heads(self, root: str) -> list[RunHead]:
-        """Return the root and all its descendants in order of creation."""
         return self._heads("root_run_id = %s ORDER BY id", root)
 
     def resolve(self, prefix: str) -> str:
-        """Return the run id for a unique prefix or `last`."""
         if prefix == "last":
             query = (
                 "SELECT run_id FROM runs WHERE project = %s AND run_id = root_run_id ORDER BY id DESC LIMIT 1"
@@ -510,7 +496,6 @@ class PostgresStore(PostgresLeases):
         return tables.one_of([name for (name,) in self._all(query, self._project, prefix)], prefix)
 
     def cached(self, key: str) -> str | None:
-        """Return the blob of a completed cacheable step with this content key."""
         found = self._one("SELECT blob FROM cache WHERE project = %s AND key = %s", self._project, key)
         return None if found is None else str(found[0])
 
@@ -539,12 +524,10 @@ class PostgresStore(PostgresLeases):
         return [(row[0], OutputRow(**dict(zip(names, row[1:-1], strict=True)))) for row in rows if row[-1]]
 
     def ends(self) -> dict[str, int]:
-        """Return the position of the last row of each tree."""
         query = f"SELECT root, max(place) FROM events WHERE project = %s AND {_SETTLED} GROUP BY root"  # noqa: S608 - constants only
         return dict(self._all(query, self._project))
 
     def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
-        """Iterate over the events and session entries of a tree after a position."""
         places, steps = self._places(root), dict[str, str]()
         for row in self._rows(f"root = %s AND {_SETTLED} AND place > %s", "place", root, place):
             of_run = places.get(row[3]) or self._place_of_session(row)
@@ -558,15 +541,12 @@ class PostgresStore(PostgresLeases):
             yield row[1], _envelope(row, of_run, as_json, steps[row[4]])
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Inside this block, all reads of this thread see the same state of the store."""
         return self._connections.snapshot()
 
     def unkeyed(self, root: str) -> int:
-        """Count the events of a tree: none is bound to a user's secret."""
         return self.reach(root)
 
     def check(self, root: str | None = None) -> list[Damage]:
-        """Find rows that differ from what was written, in one tree or in the whole store."""
         found = [
             Damage(tree, text)
             for tree in (self.roots() if root is None else [root])
@@ -585,11 +565,11 @@ class PostgresStore(PostgresLeases):
             yield "the log is gone"
             return
         events = [row for row in rows if row[4] is None]
-        yield from breaks(
-            ((*_linked(row), None if row[11] is None else bytes(row[11])) for row in events),
-            None,
-            padded=False,
+        linked = (  # the columns that a link is made of, and the link
+            (row[2], row[3], *row[5:9], bytes(row[10]), None if row[11] is None else bytes(row[11]))
+            for row in events
         )
+        yield from breaks(linked, None, padded=False)
         epoch = max((row[8] for row in events), default=0)
         lease = self._one("SELECT epoch FROM leases WHERE project = %s AND root = %s", self._project, root)
         current = lease[0] if lease is not None else 0
@@ -603,10 +583,7 @@ class PostgresStore(PostgresLeases):
     # ----------------------------------------------------------------------------------- deletion
 
     def delete_tree(self, root: str) -> None:
-        """Delete a run tree, its sessions, and the blobs that no other tree refers to.
-
-        Commits wait while unused blobs are found and deleted, so none is deleted that a new event refers to.
-        """
+        """Delete a run tree, its sessions and unused blobs. Commits wait meanwhile."""
         p = self._project
 
         def delete(db: Database) -> None:
@@ -711,11 +688,6 @@ def _envelope(row: Sequence[Any], place: Sequence[Any], decode: Decode, path: st
         of_run if path is None else path,
         row[8],
     )
-
-
-def _linked(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the columns of an event that its link is made of."""
-    return row[2], row[3], row[5], row[6], row[7], row[8], bytes(row[10])
 
 
 def _unlike_its_name(hash: str, content: bytes) -> Iterator[str]:

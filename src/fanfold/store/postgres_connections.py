@@ -22,14 +22,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo
 
 from fanfold.errors import AuthorError, BugError
-from fanfold.store.protocol import RECHECK_S, StoreFault, closed, forked
+from fanfold.store.protocol import Signal, StoreFault, closed, forked, patience, resolve
 
 MAX_CONNECTIONS = 3
 """Besides the one for signals."""
@@ -88,13 +87,11 @@ def is_outage(error: psycopg.Error) -> bool:
         return False
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
         return True
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not _is_refusal(error)
-
-
-def _is_refusal(error: psycopg.Error) -> bool:
-    """Whether the server answered a connection attempt with a permanent refusal, which has no code then."""
-    text = str(error)
-    return any(word in text for word in ("password", "does not exist", "no pg_hba.conf entry", "role "))
+    # A server that refuses a connection attempt for good gives no code.
+    permanent = any(
+        text in str(error) for text in ("password", "does not exist", "no pg_hba.conf entry", "role ")
+    )
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not permanent
 
 
 class ConnectionPool:
@@ -400,22 +397,20 @@ class SignalExchange:
                     self._is_sending = False
                     self._lock.notify_all()
             for notice in db.notifies(timeout=0):
-                self._deliver(notice.channel, notice.payload)
+                with self._lock:
+                    barrier = self._barriers.get(notice.payload)
+                    listeners = self._listeners.get(notice.channel, ())
+                    woken = [signal for signal in listeners if signal.wants(notice.payload)]
+                if barrier is not None:
+                    barrier.set()
+                for signal in woken:
+                    signal.give()
             with self._lock:
                 if self._outgoing or self._wanted - self._heard:
                     continue
             select.select([db.fileno(), self._wake_read], [], [])
             with suppress(BlockingIOError):
                 os.read(self._wake_read, 4_096)
-
-    def _deliver(self, channel: str, text: str) -> None:
-        with self._lock:
-            barrier = self._barriers.get(text)
-            found = [one for one in self._listeners.get(channel, ()) if one.wants(text)]
-        if barrier is not None:
-            barrier.set()
-        for signal in found:
-            signal.give()
 
     def _wake_all(self) -> None:
         with self._lock:
@@ -424,7 +419,7 @@ class SignalExchange:
             signal.give()
 
 
-class PostgresSignal:
+class PostgresSignal(Signal):
     """A subscription of one waiter; see `Signal`."""
 
     def __init__(
@@ -441,50 +436,35 @@ class PostgresSignal:
         self._event.set()
         for loop, heard in list(self._waiters):
             with suppress(RuntimeError):  # its event loop was closed
-                loop.call_soon_threadsafe(_resolve, heard)
+                loop.call_soon_threadsafe(resolve, heard)
 
     def forget(self) -> None:
         self._event.clear()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait in a task of an event loop."""
-        bounded = timeout_s is not None and timeout_s <= RECHECK_S
+        waited_s, answer = patience(timeout_s)
         loop = asyncio.get_running_loop()
         waiter = (loop, loop.create_future())
         self._waiters.add(waiter)
         try:
             if not self._event.is_set():
-                async with asyncio.timeout(timeout_s if bounded else RECHECK_S):
+                async with asyncio.timeout(waited_s):
                     await waiter[1]
         except TimeoutError:
-            return not bounded
+            return answer
         finally:
             self._waiters.discard(waiter)
         self._event.clear()
         return True
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
-        """Wait in a separate thread, or in a command without an event loop."""
-        bounded = timeout_s is not None and timeout_s <= RECHECK_S
-        heard = self._event.wait(timeout_s if bounded else RECHECK_S)
+        waited_s, answer = patience(timeout_s)
+        heard = self._event.wait(waited_s)
         self._event.clear()
-        return heard or not bounded
+        return heard or answer
 
     def close(self) -> None:
         self._exchange.remove(self, self._channels)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _resolve(heard: asyncio.Future[None]) -> None:
-    if not heard.done():
-        heard.set_result(None)
 
 
 def check_url(url: str) -> None:

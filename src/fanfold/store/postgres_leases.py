@@ -100,7 +100,6 @@ class PostgresLeases:
         return epoch, nonce, Holder(owner, taken, heartbeat, expires, now)
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
-        """Acquire the lease of a run tree with a new epoch; see `Store.acquire`."""
         began, myself, nonce = boot_clock_ms(), this_process(), token_hex(8)
         chosen = owner or myself
 
@@ -137,21 +136,17 @@ class PostgresLeases:
         return lease
 
     def confirm(self, lease: Lease) -> None:
-        """Return if the lease is live at this moment; raise `LeaseLost` otherwise."""
         self._renewal.confirm(lease)
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
-        """Return the owner of the lease, and whether the lease is live."""
         holder = self._connections.run(lambda db: self._holder(db, root))[2]
         return None if holder is None else (holder.owner, holder.is_alive())
 
     def heartbeat_age_ms(self, root: str) -> int | None:
-        """Return the milliseconds since the owner's last heartbeat."""
         holder = self._connections.run(lambda db: self._holder(db, root))[2]
         return None if holder is None else holder.heartbeat_age_ms
 
     def release(self, lease: Lease) -> None:
-        """Release the lease; the next owner gets a higher epoch."""
         self._renewal.drop(lease)
 
         def give_back(db: Database) -> list[str]:
@@ -213,7 +208,6 @@ class PostgresLeases:
         return [other for (other,) in db.execute(query, (self._project, root))]
 
     def claim(self, lease: Lease, claim: Claim) -> Claim | None:
-        """Claim all files, or queue the claim and return the claim that blocks it."""
         name = (self._project, claim.root, claim.run_id, claim.step)
 
         def take(db: Database) -> Claim | None:
@@ -256,7 +250,7 @@ class PostgresLeases:
             " WHERE project = %s AND root <> %s AND held < 2 ORDER BY held DESC, id"
         )
         for row in db.execute(others, (self._project, claim.root)).fetchall():
-            other = _claim(row)
+            other = leases.claim_of(row)
             ahead = row[5] == leases.HELD or place is None or row[0] < place[0]
             if ahead and overlaps(claim.patterns, other.patterns):
                 holder = self._holder(db, other.root)[2]
@@ -265,21 +259,18 @@ class PostgresLeases:
         return None
 
     def blocker(self, claim: Claim) -> Claim | None:
-        """Return the claim of another tree that blocks this claim."""
         return self._connections.run(lambda db: self._find_blocker(db, claim))
 
     def claims_beside(self, root: str) -> list[Claim]:
-        """Return claims that other trees hold, or released while any claim was held."""
         query = (
             "SELECT id, root, run_id, step, patterns, held FROM claims"
             " WHERE project = %s AND root <> %s AND held > 0 ORDER BY id"
         )
-        return [_claim(row) for row in self._all(query, self._project, root)]
+        return [leases.claim_of(row) for row in self._all(query, self._project, root)]
 
     # ------------------------------------------------------------------------ requests and signals
 
     def request(self, request: Request) -> int:
-        """Insert a request durably, wake the owner of the tree, and return the request's id."""
         data, nonce = self.clean(_encode(request.data)).decode(), token_hex(8)
 
         def insert(db: Database) -> int:
@@ -297,7 +288,6 @@ class PostgresLeases:
         return number
 
     def requests(self, root: str) -> list[Request]:
-        """Return the unhandled requests, oldest first."""
         query = "SELECT id, run_id, kind, data, at FROM requests WHERE project = %s AND root = %s ORDER BY id"
         return [
             Request(root=root, run_id=run, kind=kind, data=msgspec.json.decode(data), at=at, id=number)
@@ -323,11 +313,9 @@ class PostgresLeases:
         return self._connections.signals.listen(channels, lambda one: one.startswith(f"{topic} "))
 
     def listen(self, root: str) -> Signal:
-        """Return a signal for the owner of a tree: woken by requests and released claims."""
         return self._listen("requests", root)
 
     def follow(self, root: str | None = None) -> Signal:
-        """Return a signal for any process: woken by commits and changes of owner, of one or all trees."""
         return self._listen("commits", root)
 
     def publish(self, root: str, update: str) -> None:
@@ -347,7 +335,3 @@ class PostgresLeases:
 
         self._connections.check_usable()
         return self._connections.signals.listen([channel_of(self._project, root)], take)
-
-
-def _claim(row: Sequence[Any]) -> Claim:
-    return Claim(row[1], row[2], row[3], msgspec.json.decode(row[4], type=tuple[str, ...]))

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.store.protocol import StoreFault
+from fanfold.store.tables import HEAD_NAMES, HEAD_UPDATES
 
 if TYPE_CHECKING:
     import psycopg
@@ -263,7 +264,7 @@ BEGIN
   END IF;
   IF b -> 'heads' IS NOT NULL THEN
     INSERT INTO fanfold.runs (project, %(columns)s)
-      SELECT p, %(columns)s FROM json_to_recordset(b -> 'heads') AS x(%(typed)s)
+      SELECT p, %(columns)s FROM json_populate_recordset(NULL::fanfold.runs, b -> 'heads')
       ON CONFLICT (project, run_id) DO UPDATE SET %(updates)s;
   END IF;
   IF b -> 'cache' IS NOT NULL THEN
@@ -297,34 +298,9 @@ CREATE FUNCTION fanfold.unclaim(p integer, r text, run text, what text) RETURNS 
 $body$;
 """
 
-HEAD_TYPES = {
-    "run_id": "text",
-    "root_run_id": "text",
-    "parent_run_id": "text",
-    "nesting_depth": "integer",
-    "execution_path": "text",
-    "recipe": "text",
-    "version": "integer",
-    "created_at": "bigint",
-    "status": "text",
-    "started_at": "bigint",
-    "ended_at": "bigint",
-    "inputs": "text",
-    "output": "text",
-    "error": "text",
-    "input_tokens": "bigint",
-    "output_tokens": "bigint",
-    "micro_usd": "bigint",
-    "agents": "integer",
-    "forked_from": "text",
-}
-"""The columns of `runs` that a batch contains, in the order of `tables.head_row`."""
-_FIXED = 8
-
 
 def script() -> str:
     """Return the SQL that creates the tables and functions."""
-    names = list(HEAD_TYPES)
     return TABLES % {
         "collection": COLLECTION,
         "claims": CLAIMS,
@@ -333,9 +309,8 @@ def script() -> str:
         "superseded": SUPERSEDED,
         "gap": GAP,
         "no_tree": NO_TREE,
-        "columns": ", ".join(names),
-        "typed": ", ".join(f"{name} {kind}" for name, kind in HEAD_TYPES.items()),
-        "updates": ", ".join(f"{name} = excluded.{name}" for name in names[_FIXED:]),
+        "columns": ", ".join(HEAD_NAMES),
+        "updates": HEAD_UPDATES,
     }
 
 

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,9 @@ from fanfold.errors import AuthorError, BugError, NotFoundError, WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.process_identity import ProcessIdentity
+
+if TYPE_CHECKING:
+    import asyncio
 
 Clean: TypeAlias = Callable[[bytes], bytes]
 """Removes secrets from encoded JSON. Returns the same object if there are none."""
@@ -253,11 +256,24 @@ class Signal(Protocol):
 
     def close(self) -> None: ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
+
+
+def patience(timeout_s: float | None) -> tuple[float, bool]:
+    """Return how long a signal waits, and its result if nothing arrives."""
+    return (RECHECK_S, True) if timeout_s is None or timeout_s > RECHECK_S else (timeout_s, False)
+
+
+def resolve(heard: asyncio.Future[None]) -> None:
+    """Wake the task that waits for this future."""
+    if not heard.done():
+        heard.set_result(None)
 
 
 class Store(Protocol):
@@ -268,21 +284,14 @@ class Store(Protocol):
     """Whether this store was opened read-only, or can only be opened read-only."""
 
     def write(self, batches: Sequence[Batch]) -> None:
-        """Append atomically and durably.
-
-        Raises `LeaseLost`, `StoreFault` or, if the tree in `Batch.requires` is missing, `NotFoundError`. Then
-        nothing was written.
-        """
+        """Append all or nothing, durably. Raises `LeaseLost`, `StoreFault` or `NotFoundError`."""
         ...
 
     is_remote: bool
     """Whether a commit travels to a server. Then the driver of a run awaits `submit` instead of `write`."""
 
     def submit(self, batches: Sequence[Batch]) -> Awaitable[None]:
-        """Start a write of a remote store. The caller's event loop is free meanwhile.
-
-        Writes are stored in the order in which they were submitted. Await it once; it raises as `write` does.
-        """
+        """Start a write, stored in the order of calls. Await it once; it raises as `write` does."""
         ...
 
     def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
@@ -310,11 +319,7 @@ class Store(Protocol):
         ...
 
     def check(self, root: str | None = None) -> list[Damage]:
-        """Find rows that were changed, removed or reordered, in one tree or in the whole store.
-
-        Each commit carries the hash of all commits before it, so a change in the middle of a log is always
-        found.
-        """
+        """Find rows that were changed, removed or reordered, in one tree or in the whole store."""
         ...
 
     def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
@@ -346,10 +351,7 @@ class Store(Protocol):
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunHead]:
-        """Return runs, newest first.
-
-        A limit of -1 means no limit. With `before`, only runs older than that run.
-        """
+        """Return runs, newest first; only older than `before`, and without limit for -1."""
         ...
 
     def children(self, run_id: str) -> list[RunHead]:
@@ -361,10 +363,7 @@ class Store(Protocol):
         ...
 
     def resolve(self, prefix: str) -> str:
-        """Return the run id for a unique prefix or `last`.
-
-        Raises `NotFoundError`, or `AuthorError` for several matches.
-        """
+        """Return the run id for a unique prefix or `last`; raises `NotFoundError` or `AuthorError`."""
         ...
 
     def cached(self, key: str) -> str | None:
@@ -418,10 +417,7 @@ class Store(Protocol):
         ...
 
     def claims_beside(self, root: str) -> list[Claim]:
-        """Return claims that other trees hold, or released while any claim was held.
-
-        So the holder of a claim learns which other files were changed meanwhile, and by which step.
-        """
+        """Return claims that other trees hold, or released while any claim was held."""
         ...
 
     def request(self, request: Request) -> int:
@@ -449,10 +445,7 @@ class Store(Protocol):
         ...
 
     def updates(self, root: str, heard: Callable[[str], None], /) -> AbstractContextManager[object]:
-        """Inside this block, `heard` is called in another thread with the texts that are published.
-
-        Texts may be lost. A store of one machine delivers none.
-        """
+        """Inside this block, `heard` is called in another thread with published texts; some may be lost."""
         ...
 
     def output_rows(
@@ -462,17 +455,11 @@ class Store(Protocol):
         ...
 
     def ends(self) -> dict[str, int]:
-        """Return the position of the last row of each tree.
-
-        It grows with every event and every session entry.
-        """
+        """Return the position of each tree's last row; it grows with every event and session entry."""
         ...
 
     def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
-        """Iterate over the events and session entries of a tree after a position, in order of writing.
-
-        The path of an entry is the path of the step that its session serves, in its run.
-        """
+        """Iterate over events and session entries after a position; the path of an entry is its step's."""
         ...
 
     def delete_tree(self, root: str) -> None:
@@ -550,10 +537,7 @@ class Blobs:
         return name
 
     def adopt(self, name: str) -> bool:
-        """Write the value of another run with the next commit, in case that run is deleted before.
-
-        Returns False if the value no longer exists.
-        """
+        """Write the value of another run with the next commit; return False if it no longer exists."""
         try:
             content = self._store.blob(name)
         except NotFoundError:
@@ -568,10 +552,7 @@ class Blobs:
         return name
 
     def name_of(self, text: str) -> str | None:
-        """Return the hash of this text object if it is large and cached.
-
-        Returns None for any other object, even if it is equal.
-        """
+        """Return the hash of this very text object if it is large and cached, else None."""
         return self._texts.get(id(text))
 
     def get(self, name: str) -> JSON:

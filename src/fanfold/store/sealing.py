@@ -96,10 +96,7 @@ class Chain:
         self._last.clear()
 
     def follow(self, first: int, rows: Sequence[Sequence[Any]], state: bytes) -> bytes:
-        """Return the link and the state to store in the last of these new rows.
-
-        `first` is the first id of the tree.
-        """
+        """Return the link and state to store in the last new row; `first` is the first id of the tree."""
         before = self._last.get(first)
         if before is None:
             query = "SELECT chain FROM events WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
@@ -149,10 +146,7 @@ def seal(key: bytes, *values: Any) -> bytes:
 
 
 def prepare(db: apsw.Connection) -> None:
-    """Define the SQL functions `seal` and `plain_seal` (without a key) for this connection.
-
-    Only statements of this process can call them. Triggers or views in the database file cannot.
-    """
+    """Define `seal` and `plain_seal` (without a key) for statements of this process, not for triggers."""
     for name, key in (("seal", key_of(db)), ("plain_seal", b"")):
         db.create_scalar_function(name, partial(seal, key), deterministic=True, flags=apsw.SQLITE_DIRECTONLY)
 

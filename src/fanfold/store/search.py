@@ -81,10 +81,7 @@ _INSTANCE = r"(?:\[\d+\]|#\d+)(?=/|$)"
 
 
 def readable(content: bytes) -> str:
-    """Return the searchable text of a stored value.
-
-    Text is returned unchanged. Other values become their keys and leaves, one per line.
-    """
+    """Return the searchable text of a stored value: text as it is, else keys and leaves, one per line."""
     try:
         value = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -117,10 +114,7 @@ def addresses(path: str) -> set[str]:
 
 
 def recorded(envelope: Envelope, content: Callable[[str], bytes]) -> tuple[str, OutputRow, str] | None:
-    """Return kind, row and text of an event or a session's entry; None if it has nothing to search.
-
-    `content` returns the blob of a hash.
-    """
+    """Return kind, row and text of an event or entry, or None; `content` returns the blob of a hash."""
     data, path, role, status = envelope.data, envelope.path, "", ""
     if not isinstance(data, dict):
         return None
@@ -553,10 +547,7 @@ class Search:
 
 
 def _hands_on(hit: Hit, text: str, inner: Hit, inner_text: str) -> bool:
-    """Return whether `hit` repeats `inner`.
-
-    A phase, map or run repeats the output of a step. A session repeats its error.
-    """
+    """Return whether `hit` repeats `inner`, as a phase does with a step's output."""
     is_map = hit.run_id == inner.run_id and inner.path.startswith(f"{hit.path}[")
     if (hit.role and not is_map) or not inner.role or hit.kind != inner.kind:
         return False
@@ -566,10 +557,7 @@ def _hands_on(hit: Hit, text: str, inner: Hit, inner_text: str) -> bool:
 
 
 def _best(searcher: tantivy.Searcher, query: tantivy.Query, k: int) -> list[RankedHit]:
-    """Return the `k` best documents, newest first among equal scores.
-
-    The index itself does not guarantee this order.
-    """
+    """Return the `k` best documents, newest first among equal scores, as the index does not guarantee."""
     found = searcher.search(query, k + 1, count=False).hits
     for wider in (WIDER, MAX_HITS):
         if len(found) <= k or found[-1][0] != found[k - 1][0] or len(found) >= wider:
@@ -585,10 +573,7 @@ def _best(searcher: tantivy.Searcher, query: tantivy.Query, k: int) -> list[Rank
 def _newest_of_equals(
     searcher: tantivy.Searcher, query: tantivy.Query, found: list[tuple[Any, tantivy.DocAddress]], k: int
 ) -> list[tuple[Any, tantivy.DocAddress]]:
-    """Return the `k` best hits if more documents have equal scores than were read.
-
-    It computes the scores of the newest documents.
-    """
+    """Return the `k` best hits if more documents have equal scores than were read, newest first."""
     equal = found[k - 1][0]
     better = [hit for hit in found if hit[0] > equal]
     newest = searcher.search(query, MAX_HITS, order_by_field="number", count=False).hits

@@ -48,10 +48,7 @@ def spaced(text: str) -> str:
 
 
 def is_unspaced(text: str) -> bool:
-    """Return whether a text starts in a script without spaces.
-
-    Each result of `runs` is entirely in one kind of script.
-    """
+    """Return whether a text starts in a script without spaces."""
     return re.match(_LETTER, text) is not None
 
 

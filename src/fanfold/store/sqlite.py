@@ -12,23 +12,26 @@ Rules
 
 from __future__ import annotations
 
+import errno
+import os
+import select
+import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import apsw
 
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store import database as faults
-from fanfold.store import database as folder
-from fanfold.store import leases, logs, tables
-from fanfold.store import leases as claims
-from fanfold.store import leases as requests
+from fanfold.store import database, leases, logs, tables
 from fanfold.store.database import DatabaseConnections, LogRoom, Presence
 from fanfold.store.leases import Renewal
 from fanfold.store.protocol import (
@@ -49,9 +52,13 @@ from fanfold.store.protocol import (
     as_json,
     check_of_session,
     no_run,
+    patience,
+    resolve,
 )
 from fanfold.store.sealing import seal
-from fanfold.store.signals import Signals
+
+if TYPE_CHECKING:
+    import asyncio
 
 CHECKPOINT_PAGES = 2_000
 """The number of pages in the write-ahead log that triggers a checkpoint. It limits the log to 8 MB and stalls
@@ -64,7 +71,7 @@ _INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id, seal) VALUES (
 
 
 class SqliteStore:
-    """The store of one project; `path` is its `.fanfold` folder, created if missing.
+    """The store of one project, as `Store` describes it; `path` is its `.fanfold` folder, created if missing.
 
     `key` binds written data to its user's secret. With `adopts`, a database without that key gets it.
 
@@ -92,10 +99,10 @@ class SqliteStore:
     ) -> None:
         self.path = path
         self.clean = clean
-        protected = folder.is_protected(path)
+        protected = database.is_protected(path)
         self.read_only = read_only or protected
-        database = path / folder.DATABASE if self.read_only else folder.prepare(path)
-        self._file = str(database.absolute())
+        file = path / database.DATABASE if self.read_only else database.prepare(path)
+        self._file = str(file.absolute())
         self._lock = threading.Lock()
         self._signals = Signals(path, make=not self.read_only)
         self._expiry_ms = int(expiry_s * 1_000)
@@ -105,7 +112,7 @@ class SqliteStore:
             self._file, vfs, durability, protected=protected, read_only=self.read_only, key=key, adopts=adopts
         )
         self._key = key
-        with faults.translated(self._file):
+        with database.translated(self._file):
             self._db = self._connections.open_writer(self._log.committed)
         self._presence = Presence(self._file)
         self._appender = logs.Appender(self._db, clean)
@@ -115,7 +122,6 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Batch]) -> None:
-        """Append atomically and durably; see `Store.write`."""
         with self._transaction() as db:
             version = db.execute("PRAGMA data_version").get
             if version != self._data_version:  # a worker may have written entries to one of these trees
@@ -123,7 +129,7 @@ class SqliteStore:
                 self._appender.forget()
             for batch in batches:
                 self._write_batch(db, batch)
-            freed = [other for b in batches if b.unclaimed for other in claims.waiting(db, b.root)]
+            freed = [other for b in batches if b.unclaimed for other in leases.waiting(db, b.root)]
         for batch in batches:
             self._signals.give("commits", batch.root)
         self._wake(freed)
@@ -161,7 +167,7 @@ class SqliteStore:
             done = [(number, batch.root) for number in batch.requests_done]
             db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
         if batch.unclaimed:
-            claims.drop(db, batch.root, list(batch.unclaimed))
+            leases.drop(db, batch.root, list(batch.unclaimed))
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[apsw.Connection]:
@@ -170,18 +176,18 @@ class SqliteStore:
         with self._lock, _AS_SET if durable else self._connections.relaxed():
             db = self._db
             try:
-                faults.begin(db)
+                database.begin(db)
                 self._log.make_room(self._presence.log)
                 yield db
                 db.execute("COMMIT")
             except BaseException as error:
-                faults.undo(db)
+                database.undo(db)
                 self._appender.forget()
                 if not isinstance(error, apsw.Error):
                     raise
                 if isinstance(error, apsw.IOError | apsw.FullError):
-                    faults.bury(db)
-                raise faults.fault(error, self._file) from error
+                    database.bury(db)
+                raise database.fault(error, self._file) from error
             self._presence.check()
             if self._log.pages >= CHECKPOINT_PAGES:
                 with suppress(apsw.Error):  # the commit is safe in the log, and a later one tries again
@@ -190,26 +196,21 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------ reading
 
     def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
-        """Iterate over the events of a run tree in order of replay."""
-        with faults.translated(self._file):
-            yield from logs.read_tree(self._reader(), root, after, decode)
+        with database.translated(self._file):
+            yield from logs.read_tree(self._connections.reader(), root, after, decode)
 
     def reach(self, root: str) -> int:
-        """Return the `tree_seq` of the last event of a tree."""
         return self._read(logs.reach, root)
 
     def commits(self, root: str) -> Iterator[Commit]:
-        """Iterate over the commits of a run tree."""
-        with faults.translated(self._file):
-            yield from logs.read_commits(self._reader(), root)
+        with database.translated(self._file):
+            yield from logs.read_commits(self._connections.reader(), root)
 
     def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
-        """Iterate over the events of one run's or session's log."""
-        with faults.translated(self._file):
-            yield from logs.read_log(self._reader(), log, after, decode)
+        with database.translated(self._file):
+            yield from logs.read_log(self._connections.reader(), log, after, decode)
 
     def blob(self, hash: str) -> bytes:
-        """Return content by its hash; raises `NotFoundError`."""
         content = self._one("SELECT content FROM blobs WHERE hash = ?", hash)
         if content is None:
             raise NotFoundError("blob.not_found", f"the store holds nothing under {hash!r}")
@@ -220,15 +221,12 @@ class SqliteStore:
         return self._one("SELECT 1 FROM blobs WHERE hash = ?", hash) is not None
 
     def absent_blobs(self, hashes: Sequence[str]) -> list[str]:
-        """Return the hashes that are not stored."""
         return self._read(tables.absent, hashes)
 
     def roots(self) -> list[str]:
-        """Return every tree with stored data, readable or not."""
         return self._read(tables.roots)
 
     def head(self, run_id: str) -> RunHead | None:
-        """Return the summary row of one run."""
         return next(iter(self._heads("WHERE run_id = ?", run_id)), None)
 
     def heads(
@@ -240,7 +238,6 @@ class SqliteStore:
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunHead]:
-        """Return runs, newest first; see `Store.heads`."""
         return self._heads(
             "WHERE (NOT ?1 OR run_id = root_run_id) AND (?2 IS NULL OR status = ?2)"
             " AND (?3 IS NULL OR recipe = ?3)"
@@ -250,54 +247,44 @@ class SqliteStore:
         )
 
     def children(self, run_id: str) -> list[RunHead]:
-        """Return the child runs in order of creation."""
         return self._heads("WHERE parent_run_id = ? ORDER BY id", run_id)
 
     def tree_heads(self, root: str) -> list[RunHead]:
-        """Return the root and all its descendants in order of creation."""
         return self._heads("WHERE root_run_id = ? ORDER BY id", root)
 
     def resolve(self, prefix: str) -> str:
-        """Return the run id for a unique prefix or `last`."""
         return self._read(tables.resolve, prefix)
 
     def cached(self, key: str) -> str | None:
-        """Return the blob of a completed cacheable step with this content key."""
         blob = self._one("SELECT blob FROM cache WHERE key = ?", key)
         return None if blob is None else str(blob)
 
     def output_rows(
         self, after: int = 0, limit: int = 1_000, root: str | None = None
     ) -> list[tuple[int, OutputRow]]:
-        """Return outputs in order of arrival with their running number."""
         return self._read(tables.read_outputs, root, after, limit)
 
     def ends(self) -> dict[str, int]:
-        """Return the position of the last row of each tree."""
         return self._read(logs.ends)
 
     def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
-        """Iterate over the events and session entries of a tree after a position."""
-        with faults.translated(self._file):
-            yield from logs.rows_after(self._reader(), root, place)
+        with database.translated(self._file):
+            yield from logs.rows_after(self._connections.reader(), root, place)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Inside this block, all reads of this thread see the same state of the store."""
-        with faults.translated(self._file):
-            db = self._reader()
+        with database.translated(self._file):
+            db = self._connections.reader()
             db.execute("BEGIN")
             try:
                 yield
             finally:
-                faults.undo(db)
+                database.undo(db)
 
     def unkeyed(self, root: str) -> int:
-        """Count the first events of a tree that are not bound to the user's secret."""
         return self._read(tables.unkeyed, root)
 
     def check(self, root: str | None = None) -> list[Damage]:
-        """Find rows that differ from what was written, in one tree or in the whole store."""
         found = self._read(tables.check, root)
         if root is None:
             found += [Damage("", text) for text in self._read(lambda db: list(tables.odd_forms(db)))]
@@ -306,11 +293,10 @@ class SqliteStore:
     # ------------------------------------------------------------------- ownership and requests
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
-        """Acquire the lease of a run tree with a new epoch; see `Store.acquire`."""
         now, myself = leases.boot_clock_ms(), this_process()
         with self._transaction() as db:
             lease = leases.take(db, root, owner or myself, self._expiry_ms)
-            freed = claims.waiting(db, root) if claims.drop_tree(db, root) else []
+            freed = leases.waiting(db, root) if leases.drop_tree(db, root) else []
         self._appender.forget()  # the last owner may have been another process
         if lease.owner == myself:
             self._renewal.keep(lease, now)
@@ -319,11 +305,9 @@ class SqliteStore:
         return lease
 
     def confirm(self, lease: Lease) -> None:
-        """Return if the lease is live at this moment; raise `LeaseLost` otherwise."""
         self._renewal.confirm(lease)
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
-        """Return the owner of the lease, and whether the lease is live."""
         holder = self._read(leases.holder, root)
         return None if holder is None else (holder.owner, holder.is_alive())
 
@@ -332,17 +316,15 @@ class SqliteStore:
         return int(time.time() * 1_000)
 
     def heartbeat_age_ms(self, root: str) -> int | None:
-        """Return the milliseconds since the owner's last heartbeat."""
         holder = self._read(leases.holder, root)
         return None if holder is None else holder.heartbeat_age_ms
 
     def release(self, lease: Lease) -> None:
-        """Release the lease; the next owner gets a higher epoch."""
         self._renewal.drop(lease)
         with self._transaction() as db:
             freed = []
-            if leases.give_back(db, lease) and claims.drop_tree(db, lease.root):
-                freed = claims.waiting(db, lease.root)
+            if leases.give_back(db, lease) and leases.drop_tree(db, lease.root):
+                freed = leases.waiting(db, lease.root)
         self._signal_owners(lease)
         self._wake(freed)
 
@@ -356,17 +338,14 @@ class SqliteStore:
         self._signals.give("requests", lease.root)
 
     def claim(self, lease: Lease, claim: Claim) -> Claim | None:
-        """Claim all files, or queue the claim and return the claim that blocks it."""
         with self._transaction(durable=False) as db:
-            return claims.take_claims(db, lease, claim)
+            return leases.take_claims(db, lease, claim)
 
     def blocker(self, claim: Claim) -> Claim | None:
-        """Return the claim of another tree that blocks this claim."""
-        return self._read(claims.find_blocker, claim)
+        return self._read(leases.find_blocker, claim)
 
     def claims_beside(self, root: str) -> list[Claim]:
-        """Return claims that other trees hold, or released while any claim was held."""
-        return self._read(claims.beside, root)
+        return self._read(leases.beside, root)
 
     def _wake(self, roots: Sequence[str]) -> None:
         """Wake the owners of these trees, so that they retry their claims."""
@@ -374,22 +353,18 @@ class SqliteStore:
             self._signals.give("requests", root)
 
     def request(self, request: Request) -> int:
-        """Insert a request durably, wake the owner of the tree, and return the request's id."""
         with self._transaction() as db:
-            number = requests.insert(db, request, self.clean)
+            number = leases.insert(db, request, self.clean)
         self._signals.give("requests", request.root)
         return number
 
     def requests(self, root: str) -> list[Request]:
-        """Return the unhandled requests, oldest first."""
-        return self._read(requests.select, root)
+        return self._read(leases.select, root)
 
     def listen(self, root: str) -> Signal:
-        """Return a signal for the owner of a tree: woken by requests and released claims."""
         return self._signals.listen("requests", root)
 
     def follow(self, root: str | None = None) -> Signal:
-        """Return a signal for any process: woken by commits and changes of owner, of one or all trees."""
         return self._signals.listen("commits", root)
 
     def publish(self, root: str, update: str) -> None:
@@ -425,8 +400,8 @@ class SqliteStore:
         return self._read(tables.select, rest, *values)
 
     def _one(self, query: str, value: str) -> object:
-        with faults.translated(self._file):
-            for (found,) in self._reader().execute(query, (value,)):
+        with database.translated(self._file):
+            for (found,) in self._connections.reader().execute(query, (value,)):
                 return found
         return None
 
@@ -434,9 +409,270 @@ class SqliteStore:
         self, read: Callable[Concatenate[apsw.Connection, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         """Return the result of `read` with this thread's connection for reading."""
-        with faults.translated(self._file):
-            return read(self._reader(), *args, **options)
+        with database.translated(self._file):
+            return read(self._connections.reader(), *args, **options)
 
-    def _reader(self) -> apsw.Connection:
-        """Return this thread's connection for reading."""
-        return self._connections.reader()
+
+# -----------------------------------------------------------------------------------------------------------
+# Signals that wake other processes of a project to read the store, without polling or messages
+#
+# Rules
+# * A signal only means "read the store". All data is in the store, so a lost, repeated or late signal changes
+#   nothing. A waiter checks again after `RECHECK_S` at the latest. So a signal that the system cannot deliver
+#   (no watch left for this user, a read-only folder) costs time but never blocks a waiter.
+# * A signal is a read of a file below `wake/`. Waiters watch the file (inotify, kqueue). So the sender need
+#   not know the waiters and pays one system call. Any number of processes can wait, also in other
+#   containers. Nothing is written to the disk, and a process that dies leaves nothing behind.
+# * There are `FILES` files for each topic, for any number of runs. Two roots may share a file, so a waiter
+#   sometimes gets a spurious wake-up.
+
+FILES = 64
+MAX_IDLE = 4
+"""The number of unused watches that are kept open; the system limits watches per user."""
+
+Topic: TypeAlias = Literal["commits", "requests"]
+"""`commits`: the log of a tree grew or its owner changed. `requests`: a process has a request for the owner.
+"""
+
+
+class Signals:
+    """The signals of one project; `folder` is its `.fanfold` folder. Files are created only with `make`.
+
+    >>> import tempfile
+    >>> signals = Signals(Path(tempfile.mkdtemp()))
+    >>> with signals.listen("commits", "run") as listener:
+    ...     signals.give("commits", "run")
+    ...     listener.wait_blocking(30), listener.wait_blocking(0)
+    (True, False)
+    >>> signals.close()
+    """
+
+    def __init__(self, folder: Path, *, make: bool = True) -> None:
+        self._folder = folder / "wake"
+        self._make = make
+        self._files: dict[tuple[Topic, int], int] = {}
+        self._lock = threading.Lock()
+        self._idle: list[_Watch] = []
+        """Watches without a listener."""
+        self._closed = False
+        self._process = os.getpid()
+
+    def give(self, topic: Topic, root: str) -> None:
+        """Wake all listeners. Never blocks and never fails; thread-safe."""
+        key = topic, _number(root)
+        with self._lock:
+            file = self._files.get(key)
+            if file is None:
+                try:
+                    file = self._files[key] = self._open(_name(*key))
+                except OSError:
+                    return  # then no process can listen either
+            _touch(file)
+
+    def listen(self, topic: Topic, root: str | None) -> FileSignal:
+        """Return a signal for one root or for all roots; it is active until it is closed."""
+        names = [_name(topic, number) for number in (range(FILES) if root is None else [_number(root)])]
+        try:
+            for name in names:
+                os.close(self._open(name))
+            with self._lock:
+                watch = self._idle.pop() if self._idle else _Watch()
+            try:
+                watch.begin([str(self._folder / name) for name in names])
+            except OSError:
+                watch.close()
+                raise
+            return FileSignal(watch, self._keep_watch)
+        except OSError:  # the file cannot be created, or the user has no watches left
+            return FileSignal(None)
+
+    def _keep_watch(self, watch: _Watch) -> None:
+        """Keep a watch for the next listener.
+
+        Closing a watch takes the kernel about ten milliseconds, which would block an event loop that drives
+        other runs. A forked process only closes its file descriptor: removing the watches would remove them
+        for the parent too.
+        """
+        if self._process == os.getpid():
+            watch.end()
+            with self._lock:
+                if not self._closed and len(self._idle) < MAX_IDLE:
+                    self._idle.append(watch)
+                    return
+        watch.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for file in self._files.values():
+                os.close(file)
+            self._files.clear()
+            for watch in self._idle:
+                watch.close()
+            self._idle.clear()
+            self._closed = True
+
+    def _open(self, name: str) -> int:
+        path, flags = self._folder / name, os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            return _regular(os.open(path, os.O_RDONLY | flags))
+        except FileNotFoundError:
+            if not self._make:
+                raise
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        file = _regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600))
+        os.pwrite(file, b"\n", 0)  # the file must have content to read
+        return file
+
+
+def _regular(file: int) -> int:
+    """Return `file` if it is a regular file; close it and raise `OSError` if it is a pipe or a folder."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a file")
+    return file
+
+
+class FileSignal(Signal):
+    """A subscription of one waiter; see `Signal`. Without a `watch`, only time wakes the waiter."""
+
+    def __init__(self, watch: _Watch | None, give_back: Callable[[_Watch], None] | None = None) -> None:
+        self._watch = watch
+        self._give_back = give_back
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        import asyncio  # imported here because most commands only read and never wait
+
+        watch = self._watch
+        if watch is not None and watch.drain():
+            return True
+        waited_s, answer = patience(timeout_s)
+        if watch is None:
+            await asyncio.sleep(waited_s)
+            return answer
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(watch.fileno(), resolve, heard)
+        try:
+            async with asyncio.timeout(waited_s):
+                await heard
+        except TimeoutError:
+            return answer
+        finally:
+            loop.remove_reader(watch.fileno())  # also if the watch was closed meanwhile and is used again
+        if self._watch is watch:
+            watch.drain()
+        return True
+
+    def wait_blocking(self, timeout_s: float | None = None) -> bool:
+        waited_s, answer = patience(timeout_s)
+        if self._watch is None:
+            time.sleep(waited_s)
+            return answer
+        select.select([self._watch.fileno()], [], [], waited_s)
+        return self._watch.drain() or answer
+
+    def close(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None and self._give_back is not None:
+            self._give_back(watch)
+
+
+@lru_cache(maxsize=256)
+def _number(root: str) -> int:
+    return blake2b(root.encode(), digest_size=1).digest()[0] % FILES
+
+
+def _name(topic: Topic, number: int) -> str:
+    return f"{topic}-{number:02}"
+
+
+if sys.platform == "linux":
+    IN_ACCESS = 1
+
+    def _touch(file: int) -> None:
+        os.pread(file, 1, 0)
+
+    class _Watch:
+        """Receives an event for every read of the watched files."""
+
+        def __init__(self) -> None:
+            import ctypes
+
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._file: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._file < 0:
+                raise OSError(ctypes.get_errno(), "inotify_init1")
+            self._watched: list[int] = []
+
+        def begin(self, paths: list[str]) -> None:
+            import ctypes
+
+            for path in paths:
+                number = self._libc.inotify_add_watch(self._file, os.fsencode(path), IN_ACCESS)
+                if number < 0:
+                    raise OSError(ctypes.get_errno(), "inotify_add_watch")
+                self._watched.append(number)
+
+        def end(self) -> None:
+            for number in self._watched:
+                self._libc.inotify_rm_watch(self._file, number)  # fails if the file was removed
+            self._watched.clear()
+            self.drain()
+
+        def fileno(self) -> int:
+            return self._file
+
+        def drain(self) -> bool:
+            """Discard the pending events; return whether there were any."""
+            heard = False
+            try:
+                while os.read(self._file, 16_384):
+                    heard = True
+            except BlockingIOError:
+                pass
+            return heard
+
+        def close(self) -> None:
+            os.close(self._file)
+
+else:
+
+    def _touch(file: int) -> None:
+        os.utime(file)
+
+    class _Watch:
+        """Receives an event for every change of the times of the watched files."""
+
+        def __init__(self) -> None:
+            self._files: list[int] = []
+            self._queue = select.kqueue()
+
+        def begin(self, paths: list[str]) -> None:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            for path in paths:
+                file = os.open(path, flags)
+                self._files.append(file)
+                event = select.kevent(
+                    file,
+                    filter=select.KQ_FILTER_VNODE,
+                    flags=select.KQ_EV_ADD | select.KQ_EV_CLEAR,
+                    fflags=select.KQ_NOTE_ATTRIB,
+                )
+                self._queue.control([event], 0)
+
+        def end(self) -> None:
+            self.drain()
+            for file in self._files:
+                os.close(file)  # this also removes its events
+            self._files.clear()
+
+        def fileno(self) -> int:
+            return self._queue.fileno()
+
+        def drain(self) -> bool:
+            """Discard the pending events; return whether there were any."""
+            return bool(self._queue.control(None, len(self._files), 0))
+
+        def close(self) -> None:
+            self.end()
+            self._queue.close()

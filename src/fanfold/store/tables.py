@@ -257,11 +257,7 @@ def check_readable(db: apsw.Connection) -> None:
 
 
 def prepare(db: apsw.Connection, *, make: bool = True, adopts: bool = True) -> None:
-    """Migrate the tables to this format in one transaction; with `make`, also create those of a new database.
-
-    Without `adopts`, a database from before there were keys is refused, because Fanfold did not create it
-    here.
-    """
+    """Migrate the tables in one transaction; `make` creates new ones, `adopts` accepts unkeyed ones."""
     found = version(db)
     if found == VERSION and adopts and key_of(db) and _key_name(db) != name_of(key_of(db)):
         _adopt(db)
@@ -352,41 +348,24 @@ _FIXED = "run_id root_run_id parent_run_id nesting_depth execution_path recipe v
 _CHANGING = (
     "status started_at ended_at inputs output error input_tokens output_tokens micro_usd agents forked_from"
 ).split()
-_COLUMNS = ", ".join([*_FIXED, *_CHANGING])
-
+HEAD_NAMES = (*_FIXED, *_CHANGING)
+"""The columns of `runs` in the order of `head_row`."""
+HEAD_UPDATES = ", ".join(f"{name} = excluded.{name}" for name in _CHANGING)
+_COLUMNS = ", ".join(HEAD_NAMES)
 _UPSERT = (
-    f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIXED + _CHANGING))})"  # noqa: S608 - constants only
-    f" ON CONFLICT (run_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
+    f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * len(HEAD_NAMES))})"  # noqa: S608 - constants only
+    f" ON CONFLICT (run_id) DO UPDATE SET {HEAD_UPDATES}"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM runs"  # noqa: S608 - constants only
 
-_encode = msgspec.json.Encoder().encode
+as_text = msgspec.json.Encoder().encode
 
 
 def head_row(head: RunHead) -> tuple[Any, ...]:
-    """Return the values for `_UPSERT`."""
-    usage, error = head.usage, head.error
-    return (
-        head.run_id,
-        head.root_run_id,
-        head.parent_run_id,
-        head.nesting_depth,
-        head.execution_path,
-        head.recipe,
-        head.version,
-        head.created_at,
-        head.status,
-        head.started_at,
-        head.ended_at,
-        head.inputs,
-        head.output,
-        None if error is None else _encode(error).decode(),
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.micro_usd,
-        head.agents,
-        head.forked_from,
-    )
+    """Return the values of a row of `runs`."""
+    error = None if head.error is None else as_text(head.error).decode()
+    computed = {"error": error, **msgspec.structs.asdict(head.usage)}
+    return tuple(computed[name] if name in computed else getattr(head, name) for name in HEAD_NAMES)
 
 
 def write(db: apsw.Connection, heads: Sequence[RunHead]) -> None:
@@ -398,7 +377,7 @@ def write(db: apsw.Connection, heads: Sequence[RunHead]) -> None:
 
 def head_of(row: Sequence[Any]) -> RunHead:
     """Return the head of a row of `runs`."""
-    values = dict(zip(_FIXED + _CHANGING, row, strict=True))
+    values = dict(zip(HEAD_NAMES, row, strict=True))
     error = values.pop("error")
     usage = Usage(values.pop("input_tokens"), values.pop("output_tokens"), values.pop("micro_usd"))
     failure = None if error is None else msgspec.json.decode(error, type=Failure)
@@ -459,7 +438,6 @@ def one_of(ids: Sequence[str], prefix: str) -> str:
 #   row that records the deletion after all others.
 
 _INSERT = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-as_text = msgspec.json.Encoder().encode
 _VALUES_SELECT = (
     "SELECT id, run_id, root_run_id, path, role, status, coalesce(hash, output), at FROM blobs"
     " WHERE id > ?1 AND status IS NOT NULL AND (?2 IS NULL OR root_run_id = ?2) ORDER BY id LIMIT ?3"
@@ -501,15 +479,9 @@ def read_outputs(
     db: apsw.Connection, root: str | None, after: int, limit: int
 ) -> list[tuple[int, OutputRow]]:
     """Return the outputs of one tree or of all, in order of arrival, with their running number."""
-    return [
-        (
-            number,
-            OutputRow(run_id=run, root_run_id=tree, path=path, role=role, status=status, blob=blob, at=at),
-        )
-        for number, run, tree, path, role, status, blob, at in db.execute(
-            _VALUES_SELECT, (after, root, limit)
-        )
-    ]
+    names = ("run_id", "root_run_id", "path", "role", "status", "blob", "at")
+    rows = db.execute(_VALUES_SELECT, (after, root, limit))
+    return [(number, OutputRow(**dict(zip(names, row, strict=True)))) for number, *row in rows]
 
 
 def absent(db: apsw.Connection, hashes: Sequence[str]) -> list[str]:
@@ -519,10 +491,7 @@ def absent(db: apsw.Connection, hashes: Sequence[str]) -> list[str]:
 
 
 def forget_outputs(db: apsw.Connection, root: str) -> None:
-    """Record that the outputs of a tree are deleted.
-
-    Their values stay, because other trees may refer to them.
-    """
+    """Record that a tree's outputs are deleted; their values stay, as other trees may use them."""
     if db.execute("SELECT 1 FROM blobs WHERE root_run_id = ? AND status <> ? LIMIT 1", (root, DELETED)).get:
         last = db.execute("SELECT max(id) FROM blobs").get or 0
         deleted = OutputRow(run_id=root, root_run_id=root, path="", status=DELETED, blob="", at=0)

@@ -104,10 +104,7 @@ def family(step: str) -> str:
 
 
 class ArtifactRoom:
-    """The staging folder of one execution; it is created on first use.
-
-    Every agent has one and few use it, so it stores strings and no paths.
-    """
+    """The staging folder of one execution, created on first use. It stores strings to stay small."""
 
     __slots__ = ("_may_be_there", "_run_id", "_runs", "_session", "_view")
 
@@ -156,10 +153,7 @@ class ArtifactRoom:
         return self._view.taken.get(path, "")
 
     def collect(self, own: str, clean: Callable[[bytes], bytes]) -> dict[str, Artifact]:
-        """Return the new artifacts of the step, with their text; raises if one of them must not be published.
-
-        `own` is the step (`family`), `clean` removes secrets.
-        """
+        """Return the new artifacts with their text; raises if one must not be published."""
         if not self.is_open:
             return {}
         seen = {one.path: one.sha256 for one in self._view.seen}

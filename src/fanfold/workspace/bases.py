@@ -101,10 +101,7 @@ def make_places(tree: int, folders: Iterable[str], points: dict[str, bool]) -> N
 
 
 def plan_delta(now: Manifest, root: Manifest, own: Collection[str]) -> BaseDelta | None:
-    """Return the delta from a root to the current tree, or None if a new root is needed.
-
-    `own` are the files that differ.
-    """
+    """Return the delta from a root to this tree, or None for a new root; `own` are files that differ."""
     folders = now.folders - root.folders
     points = {path: kind for path, kind in now.points.items() if root.points.get(path) is not kind}
     gone_folders = root.folders - now.folders
@@ -209,10 +206,7 @@ def copy_files(
 
 
 def link_files(source: OpenLayers, target: int, paths: Iterable[str]) -> list[str]:
-    """Hard-link files of a base into an open tree whose folders exist.
-
-    Return the paths that must be copied.
-    """
+    """Hard-link files of a base into an open tree; return the paths that must be copied."""
     rest: list[str] = []
     for tree, members in source.split(paths):
         for path, names in _by_folder(members):
@@ -297,10 +291,7 @@ class Bases:
         self._found: Base | None = None
 
     def current(self, asked_ns: int) -> Base:
-        """Return a base that equals the project tree at some time since `asked_ns`; create one if needed.
-
-        `asked_ns` is a time of `time.monotonic_ns`.
-        """
+        """Return a base that equals the project tree at some time since `asked_ns` (monotonic)."""
         if self._found is not None and asked_ns < self._looked_ns and self._found.is_there:
             return self._found
         looked_ns = time.monotonic_ns()

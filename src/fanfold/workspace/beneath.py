@@ -328,10 +328,7 @@ def set_mode(folder: int | None, name: str, mode: int) -> None:
 
 
 def open_folder(top: int, path: str) -> int:
-    """Open a folder beneath an open one, without following any link.
-
-    Raises FileNotFoundError if it does not exist, PathProblem if something else is in the way.
-    """
+    """Open a folder beneath an open one, through no link. Raises FileNotFoundError or PathProblem."""
     names = names_of(path)
     if not names:
         return os.open(".", _FOLDER, dir_fd=top)
@@ -463,10 +460,7 @@ class Manifest:
         """The difference between the clock and the time since boot."""
 
     def settled_ns(self) -> int:
-        """Return the time before which an entry is settled.
-
-        -1 (nothing is settled) if the clock was set back.
-        """
+        """Return the time before which an entry is settled; -1 if the clock was set back."""
         return -1 if clock_ns() < self.clock_ns - GRAIN_NS else self.taken_ns - GRAIN_NS
 
 

@@ -123,10 +123,7 @@ MAX_BYTES = 4_096
 
 
 def behind_links(tree: int, links: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the paths of an open tree that are targets of protected names.
-
-    `links` are paths of links in it.
-    """
+    """Return the paths of an open tree that are targets of protected names or of these `links`."""
     found: list[str] = []
     for name in (*_PLACES, *filter(is_protected, links)):
         _look(tree, name, MAX_DEPTH, found)
@@ -285,10 +282,7 @@ def lay_in_namespace(
 
 
 def forgive(work: Path) -> None:
-    """Allow a layer to be mounted again after its process died.
-
-    Only a crash of the machine makes it untrusted.
-    """
+    """Allow a layer to be mounted again after its process died; only a machine crash makes it untrusted."""
     os.rename(work, work.with_name(f"work.{os.urandom(4).hex()}"))
     work.mkdir(mode=0o755)
 
@@ -441,11 +435,7 @@ def _never(
 
 
 def bare_repository(path: str, look: TreeLook) -> str | None:
-    """Return the folder of the repository that a path belongs to, if that folder is not named `.git`.
-
-    Git obeys the configuration of each folder with a `HEAD` and either its own objects and references or
-    the path of another folder that has them. Files and links count as much as folders.
-    """
+    """Return the unnamed repository of a path: a folder that git accepts although it is not named `.git`."""
     parts = path.split("/")
     for at, name in enumerate(parts):
         if name in _REPOSITORY:

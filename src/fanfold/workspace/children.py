@@ -161,10 +161,7 @@ class Child:
             raise taken_over(self.session_id)
 
     def detach(self, *, held: bool = True) -> None:
-        """Unmount the layer; its files stay in the folder.
-
-        If another process owns it (not `held`), only the handles of this process are closed.
-        """
+        """Unmount the layer and keep its files. If not `held`, only close this process's handles."""
         if self.entrance is not None:
             self.entrance.close()
         if not held:

@@ -25,10 +25,10 @@ from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import check_branch_name
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
+from fanfold.workspace.git import PullRequests, PullRequestText, Remote, ServerCalls, borrow, read_setting
 from fanfold.workspace.layout import Layout, open_kept, read_kept
 from fanfold.workspace.merge import FileState, Objects, PathRevision, merge_fully, read_listing
 from fanfold.workspace.receipts import Receipt
-from fanfold.workspace.remotes import PullRequests, PullRequestText, Remote, ServerCalls, borrow, read_setting
 from fanfold.workspace.repository import Repository, find_repository, has_long_hashes
 
 # -----------------------------------------------------------------------------------------------------------
@@ -89,10 +89,7 @@ class Commits:
         wanted: Callable[[str], bool],
         text: CommitText,
     ) -> tuple[str, tuple[str, ...]]:
-        """Create the commit; return its hash and the changed paths of the repository.
-
-        Raises `DeliveryConflict`.
-        """
+        """Create the commit; return its hash and paths. Raises `DeliveryConflict`."""
         chosen = [[file for file in merge if wanted(file.path)] for merge in merges]
         paths = sorted({self._prefix + file.path for merge in chosen for file in merge})
         before = self._states(base, paths)
@@ -127,10 +124,7 @@ class Commits:
         return self._git(["diff", *flags, base, commit]).decode("utf-8", "replace")
 
     def list_new(self, base: str, known: Sequence[str]) -> str:
-        """List commits up to `base` that none of the known commits contains, one per line.
-
-        At most the newest ones.
-        """
+        """List the newest commits up to `base` that no known commit contains, one per line."""
         words = ["log", f"--max-count={MAX_LISTED}", "--format=%h %s", "--ignore-missing", "--stdin"]
         asked = "\n".join([base, *(f"^{one}" for one in known), ""])
         return self._git(words, stdin=asked.encode()).decode("utf-8", "replace")
@@ -151,10 +145,7 @@ class Commits:
             at += 1
 
     def identity(self) -> tuple[str, str]:
-        """Return name and email of the author.
-
-        They come from the repository's `.git/config`, else from the user's git configuration.
-        """
+        """Return the author's name and email, from the repository's or the user's git configuration."""
         # Only the user's own configuration applies, not that of a work tree.
         environment = git.passed_on(("HOME", "XDG_CONFIG_HOME"), self._project)
         environment |= {"GIT_DIR": str(self._store), "LC_ALL": "C"}
@@ -392,10 +383,7 @@ class Refs:
 
 
 def _lock(folder: int, last: str, commit: str, branch: str) -> None:
-    """Acquire git's lock of a ref, with our commit in it.
-
-    A lock of a dead process with the same commit is ours.
-    """
+    """Acquire git's lock of a ref with our commit; a lock of a dead process with that commit is ours."""
     lock, beside = f"{last}.lock", f".{last}.{commit}.lock"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(beside, flags, 0o644, dir_fd=folder)

@@ -52,7 +52,10 @@ from fanfold.workspace.changes import (
     look_at,
     violations,
 )
-from fanfold.workspace.hidden import (
+from fanfold.workspace.ignored import CACHES, DEPENDENCIES, PATTERNS, may_change_dependency
+from fanfold.workspace.layout import OWN_FOLDER, make_folder
+from fanfold.workspace.merge_journal import Arrivals, NewArrivals
+from fanfold.workspace.scan import (
     BYTECODE,
     HiddenEntry,
     find_hidden,
@@ -60,12 +63,9 @@ from fanfold.workspace.hidden import (
     is_bytecode,
     is_dependency,
     is_outermost,
+    look,
     suppress_gone,
 )
-from fanfold.workspace.ignored import CACHES, DEPENDENCIES, PATTERNS, may_change_dependency
-from fanfold.workspace.layout import OWN_FOLDER, make_folder
-from fanfold.workspace.merge_journal import Arrivals, NewArrivals
-from fanfold.workspace.scan import look
 
 if TYPE_CHECKING:
     from fanfold.workspace.bases import Base
@@ -204,10 +204,7 @@ def _places(top: int) -> Iterator[str]:
 
 @contextmanager
 def _inside(top: int, path: str) -> Iterator[int | None]:
-    """Open a folder beneath an open one and make it readable if needed.
-
-    None if it is gone or not a folder.
-    """
+    """Open a folder and make it readable if needed; None if it is gone or not a folder."""
     try:
         handle = open_folder(top, path)
     except PermissionError:
@@ -378,10 +375,7 @@ class WorkspaceWatch:
         }
 
     def changes(self, write_set: Sequence[str] = ("**",)) -> list[Change]:
-        """Return the changes since the start, sorted by path.
-
-        Files of tools inside `write_set` are not listed.
-        """
+        """Return the sorted changes since the start, without files of tools inside `write_set`."""
         with Closing(open_readable(self._layout.project)) as top:
             return self._compare(top, write_set).changes()
 
@@ -418,10 +412,7 @@ class WorkspaceWatch:
         ]
 
     def _became_repository(self, change: Change, top: int) -> str | None:
-        """Return what to move so that no folder above a change became a repository without a name.
-
-        This is the whole folder if it is new, and else its `HEAD`.
-        """
+        """Return what to move so that no folder above a change is an unnamed repository: it or its `HEAD`."""
         folder = bare_repository(change.path, look_at(top)) if change.kind == "added" else None
         files, folders = self._before.files, self._before.folders
         known = {*files, *folders} if folder else set()
@@ -435,10 +426,7 @@ class WorkspaceWatch:
         return is_protected(path) or f"{path}/".startswith(tuple(f"{one}/" for one in self._linked))
 
     def arrived(self) -> NewArrivals:
-        """Return the paths that merges of any process wrote since.
-
-        Call it after `settle` to include all merges seen there.
-        """
+        """Return the paths that merges of any process wrote since; call it after `settle`."""
         return self._arrivals.since(self._mark)
 
     def _compare(self, top: int, write_set: Sequence[str]) -> _Comparison:

@@ -88,11 +88,7 @@ def _folder(layout: Layout, session_id: str) -> Path:
 
 
 def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
-    """Copy the content of an open folder.
-
-    Files that cannot be copied are left out: sockets, pipes, files without permission, and folders nested too
-    deep.
-    """
+    """Copy the content of an open folder, without sockets, pipes, denied files and folders too deep."""
     for name in os.listdir(source):
         try:
             below = os.open(name, _FOLDER, dir_fd=source)
@@ -120,10 +116,7 @@ def note_lent(home: Path, places: Sequence[str]) -> None:
 
 
 def is_lent_by_another(home: Path) -> bool:
-    """Return whether another live process has lent credentials to this home since.
-
-    Then that process continues its agent.
-    """
+    """Return whether another live process has lent credentials to this home and continues its agent."""
     try:
         lent = msgspec.json.decode(read_kept(_mark(home)), type=LentCredentials)
     except (FileNotFoundError, msgspec.DecodeError):

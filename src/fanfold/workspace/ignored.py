@@ -108,10 +108,7 @@ class Ignoring:
         return found if code == 1 else None
 
     def _asked_in(self, repository: Repository | None) -> Path:
-        """Return the store in which git can read a repository's index.
-
-        The private store uses SHA-1. Git would misread the index of a SHA-256 repository there.
-        """
+        """Return a store in which git reads the index right: the private one is only for SHA-1."""
         if repository is None or not has_long_hashes(repository):
             return self._store
         store = self._store / "sha256"
@@ -182,10 +179,7 @@ class Ignoring:
         return inner
 
     def ignored(self, paths: Iterable[str], nested: Iterable[str]) -> set[str]:
-        """Return the paths that git ignores; a folder ends in a slash.
-
-        `nested` are the inner repositories.
-        """
+        """Return the ignored paths; a folder ends in a slash. `nested` are the inner repositories."""
         groups: dict[str, list[str]] = {}
         inner = sorted(nested, key=len, reverse=True)
         for path in paths:
@@ -301,10 +295,7 @@ def is_built(name: str, siblings: Iterable[str]) -> bool:
 
 
 def dependency_of(project: Path, path: str) -> str:
-    """Return the dependency folder that contains a path, by its name or marker file.
-
-    Empty if there is none.
-    """
+    """Return the dependency folder that contains a path, by its name or marker file, or ""."""
     names = path.split("/")
     for count, name in enumerate(names, 1):
         folder = "/".join(names[:count])
@@ -321,10 +312,7 @@ def own_environment(project: Path) -> str:
 
 
 def may_change_dependency(project: Path, folder: str, write_set: Iterable[str]) -> bool:
-    """Return whether a step may change a dependency folder.
-
-    Its write-set must name it, and this process must not run from it.
-    """
+    """Return whether a write-set names a dependency folder that this process does not run from."""
     named = {pattern.partition("*")[0].rstrip("/") for pattern in write_set}
     return folder in named and folder != own_environment(project) and not is_protected(folder)
 

@@ -211,10 +211,7 @@ def empty(trash: Path, *, budget_s: float | None = None) -> bool:
 
 
 class _Emptying:
-    """Deletes the content of an open folder.
-
-    Folders that are nested too deep are moved to the top first.
-    """
+    """Deletes the content of an open folder; folders nested too deep are moved to the top first."""
 
     def __init__(self, top: int, until: float | None) -> None:
         self._top = top

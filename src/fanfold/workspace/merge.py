@@ -569,10 +569,7 @@ def merge_trees(
 
 
 def read_conflicts(output: bytes) -> tuple[MergeConflict, ...]:
-    """Parse the conflicts in the output of `merge-tree -z`.
-
-    It has entries by stage, an empty field, then messages.
-    """
+    """Parse the output of `merge-tree -z`: entries by stage, an empty field, messages."""
     entries, _, messages = output.partition(b"\0\0")
     sides: dict[str, dict[int, str]] = {}
     for record in filter(None, entries.split(b"\0")):

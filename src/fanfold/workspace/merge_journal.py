@@ -150,10 +150,7 @@ def manner_of(top: int, path: str) -> tuple[int, int, int] | None:
 
 
 def dress(slots: int, slot: str, state: FileState, top: int, path: str, known: int | None = None) -> int:
-    """Give a staged file its final mode and owner, and return its inode.
-
-    `known` is the mode of a file that is restored.
-    """
+    """Give a staged file its final mode and owner; return its inode. `known` is the mode to restore."""
     if state.mode != 0o120000:
         mode, owner = _manner(top, path)
         mode = mode if known is None else known

@@ -77,10 +77,7 @@ class ProjectTree:
             yield
 
     def recover(self) -> list[str]:
-        """Roll back interrupted merges, with the lock held.
-
-        Return the paths that were changed since and stay as they are.
-        """
+        """Roll back interrupted merges, with the lock held; return the paths that were changed since."""
         return self._journal.recover()
 
     # Merging
@@ -93,10 +90,7 @@ class ProjectTree:
         *,
         dry_run: bool = False,
     ) -> MergeResult:
-        """Merge changes into the project tree and record the result in the file `note`.
-
-        `check` is called under the lock. It raises if the changes must not be merged any more.
-        """
+        """Merge changes and record the result in `note`; `check` may forbid it under the lock."""
         moved = ""
         with self.whole():
             if check is not None:
@@ -174,10 +168,7 @@ class ProjectTree:
     def _changes_since(
         self, base: Base, tree: OpenLayers, parent: int, revision: Revision
     ) -> dict[str, tuple[FileState | None, FileState | None]]:
-        """Return the changes of the project tree since a base.
-
-        Only the revision's paths are compared if they decide the merge, else all paths.
-        """
+        """Return the changes since a base; only of the revision's paths if they decide the merge."""
         paths = {file.path for file in revision.files}
         if not is_in_place(revision, parent):
             now = self._bases.look(base.manifest)
@@ -227,10 +218,7 @@ class ProjectTree:
                         raise ProjectMoved(step.path) from None
 
     def draw(self, receipt: Receipt) -> str:
-        """Return the changes of a merge as a patch.
-
-        Large files are included only while the project still has them.
-        """
+        """Return the changes of a merge as a patch, with large files only while the project has them."""
         with self._opened() as parent:
             now = TreeContent(parent)
             for file in receipt.files:

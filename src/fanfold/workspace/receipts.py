@@ -84,10 +84,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockedPath(msgspec.Struct, frozen=True):
-    """A path that is not as a merge left it.
-
-    `by` is the receipt of the later merge that changed it, if any.
-    """
+    """A path that is not as a merge left it, and the receipt of the merge that changed it, if any."""
 
     path: str
     by: str = ""

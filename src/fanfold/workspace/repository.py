@@ -161,10 +161,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def project_folder(given: str | os.PathLike[str], option: str = "project") -> Path:
-    """Return the folder that the caller named as a project.
-
-    `option` is the name of that option in the error.
-    """
+    """Return the folder that the caller named as a project by this `option`."""
     named: object = given  # callers may pass any value
     if isinstance(named, str | os.PathLike) and "\0" not in str(named) and os.path.isdir(named):
         return Path(named)
@@ -191,10 +188,7 @@ def find_project(start: Path, *, home: Path, own_folder: Path) -> Path:
 
 
 def folders_above(project: Path) -> list[Path]:
-    """Return the folders above a project up to the top of its git repository, the nearest first.
-
-    They came with the same checkout. Empty if the project is that top, or in no repository of this user.
-    """
+    """Return the folders above a project in its own repository, the nearest first; maybe none."""
     here = Path(os.path.realpath(project))
     reachable = _reachable(here)
     top = next((folder for folder in reachable if _is_ours_location(folder / ".git", file_too=True)), None)
@@ -312,10 +306,7 @@ def _entries(data: mmap.mmap, object_bytes: int) -> tuple[list[str], int]:
 
 
 def _named_second_file(data: mmap.mmap, at: int, object_bytes: int) -> str:
-    """Return the hash in the extension of a split index.
-
-    Extensions follow the names; a checksum follows them.
-    """
+    """Return the hash in the extension of a split index, between the names and the checksum."""
     named = ""
     while at + 8 <= len(data) - object_bytes:
         signature, size = struct.unpack_from(">4sI", data, at)

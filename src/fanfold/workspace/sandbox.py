@@ -37,7 +37,7 @@ from msgspec import Struct, to_builtins
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.claims import OWNERS
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.workspace import layout, sandbox_limits, sandbox_policy
+from fanfold.workspace import layout, sandbox_policy
 from fanfold.workspace.artifacts import INSIDE, VARIABLE
 from fanfold.workspace.git import find_program
 from fanfold.workspace.programs import connector, launcher
@@ -103,11 +103,7 @@ def _trial(found: str, words: tuple[str, ...]) -> tuple[int, str]:
 
 
 def tried(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a trial command that detects a feature, and return its result; raises the errors of `subprocess`.
-
-    A trial that was killed, or got no process or memory, is repeated. A temporary shortage must not weaken
-    the sandbox.
-    """
+    """Run a trial command that detects a feature. A lack of processes or memory is retried, not believed."""
     for left in reversed(range(TRIALS)):
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
@@ -121,10 +117,7 @@ def tried(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def namespaces(project: Path, network: bool) -> list[str]:
-    """Return the options for namespaces.
-
-    If bubblewrap supports it, processes inside cannot create user namespaces.
-    """
+    """Return the options for namespaces, inside which no user namespaces can be created if supported."""
     found = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if not network:
         found.append("--unshare-net")
@@ -260,10 +253,7 @@ def _beneath(top: str, path: str, access: int) -> tuple[str, str, int]:
 
 
 def make_scratch(policy: Policy) -> Path:
-    """Create a private home and temporary folder for one launch.
-
-    Its name contains the identity of this process, for cleanup.
-    """
+    """Create a private home and temporary folder for one launch, named after this process for cleanup."""
     scratch = policy.scratch / f"{this_process()}_{os.urandom(8).hex()}"
     scratch.mkdir(mode=0o700)
     for name in ("home", "tmp"):
@@ -339,10 +329,7 @@ _CONTAINER = (
 
 
 def how_to_allow(program: str, settings: Path = _SYSCTLS, root: Path = Path("/")) -> str:
-    """Return what allows bubblewrap here: a profile, a system setting, or options of the container.
-
-    The order matters: a container shows the settings of its host, which cannot be changed from inside.
-    """
+    """Return what allows bubblewrap here; container options first, as a container shows host settings."""
     if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
         return _CONTAINER
 
@@ -363,7 +350,7 @@ def how_to_allow(program: str, settings: Path = _SYSCTLS, root: Path = Path("/")
 
 
 def _limits() -> list[str]:
-    if os.geteuid() != 0 or sandbox_limits.limits_processes():
+    if os.geteuid() != 0 or sandbox_policy.limits_processes():
         return []
     return ["a limit on processes (root needs the pids cgroup for that)"]
 
@@ -386,7 +373,7 @@ def _bubblewrap(project: Path) -> Level:
     ]
     if not takes_handles(project):
         cannot.append("binding by handle: this version is given paths, checked right before")
-    if not sandbox_limits.is_available():
+    if not sandbox_policy.is_available():
         cannot.append("a filter of system calls on this processor")
     if abi() < 6:
         cannot.append("with a network: closing abstract sockets of the host")
@@ -398,7 +385,7 @@ def _landlock() -> Level:
     if version < MIN_ABI:
         why = f"the kernel offers version {version}, {MIN_ABI} is needed" if version else "not in this kernel"
         return Level("landlock", False, why)
-    if not sandbox_limits.is_available():
+    if not sandbox_policy.is_available():
         return Level("landlock", False, "no filter of system calls on this processor")
     cannot = [
         *_limits(),
@@ -433,7 +420,7 @@ class Launch:
         level: LevelName,
         prefix: list[str],
         policy: Policy,
-        group: sandbox_limits.Group,
+        group: sandbox_policy.Group,
         scratch: Path | None,
         seen: VisiblePaths,
     ) -> None:
@@ -514,11 +501,11 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "set": {},
     }
     outside = look_outside(policy.home)
-    group = sandbox_limits.Group([])
+    group = sandbox_policy.Group([])
     scratch: Path | None = None
     if level != "unsafe":
         limits = policy.limits
-        group = sandbox_limits.make(limits.max_processes, limits.max_memory_bytes)
+        group = sandbox_policy.make(limits.max_processes, limits.max_memory_bytes)
         spec["cgroups"] = group.entrances
         spec["limits"] = {
             "NPROC": limits.max_processes,
@@ -529,15 +516,15 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         }
     if level == "bubblewrap":
         spec["wrapper"] = arguments(policy, outside)
-        if sandbox_limits.is_available():
-            code = sandbox_limits.assemble(alone=False, network=policy.network)
+        if sandbox_policy.is_available():
+            code = sandbox_policy.assemble(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()
         if abi() >= 6:  # without rules for files: keeps abstract sockets inside if the network is allowed
             spec["rules"] = {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
         spec["set"] = {"HOME": str(policy.home), "TMPDIR": "/tmp"}  # noqa: S108 - private inside
     elif level == "landlock":
         scratch = make_scratch(policy)
-        code = sandbox_limits.assemble(alone=True, network=policy.network or policy.rooms.connects)
+        code = sandbox_policy.assemble(alone=True, network=policy.network or policy.rooms.connects)
         spec["filter"] = base64.b64encode(code).decode()
         spec["rules"] = rules(policy, scratch, outside)
         spec["drop"] = True

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -31,14 +31,15 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.process_identity import this_process
 from fanfold.project_files import Closing, write_whole
-from fanfold.workspace import children, homes, layout
+from fanfold.workspace import changes as overlay
+from fanfold.workspace import children, homes, layout, sandbox, sandbox_policy
+from fanfold.workspace import layout as trash
 from fanfold.workspace import receipts as disputes
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
-from fanfold.workspace.changes import WriteViolation, behind_links, violations
+from fanfold.workspace.changes import Change, WriteViolation, behind_links, violations
 from fanfold.workspace.children import Child, SnapshotRecord
-from fanfold.workspace.gc import WorkspaceRemains, draw_child
-from fanfold.workspace.guard import WorkspaceWatch
+from fanfold.workspace.guard import REFUSED, WorkspaceWatch
 from fanfold.workspace.homes import make_policy
 from fanfold.workspace.ignored import PATTERNS, Ignoring, may_change_dependency
 from fanfold.workspace.layout import Layout, read_kept
@@ -71,7 +72,6 @@ from fanfold.workspace.scan import SnapshotLimits
 if TYPE_CHECKING:
     from fanfold.workspace.delivery import Deliveries
     from fanfold.workspace.transport import TreeObjects
-
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
 PREPARED = "tree"
@@ -172,10 +172,7 @@ class Workspaces:
         return folder if folder.is_dir() else None
 
     def _setup_key(self, base: Base) -> str:
-        """Return what decides whether the setup command runs again: its words, and the lock files of a base.
-
-        Without a lock file it is the base itself.
-        """
+        """Hash what decides about a new setup: its words, and lock files or else the whole base."""
         names = [path for path in base.manifest.files if path.rpartition("/")[2] in SETUP_FILES]
         has_locks = any(path.rpartition("/")[2] in LOCK_FILES for path in names)
         with base.opened() as tree:
@@ -226,10 +223,7 @@ class Workspaces:
         return disputes.unsettled(child, dispute, self._objects)
 
     def find_child(self, session_id: str, epoch: int = 0) -> Child | None:
-        """Return the workspace that an earlier process left for this session, unchanged; None without one.
-
-        Raises if a live process owns it with a higher `epoch`, as in `open_child`.
-        """
+        """Return the workspace an earlier process left, or None; raises as `open_child`."""
         folder = self._layout.child(session_id)
         with self._layout.lock():
             found = children.find(folder, self._bases)
@@ -243,10 +237,7 @@ class Workspaces:
             return children.attach(folder, record, base, self._ignoring, epoch)
 
     def watch(self) -> WorkspaceWatch:
-        """Start to watch the project tree for a shared step.
-
-        Its `changes()` returns the changes since then.
-        """
+        """Start to watch the project tree for a shared step; see its `changes()`."""
         with self._parent.whole():
             name = self._bases.newest_name()
             try:
@@ -292,10 +283,7 @@ class Workspaces:
     # -------------------------------------------------------------------- trees of other machines
 
     def capture(self, objects: TreeObjects) -> tuple[dict[str, FileState], bool]:
-        """Store the project tree as it is now; return its files, and whether it is in a git repository.
-
-        Links that lead out are left out: their targets exist on one machine only.
-        """
+        """Store the project tree; return its files without links out, and whether git has it."""
         with self._parent.whole():
             base = self._bases.current(time.monotonic_ns())
             found: dict[str, FileState] = {}
@@ -443,19 +431,13 @@ class Workspaces:
         return self._parent.undo(receipts, dry_run=dry_run)
 
     def deliveries(self, project: Path, begin: Callable[[], None]) -> Deliveries:
-        """Return the deliveries of merges in the repository of a project.
-
-        `begin` raises if a delivery must not start.
-        """
+        """Return the deliveries of merges; `begin` raises if a delivery must not start."""
         from fanfold.workspace.delivery import Deliveries
 
         return Deliveries(project, self._layout, self._objects, begin)
 
     def diff_merged(self, receipt_id: str) -> str:
-        """Return the changes of a merge as a patch.
-
-        Files for which one side is no longer stored are left out.
-        """
+        """Return the changes of a merge as a patch, without files that are no longer stored."""
         return self._parent.draw(self.receipts.get(receipt_id))
 
     def proposals(self) -> list[Proposal]:
@@ -480,10 +462,7 @@ class Workspaces:
     # ------------------------------------------------------------------------------- closing
 
     def close(self, child: Child, *, keep: bool = False, why: str = "") -> None:
-        """Delete a step workspace, or keep its folder and record the reason.
-
-        If another process has taken it over, this process only detaches; the other one closes it.
-        """
+        """Delete a step workspace, or keep it with a reason. Only detach if another process owns it."""
         with self._layout.lock():
             if not self._detach(child):
                 return
@@ -521,3 +500,252 @@ def _recall(note: Path) -> MergeResult | None:
         return msgspec.json.decode(read_kept(note), type=MergeResult)
     except FileNotFoundError:
         return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Garbage collection of kept workspaces, pending proposals and other leftover files
+#
+# Rules
+# * Inspection changes nothing: the overlay of a kept workspace is mounted temporarily, under the workspace
+#   lock.
+# * The workspace of a live process is neither inspected nor deleted.
+# * This module does not know which files are still needed. The caller that opened a step workspace set its
+#   `origin`, and the caller of the clean-up decides by that name.
+
+Fate: TypeAlias = Literal["needed", "ages", "orphaned"]
+"""The decision about the files of an origin: keep them, delete them after some time, or delete them now."""
+Judge: TypeAlias = Callable[[str], Fate]
+
+
+class KeptWorkspace(msgspec.Struct, frozen=True):
+    """A workspace that was kept after its step: the reason, the folder of its files, and its changes."""
+
+    session: str
+    why: str
+    folder: str
+    changes: tuple[Change, ...]
+    patch: str
+
+
+class CollectedFiles(msgspec.Struct, frozen=True):
+    """The files that a clean-up deleted, or would delete."""
+
+    workspaces: tuple[str, ...] = ()
+    proposals: tuple[str, ...] = ()
+
+
+class WorkspaceRemains:
+    """The leftover workspaces of one project, and their clean-up."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        bases: Bases,
+        ignoring: Ignoring,
+        objects: Objects,
+        proposals: Proposals,
+        receipts: Receipts,
+    ) -> None:
+        self._layout = layout
+        self._bases = bases
+        self._ignoring = ignoring
+        self._objects = objects
+        self._proposals = proposals
+        self._receipts = receipts
+
+    def read(self, session_id: str, name: str) -> bytes | None:
+        """Read a file in the folder of a session, even an unusable one; None if it is missing."""
+        try:
+            return read_kept(self._layout.child(session_id) / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def peek(self, session_id: str) -> KeptWorkspace | None:
+        """Return the content of a workspace that no process uses; None if there is none."""
+        folder = self._layout.child(session_id)
+        with self._layout.lock():
+            found = children.find(folder, self._bases)
+            if found is None:
+                return None
+            record, base = found
+            if overlay.mounts_below(folder):
+                return None  # a process uses it
+            still = msgspec.structs.replace(record, read_only=True)
+            child = children.lay_again(folder, still, base, self._ignoring)
+            try:
+                changes = tuple(child.changes())
+                patch = draw_child(child, changes, self._objects)
+            finally:
+                child.detach()
+                for left in folder.glob("work.*"):
+                    trash.throw_away(left, self._layout.trash)
+        # An unmounted overlay is empty; its written files are in the upper layer.
+        files = "upper" if record.method.startswith("overlay") else "workspace"
+        return KeptWorkspace(session_id, record.kept, str(folder / files), changes, patch)
+
+    # ------------------------------------------------------------------------------- cleaning up
+
+    def sessions(self) -> list[str]:
+        """Return the sessions that have a folder."""
+        return [folder.name for folder in self.folders()]
+
+    def folders(self) -> list[Path]:
+        return [folder for folder in self._layout.children.iterdir() if folder.is_dir()]
+
+    def find_orphans(self) -> tuple[list[str], list[str]]:
+        """Return the sessions without a live process, and those of them that were just unmounted."""
+        orphans: list[str] = []
+        unmounted: list[str] = []
+        for folder in self.folders():
+            try:
+                record = children.read_record(folder)
+            except WorldError:
+                if not (folder / "child.json").exists():
+                    self.throw_away(folder)  # its process died while it created the folder
+                continue
+            if record.has_live_owner:
+                continue
+            orphans.append(record.session)
+            if overlay.mounts_below(folder):
+                overlay.lift(folder / "workspace")
+                unmounted.append(record.session)
+        return orphans, unmounted
+
+    def collect(
+        self,
+        keep_for_s: float | None = None,
+        judge: Judge = lambda _: "ages",
+        relied_on: Callable[[], Container[str]] = frozenset,
+        *,
+        dry_run: bool = False,
+    ) -> CollectedFiles:
+        """Delete unneeded files, or with `dry_run` only list them.
+
+        These are old bases, trash, content without a proposal, and files of orphaned origins. With
+        `keep_for_s`, also workspaces that were kept or abandoned longer ago. `relied_on` returns receipts
+        that other runs still need.
+        """
+        with self._layout.lock():
+            old = [folder for folder in self.folders() if self._may_go(folder, keep_for_s, judge)]
+            dropped = [one.id for one in self._proposals.all() if judge(one.origin) == "orphaned"]
+            found = CollectedFiles(tuple(sorted(folder.name for folder in old)), tuple(dropped))
+            if dry_run:
+                return found
+            for folder in old:
+                self.throw_away(folder)
+            for proposal in dropped:
+                self._proposals.drop(proposal)
+            orphaned = [one.id for one in self._receipts.all() if judge(one.origin) == "orphaned"]
+            needed = relied_on() if orphaned else ()
+            for receipt in orphaned:
+                if receipt not in needed:
+                    self._receipts.drop(receipt)
+            self.prune_bases(unused_for_s=keep_for_s)
+            for name in os.listdir(self._layout.bases):
+                if name.startswith("."):
+                    trash.throw_away(self._layout.bases / name, self._layout.trash)
+            if not self.folders():
+                if keep_for_s is None:
+                    self.prune_prepared()
+                revised = [file for one in self._proposals.all() for file in one.revision.files]
+                revised += [file for one in self._receipts.all() for file in one.files]
+                sides = [side for file in revised for side in (file.before, file.after) if side is not None]
+                self._objects.drop_all_but({side.oid for side in sides})
+            self.clear_launches()
+            self._clear_old(keep_for_s, judge)
+        trash.empty(self._layout.trash)
+        return found
+
+    def clear_launches(self) -> None:
+        """Remove the temporary files of launches of dead processes."""
+        for scratch in sandbox.abandoned(self._layout.scratch):
+            trash.throw_away(scratch, self._layout.trash)
+        sandbox_policy.sweep()
+
+    def _clear_old(self, keep_for_s: float | None, judge: Judge) -> None:
+        """Delete homes of agents and files moved by guards, if old or their run is deleted."""
+        before = 0.0 if keep_for_s is None else time.time() - keep_for_s
+        for folder, origin, begun_at in homes.all_homes(self._layout):
+            fate = judge(origin)
+            if fate == "orphaned" or (fate == "ages" and begun_at < before):
+                homes.throw_away(self._layout, folder)
+        refused = self._layout.private / REFUSED
+        for name in os.listdir(refused) if refused.is_dir() else ():
+            if os.lstat(refused / name).st_ctime < before:
+                trash.throw_away(refused / name, self._layout.trash)
+
+    def discard(self, session_id: str, *, over: bool = False) -> None:
+        """Delete the folder of a session, unless it is kept or a live process uses it.
+
+        With `over`, no process will continue it. Then a kept folder, and one that this process left, is
+        deleted too.
+        """
+        folder = self._layout.child(session_id)
+        with self._layout.lock():
+            try:
+                record = children.read_record(folder)
+            except WorldError:
+                return
+            ours = over and record.maker == this_process()
+            if (over or not record.kept) and (ours or not record.has_live_owner):
+                self.throw_away(folder)
+
+    def throw_away(self, folder: Path) -> None:
+        overlay.lift(folder / "workspace")
+        trash.throw_away(folder, self._layout.trash)
+
+    def prune_prepared(self, newest: Path | None = None) -> None:
+        """Delete what setup commands made, except the newest and what a step workspace uses."""
+        used = {str(newest)}
+        for folder in self.folders():
+            with suppress(WorldError):
+                used.add(str(Path(children.read_record(folder).prepared).parent))
+        for made in self._layout.prepared.iterdir():
+            if str(made) not in used:
+                trash.throw_away(made, self._layout.trash)
+
+    def prune_bases(self, unused_for_s: float | None = None) -> None:
+        """Delete bases that no step workspace and no proposal uses.
+
+        The newest base stays, because it makes the next snapshot fast. With `unused_for_s`, it is deleted too
+        if it was created, or found unchanged, longer ago.
+        """
+        newest = self._bases.newest_name()
+        used = set[str]()
+        if newest is not None:
+            try:
+                age_s = time.time() - (self._layout.bases / newest / "manifest").stat().st_mtime
+            except OSError:
+                age_s = 0.0
+            if unused_for_s is None or age_s <= unused_for_s:
+                used.add(newest)
+        used.update(proposal.base for proposal in self._proposals.all())
+        for folder in self.folders():
+            try:
+                used.add(children.read_record(folder).base)
+            except WorldError:
+                continue
+        used |= self._bases.roots(used)
+        for name in self._bases.names():
+            if name not in used:
+                trash.throw_away(self._layout.bases / name, self._layout.trash)
+
+    def _may_go(self, folder: Path, keep_for_s: float | None, judge: Judge) -> bool:
+        try:
+            record = children.read_record(folder)
+            age_s = time.time() - (folder / "child.json").stat().st_mtime
+        except (WorldError, OSError):
+            return keep_for_s is not None
+        fate = judge(record.origin)
+        if fate == "needed" or (record.has_live_owner and not record.kept):
+            return False
+        return fate == "orphaned" or (keep_for_s is not None and age_s > keep_for_s)
+
+
+def draw_child(child: Child, changes: tuple[Change, ...], objects: Objects) -> str:
+    """Return the changes of an open step workspace as a patch; stores their content."""
+    with Closing(open_top(child.path)) as tree:
+        with child.base.opened() as base:
+            revision = revise([change for change in changes if change.what != "special"], base, tree)
+            keep_content(revision, LayeredContent(base), TreeContent(tree), objects)
+        return draw_diff(revision, objects)

@@ -112,11 +112,7 @@ def enter(namespaces: list[str]) -> None:
 
 
 def stand_apart(place: str) -> None:
-    """Hide the overlays of other workspaces, and protect ours from unmounts outside.
-
-    Root mounts them visibly, and bubblewrap fails if one disappears while it runs. If this is not possible,
-    they were not mounted visibly either.
-    """
+    """Hide overlays of other workspaces, whose end would stop bubblewrap, and protect ours from unmounts."""
     if os.geteuid() != 0 or libc.unshare(CLONE_NEWNS) != 0:
         return
     checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "stand apart")
@@ -273,10 +269,7 @@ def environment(names: list[str], prefix: str, variables: Mapping[str, str]) -> 
 
 
 def given(prefix: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the step.
-
-    They are passed with a prefix, so that no program in between uses them.
-    """
+    """Return the variables of the step, which no program in between uses because of their prefix."""
     found = {name[len(prefix) :]: value for name, value in variables.items() if name.startswith(prefix)}
     found.pop("FANFOLD_SESSION", None)  # identifies the session of the process
     return found

@@ -21,10 +21,7 @@ _pipe: tuple[int, int] | None = None
 
 
 def watch(point: str, owner: str) -> None:
-    """Register a mount to be removed if this process dies.
-
-    `owner` is the name of this process in the record.
-    """
+    """Register a mount to be removed if this process dies, recorded as `owner`."""
     _tell(b"+", point, owner)
 
 
