@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from starlette.types import Message
 
-from fanfold.api.cron import Cron
 from fanfold.api.notifications import sign
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.api.schedules import (
+    Cron,
     Occurrence,
     Schedule,
     ScheduleState,
@@ -31,7 +31,7 @@ from fanfold.api.schedules import (
 )
 from fanfold.api.start import start
 from fanfold.errors import FanfoldError
-from fanfold.server.webhooks import MAX_READ, Webhooks
+from fanfold.server.service import MAX_READ, Webhooks
 from fanfold.steps.ids import run_id_of
 from fanfold.wiring import wire
 from tests.server.conftest import Server, ended, serving

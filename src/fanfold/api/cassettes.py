@@ -170,12 +170,21 @@ class Recorder:
             agents=agents,
             usage=usage,
         )
+        files: dict[str, Content | None] = {}
+        for file in (file for one in self._revisions for file in one.files):
+            if file.path not in files:
+                files[file.path] = None if file.before is None else self._content(file.before)
+        attempts = [one for attempts in self._steps.values() for one in attempts]
+        quoted = dict.fromkeys(name for one in attempts for name in _quoted(one.output))
+        for path, text in (quoted | self._read).items():
+            if path not in files and path not in self._touched:
+                files[path] = text if text is not None else self._as_it_is(path)
         whole = Cassette(
             cassette=1,
             recipe=recipe,
             inputs=inputs_of(tree),
             raised=tuple(raised),
-            files=self._files(),
+            files={path: content for path, content in sorted(files.items()) if content is not None},
             roles={name: _role_text(role) for name, role in sorted(tree.frozen().roles.items())},
             steps={path: tuple(attempts) for path, attempts in self._steps.items()},
             result=result,
@@ -285,18 +294,14 @@ class Recorder:
         known = UNSET if result is None or error else result.result
         if tool in replay.FILE_TOOLS and not program:
             if isinstance(known, dict) and isinstance(path := known.get("path"), str):
-                self._note_file(tool, path, args, known)
+                if tool != "read_file":
+                    self._touched.add(path)
+                elif path not in self._touched and path not in self._read:
+                    text, given = str(known.get("text", "")), args if isinstance(args, dict) else {}
+                    whole = not given.get("offset") and "next_offset" not in known and "\ufffd" not in text
+                    self._read[path] = text if whole else None
             known = UNSET
         return tape.CallRecord(tool=tool, args=args, result=known, error=error)
-
-    def _note_file(self, tool: str, path: str, args: JSON, result: dict[str, Any]) -> None:
-        """Note a file that a session read, unless it was written before."""
-        if tool != "read_file":
-            self._touched.add(path)
-        elif path not in self._touched and path not in self._read:
-            text, given = str(result.get("text", "")), args if isinstance(args, dict) else {}
-            whole = not given.get("offset") and "next_offset" not in result and "\ufffd" not in text
-            self._read[path] = text if whole else None
 
     def _note_session(self, run: str, fact: object) -> None:
         """Record a session inside a step: one that resolved a conflict or summarized a part."""
@@ -346,19 +351,6 @@ class Recorder:
             # What people did with a change later is not the work of the run.
             word = {"applied": "proposed", "undone": "merged"}.get(row.state, row.state)
             yield f"{step} {word} {content} {row.path}"
-
-    def _files(self) -> dict[str, Content]:
-        """Return the files that the run started from, as far as it changed, read or quoted them."""
-        files: dict[str, Content | None] = {}
-        for file in (file for one in self._revisions for file in one.files):
-            if file.path not in files:
-                files[file.path] = None if file.before is None else self._content(file.before)
-        attempts = [one for attempts in self._steps.values() for one in attempts]
-        quoted = dict.fromkeys(name for one in attempts for name in _quoted(one.output))
-        for path, text in (quoted | self._read).items():
-            if path not in files and path not in self._touched:
-                files[path] = text if text is not None else self._as_it_is(path)
-        return {path: content for path, content in sorted(files.items()) if content is not None}
 
     def _content(self, file: FileState) -> Content | None:
         spaces = spaces_of(self._project)

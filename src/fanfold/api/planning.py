@@ -281,7 +281,17 @@ async def draft_spec(
                 raise
         else:
             return _shown(project, wanted, drafted, options)
-    return _from_template(project, wanted, options)
+    verdict = judge(wanted.task)
+    if not verdict.suitable and not wanted.anyway:
+        return _shown(project, wanted, (verdict.reason, "", [], None), options, source="template")
+    kind = kind_of(wanted.task)
+    own_tests = project.around.own_command("tests") is not None
+    text = renamed(fill_in(kind, wanted.task, has_tests=own_tests), wanted.name)
+    checked, problems = _check(project, text, phased=True)
+    if problems:
+        raise WorldError("plan.invalid", f"the template does not fit this project:\n{problems.rstrip()}")
+    reason = f"a template for this kind of task ({kind}), since no model planned it: {verdict.reason}"
+    return _shown(project, wanted, (reason, text, [], checked), options, source="template")
 
 
 # The planner
@@ -393,20 +403,6 @@ def _check(project: Project, text: str, *, phased: bool) -> tuple[CheckedRecipe 
 
 
 # Templates
-
-
-def _from_template(project: Project, wanted: DraftRequest, options: Options) -> DraftedSpec:
-    verdict = judge(wanted.task)
-    if not verdict.suitable and not wanted.anyway:
-        return _shown(project, wanted, (verdict.reason, "", [], None), options, source="template")
-    kind = kind_of(wanted.task)
-    own_tests = project.around.own_command("tests") is not None
-    text = renamed(fill_in(kind, wanted.task, has_tests=own_tests), wanted.name)
-    checked, problems = _check(project, text, phased=True)
-    if problems:
-        raise WorldError("plan.invalid", f"the template does not fit this project:\n{problems.rstrip()}")
-    reason = f"a template for this kind of task ({kind}), since no model planned it: {verdict.reason}"
-    return _shown(project, wanted, (reason, text, [], checked), options, source="template")
 
 
 # Documents

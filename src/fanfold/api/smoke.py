@@ -402,7 +402,21 @@ def run_scenario(
         try:
             given = Options(permission="auto")
             ran, tree = run_smoke(project, recipe.replace(FOLDER, own), given)
-            left = _left(ran, tree, folder, own)
+            # Collect the data that is checked, with the folder named as in the recipe.
+            from fanfold.agents.local.weights import PROVIDER, SMOLLM2
+            from fanfold.language.leaf_steps import AgentBody, find_body
+
+            frozen = tree.frozen()
+            bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
+            models = {frozen.model_of(body) or frozen.default_model for body in bodies if body is not None}
+            rows = tree.memory.changes.get(tree.root.id, [])
+            changes = [structs.replace(row, path=row.path.replace(own, FOLDER)) for row in rows]
+            files = {
+                f"{FOLDER}/{file.name}": file.read_text(errors="replace")[:MAX_FILE_CHARS]
+                for file in sorted((folder / own).glob("*.txt"))
+                if file.is_file() and not file.is_symlink()
+            }
+            left = ScenarioRun(ran, changes, files, f"{PROVIDER}:{SMOLLM2}" not in models)
             document, status = run_document(tree), exit_status(tree)
         finally:
             project.close()
@@ -423,24 +437,6 @@ def run_scenario(
     path = f".fanfold/smoke/{name}-{wall_clock_ms()}.json"
     write_beneath(folder, path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
     return SmokeCheck(name, ok, {**evidence, "evidence": str(folder / path)}), trouble
-
-
-def _left(ran: SmokeRun, tree: RunTree, folder: Path, own: str) -> ScenarioRun:
-    """Collect the data that is checked, with the folder named as in the recipe."""
-    from fanfold.agents.local.weights import PROVIDER, SMOLLM2
-    from fanfold.language.leaf_steps import AgentBody, find_body
-
-    frozen = tree.frozen()
-    bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
-    models = {frozen.model_of(body) or frozen.default_model for body in bodies if body is not None}
-    rows = tree.memory.changes.get(tree.root.id, [])
-    changes = [structs.replace(row, path=row.path.replace(own, FOLDER)) for row in rows]
-    files = {
-        f"{FOLDER}/{file.name}": file.read_text(errors="replace")[:MAX_FILE_CHARS]
-        for file in sorted((folder / own).glob("*.txt"))
-        if file.is_file() and not file.is_symlink()
-    }
-    return ScenarioRun(ran, changes, files, f"{PROVIDER}:{SMOLLM2}" not in models)
 
 
 def _trouble(name: str, document: RunDocument, missing: list[str], status: int) -> ScenarioFailure:

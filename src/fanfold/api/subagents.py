@@ -348,7 +348,18 @@ async def spawn(
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     frozen, _ = freeze(project, plan, options)
-    await _make(project, run)
+
+    # Create the run if it does not exist. If several processes try, one creates it and the others wait.
+    def look() -> bool | None:
+        if project.store.head(run) is not None:
+            return True
+        return None if project.has_owner(run) else False
+
+    while project.store.head(run) is None:
+        try:
+            create_open(project, run)
+        except LeaseHeld:
+            await until(project, run, look, WAIT_S)
     key = key or secrets.token_hex(8)
     wanted = step if task.name else structs.replace(step, id="")
     tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
@@ -509,21 +520,6 @@ def current_run(project: Project) -> str:
         number += 1
         run = f"{HAND}-{number}"
     return run
-
-
-async def _make(project: Project, run: str) -> None:
-    """Create the run if it does not exist. If several processes try, one creates it and the others wait."""
-
-    def look() -> bool | None:
-        if project.store.head(run) is not None:
-            return True
-        return None if project.has_owner(run) else False
-
-    while project.store.head(run) is None:
-        try:
-            create_open(project, run)
-        except LeaseHeld:
-            await until(project, run, look, WAIT_S)
 
 
 def _find_run(project: Project, name: str, run: str = "") -> tuple[str, RunTree]:

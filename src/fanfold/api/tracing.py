@@ -167,9 +167,29 @@ class RunTracer:
                 if not data.late:
                     self._step(envelope, data)
             elif isinstance(data, Payment):
-                self._payment(data)
+                if data.usage.micro_usd:
+                    provider, _, model = data.model.rpartition(":")
+                    facts = {"gen_ai.provider.name": provider or "unknown", "gen_ai.request.model": model}
+                    self._add("cost", data.usage.micro_usd / 1_000_000, facts)
             elif isinstance(data, RunFinished):
-                self._run(self._tree.state.runs[envelope.run_id], envelope.at, data)
+                run = self._tree.state.runs[envelope.run_id]
+                started = self._tree.memory.run_started.get(run.id, envelope.at)
+                usage, agents = self._tree.spent(run)
+                attributes: Attributes = {
+                    "fanfold.run.id": run.id,
+                    "fanfold.recipe": run.plan.name,
+                    "fanfold.run.status": data.status,
+                    "fanfold.run.agents": agents,
+                    **_usage(usage),
+                }
+                error = None if data.error is None else (data.error.code, data.error.message)
+                good = data.status == COMPLETED
+                above = self._above if run.call is None else self._step_span(run.call)
+                own = int(span_id("run", run.id), 16)
+                failed = None if good else error or (data.status, "")
+                self._span(f"run {run.plan.name}", own, above, (started, envelope.at), attributes, failed)
+                measured = self._recipe(run) | {"fanfold.run.status": data.status}
+                self._record("run", (envelope.at - started) / 1_000, measured)
 
     def close(self) -> None:
         """Gauges no longer count this run here. What is not sent yet is sent by the exporters' threads."""
@@ -179,25 +199,6 @@ class RunTracer:
             self._add("queued", -1, self._recipe(self._tree.state.runs[run]))
 
     # Runs and steps
-
-    def _run(self, run: Run, at: int, data: RunFinished) -> None:
-        started = self._tree.memory.run_started.get(run.id, at)
-        usage, agents = self._tree.spent(run)
-        attributes: Attributes = {
-            "fanfold.run.id": run.id,
-            "fanfold.recipe": run.plan.name,
-            "fanfold.run.status": data.status,
-            "fanfold.run.agents": agents,
-            **_usage(usage),
-        }
-        error = None if data.error is None else (data.error.code, data.error.message)
-        good = data.status == COMPLETED
-        above = self._above if run.call is None else self._step_span(run.call)
-        own = int(span_id("run", run.id), 16)
-        failed = None if good else error or (data.status, "")
-        self._span(f"run {run.plan.name}", own, above, (started, at), attributes, failed)
-        measured = self._recipe(run) | {"fanfold.run.status": data.status}
-        self._record("run", (at - started) / 1_000, measured)
 
     def _step_span(self, node: Node, attempt: int = 0) -> int:
         return int(span_id("step", session_id(node.run.id, node.path, attempt or node.attempt)), 16)
@@ -388,12 +389,6 @@ class RunTracer:
                 instrumentation_scope=self._out.scope,
             )
         )
-
-    def _payment(self, data: Payment) -> None:
-        if data.usage.micro_usd:
-            provider, _, model = data.model.rpartition(":")
-            facts = {"gen_ai.provider.name": provider or "unknown", "gen_ai.request.model": model}
-            self._add("cost", data.usage.micro_usd / 1_000_000, facts)
 
     def _record(self, name: str, value: float, attributes: Mapping[str, object]) -> None:
         if self._out.instruments:

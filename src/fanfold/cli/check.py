@@ -69,20 +69,16 @@ def check_command(
     else:
         _print_results(about_roles, checked, call.colour)
         if suggested is not None:
-            _print_suggestions(suggested)
+            for one in suggested:
+                what = one.note or f"{one.key}: {to_json(one.proposed)}"
+                evidence = f"declared: {', '.join(one.declared) or 'nothing'}; by {counted(one.runs, 'run')}"
+                print_text(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  ({evidence})')}\n")
+            if not suggested:
+                print_text("suggest  nothing: no run used more than the recipe declares\n")
     if all(one.ok for one in found):
         return EXIT_OK
     missing = all(one.ok or one.found.origin == MISSING for one in found)
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
-
-
-def _print_suggestions(suggested: list[SuggestedSet]) -> None:
-    for one in suggested:
-        what = one.note or f"{one.key}: {to_json(one.proposed)}"
-        evidence = f"declared: {', '.join(one.declared) or 'nothing'}; by {counted(one.runs, 'run')}"
-        print_text(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  ({evidence})')}\n")
-    if not suggested:
-        print_text("suggest  nothing: no run used more than the recipe declares\n")
 
 
 def _print_results(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:

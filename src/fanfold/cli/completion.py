@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import click
 
@@ -27,9 +26,6 @@ from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.main import COMMANDS, EVERYDAY, NOUNS, read_page
 from fanfold.cli.output import print_text
 from fanfold.errors import FanfoldError
-
-if TYPE_CHECKING:
-    from fanfold.api.project import Project
 
 _UNQUOTED = frozenset({"bash"})
 """Shells that put what several names have in common onto the line as it is; the others quote it."""
@@ -128,7 +124,12 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
         return ()
     with call.open_project(to_read=True) as project:
         if what in ("recipe", "recipes"):
-            return [one.name for one in project.library.list()] + _files(project)
+            from fanfold.api.recipes import recipe_files
+
+            found = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
+            return [one.name for one in project.library.list()] + [
+                f"./{file}" if file.startswith(_ACTIVE) else file for file in found
+            ]
         if what == "pairs":
             from fanfold.api.recipes import check_recipe
 
@@ -154,10 +155,3 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
             for path, node in run.nodes.items()
             if kind == what or is_open(node)
         ][:_MAX_STEPS]
-
-
-def _files(project: Project) -> list[str]:
-    from fanfold.api.recipes import recipe_files
-
-    found = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
-    return [f"./{file}" if file.startswith(_ACTIVE) else file for file in found]

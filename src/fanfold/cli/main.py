@@ -78,7 +78,17 @@ def _run(arguments: list[str]) -> int:
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
-        _open_closed_streams()
+        # Replace closed streams (`fanfold list >&-`).
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if getattr(sys, name) is not None:
+                continue
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            mode = "r" if name == "stdin" else "w"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
+            setattr(sys, name, stream)
     try:
         return _dispatch(arguments)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no exception reaches the user
@@ -102,23 +112,6 @@ def _leave(status: int) -> None:
     except OSError:
         return  # Python reports it itself
     os._exit(status)
-
-
-def _open_closed_streams() -> None:
-    """Replace closed streams (`fanfold list >&-`).
-
-    Otherwise a file that is opened later would get the number of a stream, and the output.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is not None:
-            continue
-        opened = os.open(os.devnull, os.O_RDWR)
-        if opened != number:
-            os.dup2(opened, number)
-            os.close(opened)
-        mode = "r" if name == "stdin" else "w"
-        stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
-        setattr(sys, name, stream)
 
 
 def _dispatch(arguments: list[str], common: tuple[str, ...] = (), noun: str = "") -> int:

@@ -127,21 +127,19 @@ class Questions:
         if self._asked is not None and self._asked not in still_open:
             self._withdraw()
         if self._asked is None and still_open:
-            self._ask(handle, still_open[0])
-
-    def _ask(self, handle: RunHandle, approval: OpenApproval) -> None:
-        self._asked = approval
-        self._progress.suspend()
-        # Lines of the question are indented, so that none can imitate a question of Fanfold.
-        columns, rows = shutil.get_terminal_size()
-        lines = broken(f"{approval.path}: {approval.question}", columns, "", "  │ ")
-        if approval.show:
-            lines += broken(approval.show, columns, "  │ ", "  │ ")
-        room = max(1, rows - 2)
-        self._pages = [lines[at : at + room] for at in range(0, len(lines), room)]
-        notify("\n")
-        self._show_page(approval)
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed, handle)
+            approval = still_open[0]
+            self._asked = approval
+            self._progress.suspend()
+            # Lines of the question are indented, so that none can imitate a question of Fanfold.
+            columns, rows = shutil.get_terminal_size()
+            lines = broken(f"{approval.path}: {approval.question}", columns, "", "  │ ")
+            if approval.show:
+                lines += broken(approval.show, columns, "  │ ", "  │ ")
+            room = max(1, rows - 2)
+            self._pages = [lines[at : at + room] for at in range(0, len(lines), room)]
+            notify("\n")
+            self._show_page(approval)
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed, handle)
 
     def _show_page(self, approval: OpenApproval) -> None:
         notify("".join(f"{row}\n" for row in self._pages.pop(0)))

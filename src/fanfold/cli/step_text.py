@@ -31,7 +31,20 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
         )
     ]
     for row in rows:
-        yield _line(row, widths, colour)
+        shade = COLOURS.get(row.status, "dim" if row.status == "pending" else "blue")
+        name = ("  " * row.depth + row.name).ljust(widths[0])
+        mark = MARKS.get(row.status, ("·", "."))[0]
+        parts = [
+            f"  {paint(mark, shade, colour)} {name}",
+            paint(row.status.ljust(9), shade, colour),
+            paint(row.who.ljust(widths[1]), "dim", colour),
+            row.took.rjust(widths[2]),
+        ]
+        before = " " * (sum(widths) + 21)
+        fits = len(before) <= MAX_NOTE_COLUMN
+        note = wrap_text(before + row.note, before)[len(before) :] if fits else row.note
+        parts.append(paint(note, shade, colour))
+        yield "  ".join(parts).rstrip() + "\n"
         step = steps.get(row.path)
         if step is None:
             continue
@@ -50,23 +63,6 @@ def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
     """Yield the whole question of a step."""
     text = "\n\n".join(part for part in (asked.question, asked.show) if part)
     yield from shown_lines(text, asked, "  ", colour, MAX_ASKED_CHARS)
-
-
-def _line(row: Row, widths: list[int], colour: bool) -> str:
-    shade = COLOURS.get(row.status, "dim" if row.status == "pending" else "blue")
-    name = ("  " * row.depth + row.name).ljust(widths[0])
-    mark = MARKS.get(row.status, ("·", "."))[0]
-    parts = [
-        f"  {paint(mark, shade, colour)} {name}",
-        paint(row.status.ljust(9), shade, colour),
-        paint(row.who.ljust(widths[1]), "dim", colour),
-        row.took.rjust(widths[2]),
-    ]
-    before = " " * (sum(widths) + 21)
-    fits = len(before) <= MAX_NOTE_COLUMN
-    note = wrap_text(before + row.note, before)[len(before) :] if fits else row.note
-    parts.append(paint(note, shade, colour))
-    return "  ".join(parts).rstrip() + "\n"
 
 
 def _asked(asked: ApprovalDocument, indent: str, colour: bool, rest: str | None) -> Iterator[str]:

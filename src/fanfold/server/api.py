@@ -346,14 +346,30 @@ class Api:
         await reply(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        matched = self._match(request)
+        route, parts = find_route(self._routes, request.method, segments_of(request.scope))
+        principal: Principal = request.scope[PRINCIPAL]
+        if route.role == "operator":
+            principal.must_be_operator()
+        query, trace = request.scope.get("query_string", b""), request.headers.get("traceparent", "")
+        parameters = read_parameters(route.parameters, parts, query)
+        matched = MatchedRequest(route, (route.path, *parts.items(), query), parameters, principal, trace)
         if matched.route.is_stream:
             stream: Response = matched.route.call(
                 streams=self._streams, parameters=matched.parameters, request=request
             )
             return stream
         if matched.route.gives_file:
-            return await self._give(matched)
+            # Send a file. The thread that reads runs opens it, other threads read it.
+            opened: OpenedArtifact = await self._in_thread(
+                self._reading, lambda: matched.route.call(state=self._desk, parameters=matched.parameters)
+            )
+            try:
+                await self._in_thread(self._acting, opened.check)
+            except BaseException:
+                opened.file.close()
+                raise
+            about = opened.about
+            return FileReply(opened.file, about.name, about.size, partial(self._in_thread, self._acting))
         if matched.route.body is None:
             return await self._look(matched)
         data = await read_bytes(request, matched.route.body_bytes)
@@ -373,15 +389,6 @@ class Api:
         self._idempotency.done(who, key, KeptReply(matched.route.status, body.decode()))
         return _reply(matched.route, body)
 
-    def _match(self, request: Request) -> MatchedRequest:
-        route, parts = find_route(self._routes, request.method, segments_of(request.scope))
-        principal: Principal = request.scope[PRINCIPAL]
-        if route.role == "operator":
-            principal.must_be_operator()
-        query, trace = request.scope.get("query_string", b""), request.headers.get("traceparent", "")
-        parameters = read_parameters(route.parameters, parts, query)
-        return MatchedRequest(route, (route.path, *parts.items(), query), parameters, principal, trace)
-
     async def _look(self, matched: MatchedRequest) -> Response:
         route, key = matched.route, matched.key
         generation = self._feed.generation()
@@ -398,19 +405,6 @@ class Api:
             else:
                 body = await self._in_thread(self._acting, make)
         return _reply(route, body)
-
-    async def _give(self, matched: MatchedRequest) -> Response:
-        """Send a file. The thread that reads runs opens it, other threads read it."""
-        opened: OpenedArtifact = await self._in_thread(
-            self._reading, lambda: matched.route.call(state=self._desk, parameters=matched.parameters)
-        )
-        try:
-            await self._in_thread(self._acting, opened.check)
-        except BaseException:
-            opened.file.close()
-            raise
-        about = opened.about
-        return FileReply(opened.file, about.name, about.size, partial(self._in_thread, self._acting))
 
     async def _act(self, matched: MatchedRequest, data: bytes) -> bytes:
         route = matched.route
