@@ -128,10 +128,12 @@ def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
     references = unit.references
     check_edges(draft, unit.notes, references)
     check_conditions(draft, references)
-    _check_loop(draft, references)
+    until = draft.repeat.nodes.get("until") if draft.repeat is not None else None
+    if isinstance(until, Scalar):
+        inside = TextPlace(draft, draft.inner or draft.scope, draft.names() | {"output"})
+        draft.facts.until = references.expression(until, inside, "bool")
     # Check inputs, sets, schema, output names and retry.
     entries = draft.entries
-    references = unit.references
     if "inputs" in entries.nodes:
         giving = TextPlace(draft, draft.scope, place.names, placing=True)
         draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
@@ -199,13 +201,6 @@ def check_conditions(draft: Draft, references: References) -> None:
         draft.facts.for_each = read_items(for_each, references, TextPlace(draft, draft.scope, around))
 
 
-def _check_loop(draft: Draft, references: References) -> None:
-    until = draft.repeat.nodes.get("until") if draft.repeat is not None else None
-    if isinstance(until, Scalar):
-        place = TextPlace(draft, draft.inner or draft.scope, draft.names() | {"output"})
-        draft.facts.until = references.expression(until, place, "bool")
-
-
 def read_retry(node: Node, notes: Notes) -> RetryPolicy:
     """Return a `retry` object; missing keys keep their defaults."""
     if (entries := read_entries(node, RETRY, notes)) is None:
@@ -265,8 +260,7 @@ def _check_static(node: Scalar, references: References, *, writes: bool) -> None
             "recipe.bad_glob", error.message, node.span(error.position, error.position + 1)
         )
         return
-    owner = owner_of("/".join(read_glob(node.text).head)) if writes else ""
-    if owner:
+    if owner := owner_of("/".join(read_glob(node.text).head)) if writes else "":
         hint = "leave it out: such a change is never merged, whatever write_set says"
         message = f"no step may write {quoted(node.text)}, which belongs to {owner}"
         references.notes.error("recipe.bad_value", message, node, hint)
@@ -301,11 +295,9 @@ def _check_templated(node: Scalar, draft: Draft, references: References) -> None
         return
     for hole in holes:
         if is_in_class(text, hole):
+            at = node.span(origins[hole], origins[hole] + 1)
             message = "a value cannot stand in a character class"
-            at = origins[hole]
-            references.notes.error(
-                "recipe.bad_glob", message, node.span(at, at + 1), "write {a,b} with a value for each"
-            )
+            references.notes.error("recipe.bad_glob", message, at, "write {a,b} with a value for each")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -526,16 +518,10 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
     reason = why_read_only(draft, None if role is None else role.facts, "" if role is None else role.name)
     if claims and reason:
         hint = "leave out the `write_set`, or let a step that may write do it"
-        notes.error(
-            "recipe.conflicting_keys",
-            f"{reason}, so it can have no write_set",
-            entries.keys["write_set"],
-            hint,
-        )
-    if syntax.writes:
-        writes = not reason and not (entries.has("write_set") and not claims)
-    else:
-        writes = claims and not reason
+        message = f"{reason}, so it can have no write_set"
+        notes.error("recipe.conflicting_keys", message, entries.keys["write_set"], hint)
+    writes = claims or (syntax.writes and not entries.has("write_set"))
+    writes = writes and not reason
     posture = entries.text("posture")
     if posture == "writer" and not writes and role_known:
         message = f"{reason or 'without a write_set it reads'}; {quoted('posture')} can only narrow"
@@ -579,16 +565,13 @@ def _continued_reader(draft: Draft) -> str:
     seen = {draft.id}
     before = draft.entries.text("continue")
     while before is not None and before not in seen and (step := draft.scope.by_id.get(before)) is not None:
-        if step.entries.text("posture") == "read_only" or _claims_nothing(step):
+        declared = step.entries.nodes.get("write_set")
+        claims_nothing = isinstance(declared, tree.Sequence) and not declared.items
+        if step.entries.text("posture") == "read_only" or claims_nothing:
             return before
         seen.add(before)
         before = step.entries.text("continue")
     return ""
-
-
-def _claims_nothing(draft: Draft) -> bool:
-    declared = draft.entries.nodes.get("write_set")
-    return isinstance(declared, tree.Sequence) and not declared.items
 
 
 def _refuse_what_needs_a_writer(draft: Draft, notes: Notes, *, writes: bool, mode: str) -> None:

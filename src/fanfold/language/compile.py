@@ -357,16 +357,13 @@ def warn_unused(unit: Unit) -> None:
 
 def _warn_unused_steps(scope: DraftScope, unit: Unit, *, answered: bool) -> None:
     for draft in scope.drafts:
-        if draft.used or (answered and draft is scope.last) or not _only_answers(draft):
+        answers = draft.syntax is not None and draft.syntax.answers and draft.facts.posture == "read_only"
+        if draft.used or (answered and draft is scope.last) or not answers:
             continue
         at = draft.at
         message = f"nothing uses the output of step {quoted(draft.id)}"
         hint = "refer to it from a later step or the output, or remove it"
         unit.notes.warning("recipe.unused_step", message, at, hint)
-
-
-def _only_answers(draft: Draft) -> bool:
-    return draft.syntax is not None and draft.syntax.answers and draft.facts.posture == "read_only"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -435,8 +432,7 @@ class Closure(Struct):
         for draft in unit.drafts():
             draft.facts.known_output = None  # more is known now than when the file was read
         unit.references.refuse_impossible()
-        clean = self.report.errors == errors_before
-        if clean:
+        if self.report.errors == errors_before:
             warn_unused(unit)
             unit.plan = assemble_plan(unit)
             unit.writes = any(step.posture == "writer" for step in unit.plan.steps)

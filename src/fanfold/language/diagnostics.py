@@ -264,7 +264,7 @@ def _block(d: Diagnostic, source: Source | None, colour: bool) -> str:
             line[first : min(last, first + seen)],
             line[last : last + seen],
         )
-        before, marked, after = map(_show, parts)
+        before, marked, after = (_clean(part.replace("\t", TAB)) for part in parts)
         room = MAX_LINE_CELLS
         marked = cut_end(marked, room)
         room -= cells(marked)
@@ -280,10 +280,6 @@ def _block(d: Diagnostic, source: Source | None, colour: bool) -> str:
         indent = "\n" + " " * (len(number) + 9)
         lines.append(f"{equals} help: {indent.join(_clean(part) for part in d.help.splitlines())}")
     return "\n".join(lines) + "\n"
-
-
-def _show(text: str) -> str:
-    return _clean(text.replace("\t", TAB))
 
 
 def _clean(text: str) -> str:
@@ -334,7 +330,6 @@ class FileRefused(AuthorError):
 
     def rendered(self, colour: bool) -> str:
         """Return the diagnostics in compiler style."""
-
         return render_text(self.diagnostics, self._sources, colour)
 
 

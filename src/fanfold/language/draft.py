@@ -192,19 +192,14 @@ def find_role(
                 notes.error("recipe.unknown_role", message, at, hint)
             return NamedRole(name, version, facts)
         facts = roles.find(name, found) or facts
-    _check_backend(name, facts, at, around, notes)
+    # Refuse a role whose back end is unusable here, before the step starts.
+    problem = (
+        None if at is None or facts.backend is None else around.backend_problem(facts.backend, facts.command)
+    )
+    if at is not None and problem is not None:
+        message, where = f"role {quoted(name)}: {problem.message}", at.span(0, len(name))
+        notes.error("recipe.unknown_backend", message, where, problem.hint)
     return NamedRole(name, found, facts)
-
-
-def _check_backend(
-    name: str, facts: RoleFacts, at: Scalar | None, around: CompileContext, notes: Notes
-) -> None:
-    """Refuse a role whose back end is unusable here, before the step starts."""
-    if facts.backend is None or at is None:
-        return
-    if (problem := around.backend_problem(facts.backend, facts.command)) is not None:
-        where = at.span(0, len(name))
-        notes.error("recipe.unknown_backend", f"role {quoted(name)}: {problem.message}", where, problem.hint)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -355,19 +355,17 @@ class WorkBound:
             elif isinstance(usage, Selection):
                 total += self._work(usage.of, place)
             else:
-                total += self._use(usage, place)
+                # The whole loop visits each value of its own variable once.
+                own, candidates = usage.name == place.inner, self._candidates(usage, place.scope)
+                if candidates is None:
+                    total += place.scope[usage.name].units * (1 if own else place.times)
+                elif own:
+                    total += sum(map(self._weigh, candidates))
+                else:
+                    total += place.times * max(map(self._weigh, candidates), default=1)
             if total > self._limit:
                 raise TooMuchWork("the expression would have to visit or copy too many values")
         return total
-
-    def _use(self, use: Use, place: _InLoops) -> int:
-        candidates = self._candidates(use, place.scope)
-        own = use.name == place.inner
-        if candidates is None:
-            return place.scope[use.name].units * (1 if own else place.times)
-        if own:
-            return sum(map(self._weigh, candidates))
-        return place.times * max(map(self._weigh, candidates), default=1)
 
     def _call(self, call: UsedCall, place: _InLoops) -> int:
         of, given = self._work(call.of, place), self._work(call.given, place)
@@ -599,37 +597,28 @@ def declared_functions() -> list[cel.FunctionDecl]:
     def member(name: str, result: cel.Type, parameters: list[cel.Type], do: Any) -> cel.Overload:
         return cel.Overload(f"fanfold_{name}_{len(parameters)}_{result.name()}", result, parameters, True, do)
 
-    return [
-        cel.FunctionDecl(
-            "lines", [cel.Overload("fanfold_lines", cel.Type.List(text), [text], False, _lines)]
-        ),
-        cel.FunctionDecl("json", [cel.Overload("fanfold_json", cel.Type.DYN, [text], False, _json)]),
-        cel.FunctionDecl(
-            "lists.range", [cel.Overload("fanfold_range", cel.Type.List(whole), [whole], False, _range)]
-        ),
-        cel.FunctionDecl(
-            "reverse",
-            [
-                member("reverse", any_list, [any_list], lambda values: values[::-1]),
-                member("reverse", text, [text], lambda value: value[::-1]),
-            ],
-        ),
-        cel.FunctionDecl("distinct", [member("distinct", any_list, [any_list], _distinct)]),
-        cel.FunctionDecl(
-            "flatten",
-            [
-                member("flatten", any_list, [any_list], _flatten),
-                member("flatten", any_list, [any_list, whole], _flatten),
-            ],
-        ),
-        cel.FunctionDecl("slice", [member("slice", any_list, [any_list, whole, whole], _slice)]),
-        cel.FunctionDecl("sort", [member("sort", any_list, [any_list], _sort)]),
-        cel.FunctionDecl("sortBy", [member("sortBy", any_list, [any_list, text], _sort_by)]),
-    ]
+    def plain(name: str, result: cel.Type, parameter: cel.Type, do: Any) -> list[cel.Overload]:
+        return [cel.Overload(f"fanfold_{name}", result, [parameter], False, do)]
 
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines()
+    overloads = {
+        "lines": plain("lines", cel.Type.List(text), text, lambda value: value.splitlines()),
+        "json": plain("json", cel.Type.DYN, text, _json),
+        "lists.range": plain("range", cel.Type.List(whole), whole, _range),
+        "reverse": [
+            member("reverse", any_list, [any_list], lambda values: values[::-1]),
+            member("reverse", text, [text], lambda value: value[::-1]),
+        ],
+        "distinct": [member("distinct", any_list, [any_list], _distinct)],
+        "flatten": [
+            member("flatten", any_list, given, _flatten) for given in ([any_list], [any_list, whole])
+        ],
+        "slice": [member("slice", any_list, [any_list, whole, whole], _slice)],
+        "sort": [
+            member("sort", any_list, [any_list], lambda values: _in_order([(one, one) for one in values]))
+        ],
+        "sortBy": [member("sortBy", any_list, [any_list, text], _sort_by)],
+    }
+    return [cel.FunctionDecl(name, found) for name, found in overloads.items()]
 
 
 def _json(text: str) -> Any:
@@ -700,20 +689,16 @@ def _slice(values: list[Any], start: int, end: int) -> list[Any]:
     return values[start:end]
 
 
-def _sort(values: list[Any]) -> list[Any]:
-    return [value for _, value in _in_order([(value, value) for value in values])]
-
-
 def _sort_by(values: list[Any], field: str) -> list[Any]:
     keyed = []
     for value in values:
         if not isinstance(value, dict) or field not in value:
             raise ValueError(f"sortBy({json.dumps(field)}) needs objects that all have the field")
         keyed.append((value[field], value))
-    return [value for _, value in _in_order(keyed)]
+    return _in_order(keyed)
 
 
-def _in_order(keyed: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _in_order(keyed: list[tuple[Any, Any]]) -> list[Any]:
     kinds = {
         "text" if isinstance(key, str) else "truth" if isinstance(key, bool)
         else "number" if isinstance(key, int | float) else "other"
@@ -721,4 +706,4 @@ def _in_order(keyed: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     }  # fmt: skip
     if len(kinds) > 1 or "other" in kinds:
         raise ValueError("only numbers, or only texts, or only truth values can be sorted")
-    return sorted(keyed, key=lambda pair: pair[0])
+    return [value for _, value in sorted(keyed, key=lambda pair: pair[0])]

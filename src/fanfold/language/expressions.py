@@ -56,8 +56,7 @@ def stand_ins(usages: Sequence[Usage], *, asks: bool) -> Iterator[JSON]:
 
     `asks`: the expression checks whether a field exists, and the result is no.
     """
-    uses = [use for use in free_uses(usages) if use.name == "feedback" and use.parts]
-    if not uses:
+    if not (uses := [use for use in free_uses(usages) if use.name == "feedback" and use.parts]):
         return
     if asks:
         yield {}
@@ -117,11 +116,9 @@ def compile_message(message: str) -> str:
 def run_time_message(message: str) -> str:
     """Return `NOT_FOUND: Key not found in map : "x" [NOT_FOUND]` without the library's status words."""
     message = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", message)[:MAX_MESSAGE_CHARS]
-    missing = re.match(r'Key not found in map : (".*)', message)
-    if missing:
+    if missing := re.match(r'Key not found in map : (".*)', message):
         return f"there is no field {missing[1]}"
-    overload = re.match(r"No matching overloads found : (\S+?)(\(.*)", message)
-    if overload:
+    if overload := re.match(r"No matching overloads found : (\S+?)(\(.*)", message):
         return f"{overload[1].strip('_') or overload[1]} cannot be applied to {overload[2]}"
     if message.endswith("<iter_range>"):
         return "only lists and objects can be looped over"
@@ -374,17 +371,13 @@ def _compile(text: str, names: tuple[str, ...]) -> _Program:
     if not text.strip():
         _fail(text, "the expression is empty")
     try:
-        return _Program(_compiled(text, names), read(text))
+        try:
+            compiled = _environment(names, False).compile(text)
+        except RuntimeError:  # functions are loaded only if needed, because that is slow
+            compiled = _environment(names, True).compile(text)
+        return _Program(compiled, read(text))
     except (RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
         raise _translated(text, str(error), names) from None
-
-
-def _compiled(text: str, names: tuple[str, ...]) -> cel.Expression:
-    """Return the compiled expression; functions are loaded only if needed, because that is slow."""
-    try:
-        return _environment(names, False).compile(text)
-    except RuntimeError:
-        return _environment(names, True).compile(text)
 
 
 @lru_cache(maxsize=64)
@@ -465,12 +458,8 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
     known = sorted({function.name for function in FUNCTIONS})
     meant = OTHER_NAMES.get(function_name) or nearest(function_name, known)
     suggestion = f'did you mean "{meant}"? ' if meant else ""
-    return ExpressionError(
-        f'there is no function "{function_name}"',
-        start,
-        end,
-        hint=f"{suggestion}there are {', '.join(known)}",
-    )
+    hint = f"{suggestion}there are {', '.join(known)}"
+    return ExpressionError(f'there is no function "{function_name}"', start, end, hint=hint)
 
 
 def _dashed_name(text: str, error: ExpressionError, names: Iterable[str]) -> ExpressionError | None:

@@ -59,9 +59,8 @@ def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[
         word = in_expression(name.text)
         if word in words:
             message = f"there is already an input {quoted(words[word])}"
-            hint = (
-                "" if words[word] == name.text else "expressions write _ for -, so both have one name there"
-            )
+            same = words[word] == name.text
+            hint = "" if same else "expressions write _ for -, so both have one name there"
             notes.error("recipe.duplicate_id", message, name, hint)
             continue
         words[word] = name.text
@@ -114,8 +113,7 @@ def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
         notes.error("recipe.conflicting_keys", message, entries.keys["default"], "keep one of them")
     enum: tuple[JSON, ...] | None = None
     if "enum" in entries.nodes:
-        enum = tuple(plain(node) for node in entries.items("enum"))
-        if not enum:
+        if not (enum := tuple(plain(node) for node in entries.items("enum"))):
             notes.error("recipe.bad_value", f"{quoted('enum')} must not be empty", entries.nodes["enum"])
         for node, value in zip(entries.items("enum"), enum, strict=True):
             if not _has_type(value, kind):
@@ -130,9 +128,9 @@ def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
         enum=enum,
         description=entries.text("description") or "",
     )
-    if default is not None and declared.default is not None:
-        if (problem := problem_with(declared, declared.default)) is not None:
-            notes.error(problem[0], problem[1], default)
+    problem = problem_with(declared, declared.default) if declared.default is not None else None
+    if default is not None and problem is not None:
+        notes.error(*problem, default)
     return declared
 
 
@@ -187,8 +185,7 @@ def bind_inputs(plan: Plan, given: Mapping[str, JSON]) -> dict[str, JSON]:
     >>> bind_inputs(Plan(name="p", steps=(), inputs=(Input("depth", default="deep", has_default=True),)), {})
     {'depth': 'deep'}
     """
-    problems = list(problems_with(plan.inputs, given))
-    if problems:
+    if problems := list(problems_with(plan.inputs, given)):
         listed = [
             {"input": name, "code": code, "message": text, "hint": hint}
             for name, code, text, hint in problems
@@ -252,9 +249,8 @@ def _same(value: JSON, allowed: JSON) -> bool:
 
 
 def _named(kind: str | None) -> str:
-    return {"integer": "an integer", "array": "an array", "object": "an object", "string": "text"}.get(
-        kind or "", f"a {kind}"
-    )
+    articles = {"integer": "an integer", "array": "an array", "object": "an object", "string": "text"}
+    return articles.get(kind or "", f"a {kind}")
 
 
 def _shown(value: JSON) -> str:

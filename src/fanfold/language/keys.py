@@ -510,11 +510,9 @@ def step_shape(types: Mapping[str, StepSyntax]) -> Shape:
     own: dict[str, Key] = {}
     for syntax in types.values():
         for key in syntax.keys:
-            if (known := own.get(key.name)) is None:
-                own[key.name] = _only(key, syntax.name)
-                continue
+            known = own.get(key.name, replace(key, only=()))
             assert known.kind == key.kind, f"{known.only} and {syntax.name} give {key.name} another form"
-            own[key.name] = _only(known, *known.only, syntax.name)
+            own[key.name] = replace(known, only=(*known.only, syntax.name))
     doc = "One step. Its type follows from the key that says what it does."
     return shape("step", doc, *every, *own.values(), instead=STEP_WORDS)
 
@@ -524,11 +522,7 @@ def _with_types(key: Key, types: Mapping[str, StepSyntax]) -> Key:
         return replace(key, words=tuple(types))
     if key.name not in TAKEN_BY_SOME:
         return key
-    return _only(key, *(syntax.name for syntax in types.values() if key.name in syntax.takes))
-
-
-def _only(key: Key, *types: str) -> Key:
-    return replace(key, only=types)
+    return replace(key, only=tuple(name for name, syntax in types.items() if key.name in syntax.takes))
 
 
 # -----------------------------------------------------------------------------------------------------------

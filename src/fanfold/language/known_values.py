@@ -91,24 +91,18 @@ class Viewpoint(Struct, frozen=True):
             return part_of(output_of(target), parts[2:] if parts[1] == "output" else parts[1:])
         if name == "output" and self.draft is not None:
             return part_of(single_output(self.draft), parts)
-        return part_of(self._item(name), parts)
-
-    def _item(self, name: str) -> Known:
-        """Return the item of the nearest map with that item name."""
-        draft = self.draft
+        draft = self.draft  # the nearest map with that item name
         while draft is not None and draft.item_name != name:
             draft = draft.scope.owner
         if draft is None or draft.facts.for_each is None:
             return ANYTHING
         around = Viewpoint(self.inputs, draft.scope.owner, draft.scope)
-        return element(known_of_expression(draft.facts.for_each, around.look))
+        return part_of(element(known_of_expression(draft.facts.for_each, around.look)), parts)
 
 
 def known_of_expression(text: str, look: Look) -> Known:
     """Return the type of an expression that is one path with calls; determined from its tokens alone."""
-    if not _is_chain(text):
-        return ANYTHING
-    return _known(read(text), look)
+    return _known(read(text), look) if _is_chain(text) else ANYTHING
 
 
 def known_of_output(output: Output | None, viewpoint: Viewpoint) -> Known:
@@ -240,8 +234,7 @@ def impossible_comparisons(text: str, look: Look) -> Iterator[Mistake]:
     for at, sign, after in _signs(words):
         left = operands.ending(at)
         for right in operands.listed(after) if sign == "in" else [operands.starting(after)]:
-            mistake = _judge(left, right, sign) if left is not None and right is not None else None
-            if mistake is not None:
+            if left is not None and right is not None and (mistake := _judge(left, right, sign)) is not None:
                 yield mistake
 
 

@@ -189,18 +189,9 @@ class StepTable:
 
 
 STEPS = StepTable(
-    keys.AGENT,
-    keys.FUNCTION,
-    keys.COMMAND,
-    keys.WORKFLOW,
-    keys.SET,
-    keys.ASK,
-    keys.WAIT,
-    keys.SYNTAXES_DELIVER,
-    keys.END,
-    keys.APPROVAL,
-    keys.GROUP,
-)
+    keys.AGENT, keys.FUNCTION, keys.COMMAND, keys.WORKFLOW, keys.SET, keys.ASK, keys.WAIT,
+    keys.SYNTAXES_DELIVER, keys.END, keys.APPROVAL, keys.GROUP,
+)  # fmt: skip
 
 
 def roles_of(step: Step) -> tuple[str, ...]:
@@ -315,9 +306,20 @@ def survey_steps(
             entries = draft.entries
             draft.syntax = _type_of(draft, notes)
             survey_map(draft, notes)
-            _check_slots(draft, notes)
+            # Refuse `max_concurrency` on a single step, which runs one attempt at a time.
+            single = all(map(entries.lacks, ("for_each", "repeat", "steps", "workflow")))
+            if single and entries.has("max_concurrency"):
+                message = '"max_concurrency" belongs to a map, a group or a loop'
+                hint = "for the whole recipe, write it at the top"
+                notes.error("recipe.conflicting_keys", message, entries.keys["max_concurrency"], hint)
             draft.repeat = read_inner(entries, "repeat", REPEAT, notes)
-            _check_exhausted(draft, notes)
+            if entries.has("on_exhausted") and (draft.repeat is None or draft.repeat.has("on_exhausted")):
+                message = f"{quoted('on_exhausted')} belongs to {quoted('repeat')}, which is not here"
+                if draft.repeat is not None:
+                    message = (
+                        f"{quoted('on_exhausted')} is given twice, inside {quoted('repeat')} and beside it"
+                    )
+                notes.error("recipe.conflicting_keys", message, entries.keys["on_exhausted"])
             for item in entries.scalars("depends_on"):
                 draft.written.setdefault(item.text, item)
             if "steps" in entries.nodes:
@@ -348,28 +350,22 @@ def survey_map(draft: Draft, notes: Notes) -> None:
     """Read `for_each`, `as` and `max_items` of a step or a phase."""
     entries = draft.entries
     if not entries.lacks("for_each"):
-        draft.item_name = _item_name(entries, notes)
+        name = entries.text("as") or "item"
+        if name in RESERVED_NAMES or name in EXPRESSION_WORDS or "-" in name:
+            message = f"an item cannot be called {quoted(name)}"
+            hint = "use letters, digits and _" if "-" in name else "the word has a meaning already"
+            notes.error("recipe.bad_value", message, entries.nodes["as"], hint)
+        draft.item_name = name
         # Check that `key` is a path that starts with the item.
-        item_name = draft.item_name
         node = entries.nodes.get("key")
-        if isinstance(node, Scalar) and key_path(entries).partition(".")[0].partition("[")[0] != item_name:
-            hint = f"write {item_name}, or a field of it such as {item_name}.name"
+        if isinstance(node, Scalar) and key_path(entries).partition(".")[0].partition("[")[0] != name:
+            hint = f"write {name}, or a field of it such as {name}.name"
             notes.error("recipe.bad_value", f"{quoted(node.text)} is no path in the item", node, hint)
         return
     for name in ("as", "key", "max_items"):
         if entries.has(name):
             message = f"{quoted(name)} belongs to {quoted('for_each')}, which is not here"
             notes.error("recipe.conflicting_keys", message, entries.keys[name])
-
-
-def _check_slots(draft: Draft, notes: Notes) -> None:
-    """Refuse `max_concurrency` on a single step, which runs one attempt at a time."""
-    entries = draft.entries
-    many = any(not entries.lacks(name) for name in ("for_each", "repeat", "steps", "workflow"))
-    if entries.has("max_concurrency") and not many:
-        message = '"max_concurrency" belongs to a map, a group or a loop'
-        hint = "for the whole recipe, write it at the top"
-        notes.error("recipe.conflicting_keys", message, entries.keys["max_concurrency"], hint)
 
 
 def key_path(entries: Entries) -> str:
@@ -380,30 +376,6 @@ def key_path(entries: Entries) -> str:
         return parse_path(text).text if text else ""
     except TemplateError:
         return ""
-
-
-def _item_name(entries: Entries, notes: Notes) -> str:
-    if (name := entries.text("as")) is None:
-        return "item"
-    if name in RESERVED_NAMES or name in EXPRESSION_WORDS or "-" in name:
-        message = f"an item cannot be called {quoted(name)}"
-        hint = "use letters, digits and _" if "-" in name else "the word has a meaning already"
-        notes.error("recipe.bad_value", message, entries.nodes["as"], hint)
-    return name
-
-
-def _check_exhausted(draft: Draft, notes: Notes) -> None:
-    """Check that `on_exhausted` is inside `repeat` or next to it, only once."""
-    entries = draft.entries
-    if not entries.has("on_exhausted"):
-        return
-    message = ""
-    if draft.repeat is None:
-        message = f"{quoted('on_exhausted')} belongs to {quoted('repeat')}, which is not here"
-    elif draft.repeat.has("on_exhausted"):
-        message = f"{quoted('on_exhausted')} is given twice, inside {quoted('repeat')} and beside it"
-    if message:
-        notes.error("recipe.conflicting_keys", message, entries.keys["on_exhausted"])
 
 
 def survey_body(
@@ -424,9 +396,14 @@ def _type_of(draft: Draft, notes: Notes) -> StepSyntax | None:
     if "gate" in deciding:  # then the prompt is the question for a person
         deciding = [name for name in deciding if name != "prompt"]
     if (type_name := entries.text("type")) is not None:
+        syntax = STEPS.syntaxes[type_name]
         foreign = _refuse_foreign_keys(entries, {type_name}, notes)
-        _need_deciding_key(draft, STEPS.syntaxes[type_name], notes, quiet=foreign)
-        return STEPS.syntaxes[type_name]
+        # A weaker key is enough in place of the deciding one.
+        if not (foreign or syntax.hinted_by) and all(map(entries.lacks, syntax.decided_by)):
+            needed = listed([quoted(name) for name in syntax.decided_by], "or")
+            message = f"{with_article(type_name)} step needs {needed}"
+            notes.error("recipe.missing_key", message, entries.head())
+        return syntax
     if not deciding and entries.mapping.get("to_be_written") is not None:
         return None  # already refused
     if not deciding:
@@ -481,14 +458,3 @@ def _where_instead(name: str, key: Key, types: set[str]) -> str:
     if name == "retry":
         return f"only {listed(key.only)} steps have attempts to retry"
     return next((hint for kind in sorted(types) if (hint := STEPS.syntaxes[kind].instead.get(name))), "")
-
-
-def _need_deciding_key(draft: Draft, syntax: StepSyntax, notes: Notes, *, quiet: bool) -> None:
-    """Report a written type without its deciding key, unless a weaker key is enough."""
-    if syntax.hinted_by or quiet:
-        return
-    if all(draft.entries.lacks(name) for name in syntax.decided_by):
-        needed = listed([quoted(name) for name in syntax.decided_by], "or")
-        notes.error(
-            "recipe.missing_key", f"{with_article(syntax.name)} step needs {needed}", draft.entries.head()
-        )

@@ -80,7 +80,10 @@ class Library:
                 if error.details.get("there"):
                     raise
                 folder, name = os.path.split(file)
-                meant = nearest(name, _yaml_names(Path(folder or ".")))
+                names: list[str] = []
+                with suppress(OSError):
+                    names = os.listdir(folder or ".")[:MAX_FILES_PER_FOLDER]
+                meant = nearest(name, [one for one in names if one.endswith(SUFFIXES)])
                 hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
                 raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
         if (named := re.fullmatch(_NAMED, ref)) is None:
@@ -119,8 +122,7 @@ class Library:
             raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
 
     def _unknown(self, name: str, version: int | None) -> NotFoundError:
-        versions = sorted({_version_of(one) for one in self._named(name)})
-        if versions:
+        if versions := sorted({_version_of(one) for one in self._named(name)}):
             listed = ", ".join(str(version) for version in versions)
             message = f'recipe "{name}" has no version {version}'
             return NotFoundError("recipe.unknown_workflow", message, hint=f"there are versions {listed}")
@@ -246,13 +248,6 @@ def _is_own_file(file: Path) -> bool:
         return stat.S_ISREG(os.lstat(file).st_mode) and not file.parent.is_symlink()
     except OSError:
         return False
-
-
-def _yaml_names(folder: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder)[:MAX_FILES_PER_FOLDER] if name.endswith(SUFFIXES)]
-    except OSError:
-        return []
 
 
 def _read(file: Path) -> bytes:

@@ -435,8 +435,7 @@ def _check_gate(draft: Draft, parts: PhaseParts, verify: Entries, unit: Unit) ->
         return
     parts.judge = GATES.gates[parts.gate].check(verify, draft, unit)
     for name, word in verify.keys.items():
-        only = verify.shape.keys[name].only
-        if only and parts.gate not in only:
+        if (only := verify.shape.keys[name].only) and parts.gate not in only:
             message = f"{quoted(name)} means nothing for {quoted(parts.gate)} gates"
             unit.notes.error("recipe.conflicting_keys", message, word)
 
@@ -451,7 +450,11 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
     facts = draft.facts
     entries = draft.entries
     phase = JudgedPhase(draft.id, entries.text("goal") or "", (), unit.defaults)
-    steps = [_mapped(task, facts.for_each, draft) for task in tasks]
+    steps = list(tasks)
+    if facts.for_each is not None:
+        most = entries.integer("max_items") or USUAL_MAX_ITEMS
+        item = {"for_each": facts.for_each, "item_name": draft.item_name or "item", "max_items": most}
+        steps = [replace(task, **item) for task in tasks]
     reviewed = parts.review is not None and parts.reviewer is not None
     if parts.review is not None and parts.reviewer is not None:
         judged = replace(phase, steps=tuple(step.id for step in steps))
@@ -485,17 +488,6 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
         posture="writer" if any(task.posture == "writer" for task in tasks) else "read_only",
         retry=ONCE,
         on_failure="stop" if stops else unit.defaults.on_failure,
-    )
-
-
-def _mapped(task: Step, for_each: str | None, draft: Draft) -> Step:
-    if for_each is None:
-        return task
-    return replace(
-        task,
-        for_each=for_each,
-        item_name=draft.item_name or "item",
-        max_items=draft.entries.integer("max_items") or USUAL_MAX_ITEMS,
     )
 
 

@@ -267,8 +267,7 @@ def _pattern(paths: Sequence[str]) -> tuple[str, ...]:
 
 def _script(name: str) -> Rule:
     def ask(files: ProjectFiles) -> Found:
-        script = files.script(name)
-        if not script or "no test specified" in script:
+        if not (script := files.script(name)) or "no test specified" in script:
             return None
         # `bun test` is its own test runner, whatever the script contains.
         plain = name == "test" and files.package_manager != "bun"

@@ -85,10 +85,11 @@ def check_text(node: Scalar, names: Iterable[str], notes: Notes, *, strict: bool
     Without `strict` it is a warning, because a word of a command may look like anything.
     """
     text = node.text
-    if "{" in text and (found := re.search(_TAG, text)) is not None and _closes(text, found):
+    tag = re.search(_TAG, text) if "{" in text else None
+    if tag is not None and ("%}" if tag[0][1] == "%" else "#}") in text[tag.end() :]:
         hint = "give the step a `when`, or compute the text in a `set` step"
-        message = f"templates have no logic: {quoted(found[0])} stays in the text as it is"
-        notes.warning(CODE, message, node.span(*found.span()), hint)
+        message = f"templates have no logic: {quoted(tag[0])} stays in the text as it is"
+        notes.warning(CODE, message, node.span(*tag.span()), hint)
     if "$" in text and (found := re.search(_DOLLAR, text)) is not None:
         message = 'the "$" stays in the text: a template is written {{…}}'
         notes.warning(CODE, message, node.span(*found.span()), 'leave the "$" out')
@@ -102,10 +103,6 @@ def _mentions(text: str, names: Iterable[str]) -> bool:
     return re.search(_OPERATOR, text) is not None and any(
         re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) for name in names
     )
-
-
-def _closes(text: str, opened: re.Match[str]) -> bool:
-    return ("%}" if text[opened.start() + 1] == "%" else "#}") in text[opened.end() :]
 
 
 def _refuse_expression(node: Scalar, names: Iterable[str], notes: Notes, strict: bool) -> None:
@@ -484,8 +481,7 @@ class References:
         return _Wrong(message, hint or "write .output for the whole")
 
     def _judge_inside(self, known: Known, parts: tuple[str | int, ...]) -> _Wrong | None:
-        problem = why_not(known, parts, self.notes)
-        return _Wrong(*problem) if problem is not None else None
+        return None if (problem := why_not(known, parts, self.notes)) is None else _Wrong(*problem)
 
 
 def hint_to_owner(hidden: Draft, owner: Draft) -> str:
@@ -552,12 +548,9 @@ def connect(scope: DraftScope, notes: Notes) -> None:
             if len(ring) > MAX_RING_SHOWN:
                 shown.append(f"… ({len(ring)} steps)")
             chain = " → ".join([*shown, quoted(first.id)])
-            at = first.at
-            if len(ring) == 1:
-                message = f"step {quoted(first.id)} depends on itself: {chain}"
-            else:
-                message = f"steps depend on each other in a ring: {chain}"
-            notes.error("recipe.cycle", message, at, "remove one of these edges")
+            alone = f"step {quoted(first.id)} depends on itself: {chain}"
+            message = alone if len(ring) == 1 else f"steps depend on each other in a ring: {chain}"
+            notes.error("recipe.cycle", message, first.at, "remove one of these edges")
 
 
 def _warn_implied(draft: Draft, notes: Notes) -> None:
@@ -573,11 +566,8 @@ def _warn_implied(draft: Draft, notes: Notes) -> None:
         missing = [name for name in missing if name not in reached]
     for i, name in enumerate(missing):
         at, who = draft.implied[name]
-        what = (
-            f"step {quoted(draft.id)}"
-            if who is draft
-            else f"{quoted(draft.id)}, by its step {quoted(who.id)},"
-        )
+        by = "" if who is draft else f", by its step {quoted(who.id)},"
+        what = f"{'step ' if who is draft else ''}{quoted(draft.id)}{by}"
         message = f"{what} refers to {quoted(name)} without depending on it; the edge is implied"
         # One fix for all missing edges of a step, because two would each write their own `depends_on`.
         fix = _write_edges(draft, missing, notes) if i == 0 else None

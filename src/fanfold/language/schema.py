@@ -35,20 +35,16 @@ def json_schema(roles: Iterable[str] = (), ceilings: Ceilings | None = None) -> 
     objects = {name: _object(shape, names, highs) for name, shape in shapes().items()}
     recipe = objects.pop("recipe")
     recipe["oneOf"] = [{"required": ["steps"]}, {"required": ["phases"]}]
-    objects["step"]["anyOf"] = [{"required": [name]} for name in _what_says_the_type()]
+    # A step needs at least one of these keys, in any of their spellings.
+    typed = STEPS.deciding | STEPS.hinting
+    spelled = [key.name for key in STEPS.shape.keys.values() if (key.alias or key.name) in typed]
+    objects["step"]["anyOf"] = [{"required": [name]} for name in (*spelled, "type")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Fanfold recipe",
         **recipe,
         "$defs": objects,
     }
-
-
-def _what_says_the_type() -> list[str]:
-    """Return the keys of which a step needs at least one, in each of their spellings."""
-    typed = STEPS.deciding | STEPS.hinting
-    spelled = [key.name for key in STEPS.shape.keys.values() if (key.alias or key.name) in typed]
-    return [*spelled, "type"]
 
 
 def _object(shape: Shape, roles: list[str], highs: dict[str, int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial, partialmethod
 from typing import NamedTuple, TypeAlias
 
@@ -691,7 +691,9 @@ def _refuse_key(entries: Entries, word: Scalar, notes: Notes) -> None:
     certain = instead in shape.keys
     meant = instead if certain else None
     if not instead:
-        meant = notes.nearest(word.text, shape.keys) or _begun_alike(word.text, shape.keys)
+        # Otherwise the only key that starts with the word: `workspace_mode` for `workspace`.
+        begun = [key for key in shape.keys if len(word.text) >= MIN_ALIKE and key.startswith(f"{word.text}_")]
+        meant = notes.nearest(word.text, shape.keys) or (begun[0] if len(begun) == 1 else None)
     if meant is not None:
         entries.meant.add(shape.keys[meant].alias or meant)
     if instead:
@@ -704,12 +706,6 @@ def _refuse_key(entries: Entries, word: Scalar, notes: Notes) -> None:
     fix = notes.fix(word.start, word.end, instead) if certain and not there else None
     message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
     notes.error(".unknown_key", message, word, hint, fix)
-
-
-def _begun_alike(word: str, keys: Iterable[str]) -> str | None:
-    """Return the only key that starts with the word: `workspace_mode` for `workspace`."""
-    found = [key for key in keys if len(word) >= MIN_ALIKE and key.startswith(f"{word}_")]
-    return found[0] if len(found) == 1 else None
 
 
 def _in_range(value: Node, key: Key, notes: Notes, highs: Mapping[str, int]) -> bool:

@@ -218,8 +218,7 @@ def _hole(text: str, opened: int, number: int) -> tuple[Hole, int]:
         raise TemplateError('this "{{" is not closed; write "\\{{" for two braces', opened, opened + 2)
     inner = text[opened + 2 : close]
     start = opened + 2 + len(inner) - len(inner.lstrip())
-    word = inner.strip()
-    if not word:
+    if not (word := inner.strip()):
         raise TemplateError("the template is empty; write a path such as {{inputs.topic}}", opened, close + 2)
     try:
         path = parse_path(word)

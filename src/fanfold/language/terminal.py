@@ -128,9 +128,7 @@ def one_line(text: str, width: int | None = None) -> str:
 
 def visible_json(text: str) -> str:
     """Return equivalent JSON in which every character that a terminal would interpret is escaped."""
-    if text.isascii() and text.isprintable():
-        return text
-    return text.translate(_signs(_escaped, "\n"))
+    return text if text.isascii() and text.isprintable() else text.translate(_signs(_escaped, "\n"))
 
 
 def cells(text: str) -> int:

@@ -176,7 +176,8 @@ def _block_indent(source: str, lines: list[tuple[int, int, int]], value: str) ->
     if (written := next(((a, b) for a, b, _ in lines if source[a:b].strip(" ")), None)) is not None:
         first = len(value) - len(value.lstrip(" \n"))
         kept = first - (value.rfind("\n", 0, first) + 1)
-        return _indent(source, *written) - kept
+        start, end = written
+        return end - start - len(source[start:end].lstrip(" ")) - kept
     # Only blank lines: those that are longer than the indentation keep the rest.
     first = len(value) - len(value.lstrip("\n"))
     if first == len(value):
@@ -215,10 +216,6 @@ def _block_lines(
     return pieces
 
 
-def _indent(source: str, start: int, end: int) -> int:
-    return end - start - len(source[start:end].lstrip(" "))
-
-
 def _after_break(source: str, at: int) -> int:
     return at + 2 if source.startswith("\r\n", at) else at + 1
 
@@ -247,7 +244,9 @@ class Scalar:
 
     def span(self, i: int, j: int) -> tuple[int, int]:
         """Return the source range of the characters `i` up to `j` of `text`."""
-        pieces = self._characters()
+        if self._pieces is None:
+            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
+        pieces = self._pieces
         i = min(max(i, 0), len(pieces))
         j = min(max(j, i), len(pieces))
         if not pieces:
@@ -255,11 +254,6 @@ class Scalar:
             return inside, inside
         start = pieces[i][1] if i < len(pieces) else pieces[-1][2]
         return start, (pieces[j - 1][2] if j > i else start)
-
-    def _characters(self) -> Pieces:
-        if self._pieces is None:
-            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
-        return self._pieces
 
     def __repr__(self) -> str:
         return f"Scalar({self.value!r}, {self.start}:{self.end})"

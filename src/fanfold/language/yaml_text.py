@@ -132,11 +132,25 @@ def decode(data: bytes, file: str, form: TextFormat, report: Report) -> Source:
         report.error(".encoding", message, source, (at, at + 1), "save the file as UTF-8")
         return source
     forbidden = _FORBIDDEN_VALUES if source.text.isascii() else FORBIDDEN  # much faster to compile
+    wide = _wide_encoding(data)
     for count, match in enumerate(forbidden.finditer(source.text) if form.clean_text else ()):
         if count == MAX_ENCODING_ERRORS:
             break
-        if not _report_character(match.group(), match.span(), data, source, report):
+        char, span = match.group(), match.span()
+        if wide:
+            message = f"the file is {wide}, not UTF-8"
+            report.error(".encoding", message, source, (0, 1), "save the file as UTF-8")
             break
+        if char == "\ufeff" and span[0] == 0:
+            message, hint = "the file begins with a byte order mark", "save without BOM"
+        elif char in "\u2028\u2029":
+            message, hint = (
+                f"character U+{ord(char):04X} breaks lines in some editors only",
+                "use a line break",
+            )
+        else:
+            message, hint = f"control character U+{ord(char):04X} is not allowed", "remove it"
+        report.error(".encoding", message, source, span, hint, Fix(source.range(*span), ""))
     return source
 
 
@@ -144,23 +158,6 @@ def _wide_encoding(data: bytes) -> str:
     if data.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")) or b"\0\0\0" in data[:4]:
         return "UTF-32"
     return "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:2] else ""
-
-
-def _report_character(char: str, span: Span, data: bytes, source: Source, report: Report) -> bool:
-    """Report a forbidden character; return whether similar ones are worth reporting too."""
-    wide = _wide_encoding(data)
-    if wide:
-        message, hint = f"the file is {wide}, not UTF-8", "save the file as UTF-8"
-        report.error(".encoding", message, source, (0, 1), hint)
-        return False
-    if char == "\ufeff" and span[0] == 0:
-        message, hint = "the file begins with a byte order mark", "save without BOM"
-    elif char in "\u2028\u2029":
-        message, hint = f"character U+{ord(char):04X} breaks lines in some editors only", "use a line break"
-    else:
-        message, hint = f"control character U+{ord(char):04X} is not allowed", "remove it"
-    report.error(".encoding", message, source, span, hint, Fix(source.range(*span), ""))
-    return True
 
 
 class _Composer:
@@ -212,13 +209,9 @@ class _Composer:
                 raise _Stop from None
 
             at, began = error.problem_mark, error.context_mark
-            complaint = explain(
-                self._text,
-                error.problem or "",
-                at.index if at is not None else 0,
-                error.context or "",
-                began.index if began is not None else None,
-            )
+            place = at.index if at is not None else 0
+            start = began.index if began is not None else None
+            complaint = explain(self._text, error.problem or "", place, error.context or "", start)
             if complaint.span[0] != self._template_at:
                 self._error(*complaint)
         raise _Stop
@@ -236,8 +229,7 @@ class _Composer:
             self._error(".alias", message, (start, end), "repeat the value")
             return Scalar(None, "", start, end, "", self._text)
         if event.anchor is not None or event.tag is not None:
-            # An empty node ends with its properties; the text after them belongs to the next node.
-            # Report the anchor and the tag before a node; return where the node itself starts.
+            # Report the anchor and the tag. An empty node ends with them; the text after belongs to the next.
             at = start
             while match := re.compile(_PROPERTY).match(self._text, at):
                 span = (at, at + len(match.group().split()[0]))
@@ -296,7 +288,13 @@ class _Composer:
                 message = f'key "{shown}" is already given at line {place.line}, column {place.column}'
                 self._error(".duplicate_key", message, (key.start, key.end), "remove one of them")
             else:
-                self._require_text(key)
+                if not isinstance(key.value, str):
+                    written = shorten(key.text, MAX_SHOWN_CHARS) or "an empty key"
+                    span = (key.start, key.end)
+                    fix = Fix(self._source.range(*span), f'"{key.text}"') if key.text else None
+                    message = f"keys must be text, and {written} is not"
+                    self._error(".bad_type", message, span, "put the key in quotes", fix)
+                    key.value = key.text
                 firsts[key.text] = key
                 entries.append((key, value))
         end = self._end(event, item, start, last)
@@ -316,15 +314,6 @@ class _Composer:
         if event.flow_style:
             return int(closing.end_mark.index)
         return nodes[-1].end if nodes else start
-
-    def _require_text(self, key: Scalar) -> None:
-        if isinstance(key.value, str):
-            return
-        written = shorten(key.text, MAX_SHOWN_CHARS) or "an empty key"
-        fix = Fix(self._source.range(key.start, key.end), f'"{key.text}"') if key.text else None
-        message = f"keys must be text, and {written} is not"
-        self._error(".bad_type", message, (key.start, key.end), "put the key in quotes", fix)
-        key.value = key.text
 
     def _error(self, code: str, message: str, span: Span, hint: str = "", fix: Fix | None = None) -> None:
         self._report.error(code, message, self._source, span, hint, fix)
@@ -407,13 +396,9 @@ def explain(text: str, problem: str, at: int, context: str = "", context_at: int
         # The error for `\ud800`: half of a surrogate pair, or above the Unicode range.
         start = text.rfind("\\", 0, at + 1)
         digits = {"x": 2, "u": 4, "U": 8}.get(text[start + 1 : start + 2], 0)
-        message = "this escape is not a Unicode character"
-        return Complaint(
-            ".encoding",
-            message,
-            (start, start + 2 + digits),
-            "write the character itself, or \\U and 8 digits",
-        )
+        span = (start, start + 2 + digits)
+        hint = "write the character itself, or \\U and 8 digits"
+        return Complaint(".encoding", "this escape is not a Unicode character", span, hint)
     if char == "\t" or "tab character" in problem:
         return Complaint(".syntax", "tabs cannot indent YAML", span, "indent with spaces")
     if (bare := _bare_template(text, at)) is not None:
@@ -435,8 +420,7 @@ def _bare_template(text: str, at: int) -> Span | None:
     start = text.rfind("\n", 0, at) + 1
     for line_start in (start, text.rfind("\n", 0, max(start - 1, 0)) + 1):
         line = text[line_start:].split("\n", 1)[0]
-        found = re.search(_BARE_TEMPLATE, line)
-        if found and line_start + found.start(1) <= at:
+        if (found := re.search(_BARE_TEMPLATE, line)) and line_start + found.start(1) <= at:
             before = line[: found.start(1)]
             if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:
                 return (line_start + found.start(1), line_start + found.end(1))

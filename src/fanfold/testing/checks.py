@@ -363,7 +363,6 @@ class SimulatedValues:
 
     def folded(self, node: Node) -> str | None:
         """Return the output of a composite, folded from its children."""
-        keys: list[str | None]
         if isinstance(node, WorkflowCall):
             return None if node.child is None else self.ended.get((node.child.id, ""))
         if isinstance(node, Loop):
@@ -372,8 +371,7 @@ class SimulatedValues:
             assert isinstance(node.step.action, GroupAction)
             return self._scope_output(node, node.step.action.output)
         assert isinstance(node, Composite)
-        keys = [self._output(node.run, child.path, node) for child in node.children]
-        return self._combine(keys)
+        return self._combine([self._output(node.run, child.path, node) for child in node.children])
 
     def run_output(self, run: Run, plan: Plan) -> str | None:
         return self._scope_output(run.scope, plan.output)

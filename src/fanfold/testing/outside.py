@@ -171,8 +171,7 @@ def _send(owner: Owner) -> bool:
 
 def _close(owner: Owner) -> bool:
     world, root = owner.world, owner.state.root
-    children = _children(owner.state)
-    if not children:
+    if not (children := _children(owner.state)):
         return False
     # Rare children are closed first, because few schedules contain one.
     rare = [
@@ -181,8 +180,7 @@ def _close(owner: Owner) -> bool:
         if last.reason == INTERRUPTED or (last.status == TIMED_OUT and not last.closed)
     ]
     turns = children[world.rng.choice(rare or list(children))]
-    live = [turn for turn in turns if turn.status not in TERMINAL]
-    if live:
+    if live := [turn for turn in turns if turn.status not in TERMINAL]:
         first = live[0]
         word = "interrupted child closed" if first.lost and first.status == WAITING else "closed while queued"
         world.reached["closed while running" if first.status == RUNNING else word] += 1
@@ -264,8 +262,7 @@ def _free(owner: Owner) -> bool:
 
 
 def _next_execution(owner: Owner) -> SimulatedExecution | None:
-    reporting = [execution for execution in owner.running if execution.due is not None]
-    if not reporting:
+    if not (reporting := [execution for execution in owner.running if execution.due is not None]):
         return None
     if owner.world.faults.hits("reordering"):
         return owner.world.rng.choice(reporting)
@@ -292,8 +289,7 @@ def _perhaps_wait(owner: Owner, execution: SimulatedExecution) -> None:
     """Start or end an outage of the provider of an agent, which interrupts the execution."""
     world, state = owner.world, owner.state
     node = state.runs[execution.run].nodes[execution.step]
-    subject = provider_of(node)
-    if not subject or execution.stop:
+    if not (subject := provider_of(node)) or execution.stop:
         return
     wait = state.waits.get(subject)
     reason = next((one for one in ("outage", "limit", "daily_cap") if world.faults.hits(one)), "")
@@ -374,12 +370,10 @@ def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | Subagent
     elif word == "failed":
         kind, rng = owner.world.rng.choice(owner.world.faults.kinds), owner.world.rng
         owner.world.reached[f"failure {kind}"] += 1
-        error = Failure(
-            kind, f"sim.{kind}", retryable=rng.random() < 0.9, step=execution.step, attempt=execution.attempt
-        )
-    return shape(
-        execution.step, status, execution.attempt, execution.execution, output, error=error, usage=usage
-    )
+        retryable, place = rng.random() < 0.9, (execution.step, execution.attempt)
+        error = Failure(kind, f"sim.{kind}", "", "", retryable, *place)
+    number = (execution.attempt, execution.execution)
+    return shape(execution.step, status, *number, output, error=error, usage=usage)
 
 
 def _outcome(owner: Owner, execution: SimulatedExecution) -> str:
@@ -516,9 +510,8 @@ def resume(owner: Owner, reason: str) -> bool:
         raise InvariantError(19, "the run is paused and does not say why")
     raised = None
     if world.faults.hits("raised for nothing"):
-        raised = LimitsRaised(
-            budget_tokens=world.rng.choice((500, 100_000)), max_agents=world.rng.randint(1, 600)
-        )
+        tokens, agents = world.rng.choice((500, 100_000)), world.rng.randint(1, 600)
+        raised = LimitsRaised(budget_tokens=tokens, max_agents=agents)
     elif reason == "budget":
         world.reached["paused for a limit"] += 1
         if not world.faults.hits("nothing raised"):

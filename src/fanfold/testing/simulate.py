@@ -303,8 +303,7 @@ def _finish(world: SimulatedWorld, owner: Owner) -> str:
         for orphan in world.orphans[:3]:
             world.reached["late after the end"] += 1
             report_late(owner, orphan)
-        violations = world.auditor.close(state)
-        if violations:
+        if violations := world.auditor.close(state):
             raise InvariantError(violations[0].number, violations[0].message)
         if state.root.status != status:
             raise InvariantError(10, "a late result changed the status of a run that had ended")
@@ -349,12 +348,9 @@ def run_schedules(seeds: Iterable[int]) -> Tally:
     tally = Tally()
     for seed in seeds:
         outcome = run_schedule(seed)
-        tally.schedules += 1
-        tally.events += outcome.events
-        tally.crashes += outcome.crashes
-        tally.reached.update(outcome.reached)
-        if outcome.violation is not None:
-            tally.broken.append(outcome)
+        broken = [] if outcome.violation is None else [outcome]
+        tally.add(Tally(1, outcome.events, outcome.crashes, outcome.reached, broken))
+        if broken:
             break
     return tally
 

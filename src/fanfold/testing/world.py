@@ -124,8 +124,7 @@ class SimulatedWorld:
         """Check all invariants after one event."""
         self.values.note(event, state)
         self.watch.note(event, state)
-        violations = self.auditor.observe(envelope, event, state)
-        if violations:
+        if violations := self.auditor.observe(envelope, event, state):
             raise InvariantError(violations[0].number, violations[0].message)
 
     def forget_the_log(self) -> None:
@@ -566,7 +565,11 @@ class _Maker:
             cost += size
         if shuffled and rng.random() < 0.3:
             rng.shuffle(made)
-            made = [_in_declared_order(step, made) for step in made]
+            order = [other.id for other in made]
+            made = [
+                replace(step, depends_on=tuple(name for name in order if name in step.depends_on))
+                for step in made
+            ]
         return tuple(made), cost
 
     def _step(
@@ -629,18 +632,14 @@ class _Maker:
             default = rng.choice(choices or ("approve", "reject")) if rng.random() < 0.4 else None
             return ApprovalBody("go?", choices=choices, default=default).action(), 1
         if roll < 0.41:
-            return rng.choice(self._without_slots()), 1
+            closing = () if self.open else (DELIVER, *ENDS)
+            return rng.choice((TIMER, NOTE, LEAD, SET, *closing)), 1
         if roll < 0.52:
             return FunctionBody("count").action(), 1
         if roll < 0.62:
             return CommandBody(("make", "test")).action(), 1
         prompt = "".join(f"{{{{steps.{name}.output}}}} " for name in outer if rng.random() < 0.5)
         return AgentBody(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}").action(), 1
-
-    def _without_slots(self) -> tuple[Action, ...]:
-        if self.open:
-            return (TIMER, NOTE, LEAD, SET)
-        return (TIMER, NOTE, LEAD, SET, DELIVER, *ENDS)
 
     def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng
@@ -710,9 +709,3 @@ class _Maker:
             workspace_mode="shared" if rng.random() < (0.35 if writes else 0.9) else "isolated",
             cache=not writes and rng.random() < 0.15,
         )
-
-
-def _in_declared_order(step: Step, made: list[Step]) -> Step:
-    if not step.depends_on:
-        return step
-    return replace(step, depends_on=tuple(other.id for other in made if other.id in step.depends_on))

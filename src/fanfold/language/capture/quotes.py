@@ -157,9 +157,7 @@ def is_marked(word: str) -> bool:
     low = word.lower()
     if low in _NOT_MARKED:
         return False
-    if "://" in word:
-        return True
-    if sum(letter.isdigit() for letter in word) >= _MANY_DIGITS:
+    if "://" in word or sum(letter.isdigit() for letter in word) >= _MANY_DIGITS:
         return True
     pieces = [piece for piece in re.split(r"[/.@#_]+", low) if piece]
     if not any(letter.isalpha() for letter in low):
@@ -316,8 +314,7 @@ class Quotes:
 
     def _names(self, path: ValuePath, text: str, source: int) -> bool:
         """Return whether a text of few words is a new name in this output; an inner value needs two."""
-        words = words_of(text)
-        if not words or len(words) >= WHOLE_WORDS or (path and len(words) == 1):
+        if not (words := words_of(text)) or len(words) >= WHOLE_WORDS or (path and len(words) == 1):
             return False
         return any(
             not word.common
@@ -373,8 +370,7 @@ class Quotes:
                     hits[source].update(range(at, at + RUN))
         claimed: set[int] = set()
         for source in sorted(hits, key=lambda one: (-len(hits[one]), one)):
-            spans = self._spans(words, free, hits[source] - claimed, self._pairs[source])
-            if spans:
+            if spans := self._spans(words, free, hits[source] - claimed, self._pairs[source]):
                 claimed.update(at for first, last in spans for at in range(first, last + 1))
                 yield source, [(words[first].start, words[last].end) for first, last in spans]
             else:  # another output has the same words

@@ -107,15 +107,13 @@ def merge_attempts(delegations: Sequence[Delegation]) -> tuple[list[Delegation],
             None,
         )
         if again is None or failed.failure not in RETRY_CLASSES:
-            left.append(OmittedChild(failed.name, _why(failed)))
+            ended = failed.failure or failed.ended
+            why = f"it {failed.status.replace('_', ' ')}" if ended else f"it is {failed.status}"
+            left.append(OmittedChild(failed.name, why))
         else:
             classes = (*kept[again].failed_as, failed.failure)
             kept[again] = structs.replace(kept[again], failed_as=classes)
     return kept, left
-
-
-def _why(one: Delegation) -> str:
-    return f"it {one.status.replace('_', ' ')}" if one.failure or one.ended else f"it is {one.status}"
 
 
 def make_drafts(
@@ -227,15 +225,11 @@ def _independent(
     other: int, found: Sequence[int], delegations: Sequence[Delegation], taken: Sequence[QuotedPieces]
 ) -> bool:
     """Return whether one used the same outputs as these, and none of their own."""
-    first = sources_of(taken[found[0]])
-    mine = sources_of(taken[other])
-    return not mine & set(found) and (mine == first or not _partial(mine ^ first, found, other, delegations))
-
-
-def _partial(differ: set[int], found: Sequence[int], other: int, delegations: Sequence[Delegation]) -> bool:
-    """Return whether outputs that only some used came too late for the others."""
+    differ = sources_of(taken[found[0]]) ^ sources_of(taken[other])
+    # An output that only some used may have come too late for the others.
     earliest = min(delegations[one].asked for one in (*found, other))
-    return any(delegations[source].ended >= earliest for source in differ)
+    late = any(delegations[source].ended >= earliest for source in differ)
+    return not late and not sources_of(taken[other]) & set(found)
 
 
 def sources_of(taken: QuotedPieces) -> set[int]:
@@ -259,10 +253,10 @@ def _map_of(
     earliest = min(delegations[one].asked for one in found)
     draft = RecoveredStep(found, shape.pieces, settings, shape.items)
     for number, earlier in enumerate(drafts):
-        if all(delegations[member].ended < earliest for member in earlier.members):
-            if (text := _list_in(earlier, shape.items, delegations)) is not None:
-                draft.listed_by, draft.list_text = number, text
-                return draft
+        ended = all(delegations[member].ended < earliest for member in earlier.members)
+        if ended and (text := _list_in(earlier, shape.items, delegations)) is not None:
+            draft.listed_by, draft.list_text = number, text
+            return draft
     if len(found) < FEWEST or any(len(item) > MAX_ITEM_CHARS for item in shape.items):
         return None
     return draft
@@ -512,11 +506,8 @@ class _Assembly:
             elif all("/" in item and " " not in item for item in draft.items):
                 kind = "paths"
             else:
-                kind = (
-                    "topics"
-                    if any(word.lower() not in COMMON for item in draft.items for word in item.split())
-                    else "items"
-                )
+                words = (word for item in draft.items for word in item.split())
+                kind = "topics" if any(word.lower() not in COMMON for word in words) else "items"
             name = free_name(kind, names)
             names.add(name)
             self.lists[number] = f"inputs.{name}"
@@ -551,8 +542,7 @@ class _Assembly:
         for number, draft in enumerate(self.drafts):
             first = self.all[draft.members[0]]
             step: dict[str, JSON] = {"id": draft.id, "agent": first.role}
-            edges = self.edges[number]
-            if edges:
+            if edges := self.edges[number]:
                 step["depends_on"] = [other.id for other in self.drafts if other.id in edges]
             if draft.id in self.continued:
                 step["continue"] = self.continued[draft.id]
@@ -587,8 +577,11 @@ def recover(delegations: Sequence[Delegation], *, request: str = "", name: str =
     assembly = _Assembly(kept, request)
     inputs = assembly.find_inputs()
     steps = assembly.steps()
+    words = re.sub(_NO_NAME, " ", (request or kept[0].prompt).lower()).split()
+    meaningful = [word for word in words if word not in _LITTLE]
+    usual = "-".join(meaningful[:MAX_NAME_WORDS])[:MAX_ID_CHARS].strip("-")
     recipe = Recipe(
-        name=name or _recipe_name(request or kept[0].prompt),
+        name=name or usual or "captured",
         description=shorten_line(request, 200) or None,
         inputs=inputs or None,
         steps=steps,
@@ -602,9 +595,3 @@ def recover(delegations: Sequence[Delegation], *, request: str = "", name: str =
         stands_for=assembly.stands_for,
         left_out=left,
     )
-
-
-def _recipe_name(text: str) -> str:
-    """Return a name from the first meaningful words."""
-    words = [word for word in re.sub(_NO_NAME, " ", text.lower()).split() if word not in _LITTLE]
-    return "-".join(words[:MAX_NAME_WORDS])[:MAX_ID_CHARS].strip("-") or "captured"

@@ -94,7 +94,7 @@ def _aligned(rows: Sequence[list[Token]]) -> SharedWords | None:
     for at in range(len(rows[0])):
         if all(row[at] == rows[0][at] for row in rows):
             continue
-        if stretches and all(_is_space(rows[0][between]) for between in range(stretches[-1][1], at)):
+        if stretches and all(str(token).isspace() for token in rows[0][stretches[-1][1] : at]):
             stretches[-1] = (stretches[-1][0], at + 1)
         else:
             stretches.append((at, at + 1))
@@ -154,10 +154,6 @@ def _text(tokens: Sequence[Token]) -> str | None:
     return (
         "".join(str(token) for token in tokens) if all(isinstance(token, str) for token in tokens) else None
     )
-
-
-def _is_space(token: Token) -> bool:
-    return isinstance(token, str) and token.isspace()
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -332,18 +332,16 @@ class ArchonWorkflow:
         recipe = top.heading()
         nodes = top.objects("nodes")
         groups = [one for node in nodes if isinstance(one := node.get("loop_group"), Mapping)]
-        everything = [
-            *nodes,
-            *(one for group in groups for one in Reader(self.source, group, "").objects("nodes")),
-        ]
-        self.ids = {Reader(self.source, node, "").text("id") for node in everything}
+        inner = [one for group in groups for one in Reader(self.source, group, "").objects("nodes")]
+        everything = [*nodes, *inner]
+        names = {id(node): Reader(self.source, node, "").text("id") for node in everything}
+        self.ids = set(names.values())
+        plain_keys = ("loop", "approval", "cancel")
         self.plain = {
-            Reader(self.source, node, "").text("id")
-            for node in everything
-            if any(node.get(key) is not None for key in ("loop", "approval", "cancel"))
+            names[id(node)] for node in everything if any(node.get(key) is not None for key in plain_keys)
         }
         self.triggers = Triggers(self.source, everything, self.plain)
-        shaped = {Reader(self.source, one, "").text("id") for one in everything if one.get("output_format")}
+        shaped = {names[id(node)] for node in everything if node.get("output_format")}
         self.objects = shaped | {one for one in self.ids if self._asked(one)}
         steps = [self._node(node) for node in nodes]
         self._tolerate(steps)
@@ -372,8 +370,7 @@ class ArchonWorkflow:
         self.current, self.unclear, self.gate = name, False, {}
         reader.what = f"node {name}"
         step: dict[str, Any] = {"id": step_id(name)}
-        needed = [step_id(text) for text in reader.texts("depends_on")]
-        if needed:
+        if needed := [step_id(text) for text in reader.texts("depends_on")]:
             step["depends_on"] = needed
         self._conditions(reader, step, name)
         self._work(reader, step)
@@ -609,9 +606,8 @@ class ArchonWorkflow:
             self.gate = {"id": f"{name}-gate", "depends_on": [f"{name}-work"]}
             self.gate |= self._shell(loop.text("until_bash")) | {"outputs": ["exit_code"]}
             ended = f"steps.{in_expression(self.gate['id'])}.output.exit_code == 0"
-            until = (
-                f"{ended} || steps.{in_expression(f'{name}-work')}.{until}" if loop.text("until") else ended
-            )
+            own = f"steps.{in_expression(f'{name}-work')}.{until}"
+            until = f"{ended} || {own}" if loop.text("until") else ended
         if loop.flag("interactive") or loop.text("gate_message"):
             step[UNWRITTEN] = "the question to a person in each round, as an `ask` step in a group"
         self._rounds(loop, step, until, "loop")

@@ -370,10 +370,8 @@ class ConductorWorkflow:
         for other in order:
             earlier: list[str] = []
             for route in self._open_routes(other):
-                when = " && ".join(
-                    [*(f"!({one})" for one in earlier), *([f"({route.when})"] if route.when else [])]
-                )
-                ways.setdefault(route.to, []).append((other, when))
+                parts = [f"!({one})" for one in earlier] + ([f"({route.when})"] if route.when else [])
+                ways.setdefault(route.to, []).append((other, " && ".join(parts)))
                 if route.when:
                     earlier.append(route.when)
         return ways
@@ -382,9 +380,8 @@ class ConductorWorkflow:
         needed = [step["id"] for other, _ in ways for step in self._of(other)]
         conditions = []
         for other, when in ways:
-            lived = " && ".join(
-                f'steps.{in_expression(step["id"])}.status != "skipped"' for step in self._of(other)
-            )
+            ids = [in_expression(step["id"]) for step in self._of(other)]
+            lived = " && ".join(f'steps.{one}.status != "skipped"' for one in ids)
             conditions.append(f"({lived} && {when})" if when else f"({lived})")
         for step in self._of(name):
             step["depends_on"] = list(dict.fromkeys(needed))
@@ -761,8 +758,7 @@ class StepKinds:
     def _stand_in(self, agent: Reader, step: dict[str, Any], name: str, kind: str) -> None:
         """Write a failing step in place of one without a counterpart, so that nothing is invented."""
         why = f"{kind} steps are to be written anew"
-        file = agent.text("workflow") if kind == "workflow" else ""
-        if file:
+        if file := agent.text("workflow") if kind == "workflow" else "":
             step["workflow"] = file if file.startswith(("./", "../")) else f"./{file}"
             agent.lose("workflow", f"convert {file} too, to {step['workflow']}")
             if (given := agent.map("input_mapping")) is not None:

@@ -107,8 +107,7 @@ def convert(source: ForeignFile) -> ConversionResult:
         # By default, a task gets the results of all tasks before it.
         sources = _context(reader, before, known.context, alone=alone)
         step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in sources)
-        needed = list(dict.fromkeys([*sources, *gates]))
-        if needed:
+        if needed := list(dict.fromkeys([*sources, *gates])):
             step["depends_on"] = needed
         steps.append(step)
         if reader.flag("human_input") or known.asks:
@@ -320,8 +319,7 @@ def _task(
     if reader.text("expected_output"):
         parts.append(f"What is expected: {reader.text('expected_output').strip()}")
     reader.get("name")
-    file = reader.text("output_file") or wired.file
-    if file:
+    if file := reader.text("output_file") or wired.file:
         parts.append(f"Also write the complete result to the file {file}.")
 
     def hole(found: re.Match[str]) -> str:

@@ -495,8 +495,7 @@ def to_value(text: str, resolve: Callable[[str], str | None]) -> str | None:
     """Return the value of a text as CEL; None if a part has no counterpart here."""
     if "{%" in text:
         return None
-    holes = holes_of(text)
-    if not holes:
+    if not (holes := holes_of(text)):
         return cel_text(text)
     if len(holes) == 1 and holes[0][0] == text.strip():
         return _expression(holes[0][1].strip(), resolve)
