@@ -298,37 +298,24 @@ def _signs(words: Sequence[Token]) -> Iterator[tuple[int, str, int]]:
 
 
 class _Operands:
+    """The literals and paths of an expression; each is compared as a whole."""
+
     def __init__(self, words: Sequence[Token], text: str, look: Look) -> None:
         self._words = words
         self._text = text
         self._look = look
+        begins = [at for at in range(len(words)) if at == 0 or words[at - 1].text in _AROUND]
+        self._ends = {after: operand for operand, after in filter(None, map(self._read, begins))}
 
     def starting(self, first: int) -> _Operand | None:
-        """Return the operand that starts with this token and is compared as a whole."""
-        if (found := self._read(first)) is None:
-            return None
-        operand, after = found
+        """Return the operand that starts with this token."""
+        operand, after = self._read(first) or (None, first)
         ended = after == len(self._words) or self._words[after].text in _AFTER
         return operand if ended else None
 
     def ending(self, sign: int) -> _Operand | None:
         """Return the operand that ends before this token."""
-        first = sign
-        while first > 0:
-            word = self._words[first - 1]
-            if word.text == "]":
-                opening = self._opening(first - 1)
-                if opening is None or self._words[opening - 1].kind not in ("name", "mark"):
-                    return None
-                first = opening
-                continue
-            if word.kind == "mark" and word.text != ".":
-                if word.text not in _AROUND:
-                    return None
-                break
-            first -= 1
-        found = self._read(first)
-        return found[0] if found is not None and found[1] == sign else None
+        return self._ends.get(sign)
 
     def listed(self, first: int) -> list[_Operand | None]:
         """Return the literals of a list; empty if it is not a list of literals."""
@@ -344,14 +331,6 @@ class _Operands:
             if at < len(self._words) and self._words[at].text == ",":
                 at += 1
         return found
-
-    def _opening(self, closing: int) -> int | None:
-        depth = 0
-        for i in range(closing, 0, -1):
-            depth += (self._words[i].text == "]") - (self._words[i].text == "[")
-            if depth == 0:
-                return i
-        return None
 
     def _read(self, first: int) -> tuple[_Operand, int] | None:
         """Return a literal or a path that starts here, and the index after it."""

@@ -89,7 +89,7 @@ def _tokens(prompt: Pieces, shared: Sequence[Piece]) -> list[Token]:
 
 
 def _aligned(rows: Sequence[list[Token]]) -> SharedWords | None:
-    """Return the shape of prompts with equal numbers of words: all differences are the same item."""
+    """Return the shape of prompts with equal numbers of words: all differences contain the same item."""
     stretches: list[tuple[int, int]] = []
     for at in range(len(rows[0])):
         if all(row[at] == rows[0][at] for row in rows):
@@ -100,23 +100,7 @@ def _aligned(rows: Sequence[list[Token]]) -> SharedWords | None:
             stretches.append((at, at + 1))
     if not stretches:
         return None
-    items = [_text(row[slice(*stretches[0])]) for row in rows]
-    for stretch in stretches:
-        if [_text(row[slice(*stretch)]) for row in rows] != items:
-            return _same_core(rows, stretches)
-    row = rows[0]
-    if any(item is None for item in items):
-        return None
-    pieces: list[Piece] = []
-    at = 0
-    for first, last in stretches:
-        pieces += [*row[at:first], Item()]
-        at = last
-    return _checked(joined([*pieces, *row[at:]]), [str(item) for item in items])
-
-
-def _same_core(rows: Sequence[list[Token]], stretches: Sequence[tuple[int, int]]) -> SharedWords | None:
-    """Return the shape of words that differ in a part (`a.py`, `a.py.md`): the shortest is the item."""
+    # Where parts differ (`a.py`, `a.py.md`), the shortest is the item, and the rest is the same around it.
     texts = [[_text(row[slice(*stretch)]) for stretch in stretches] for row in rows]
     if any(text is None for row in texts for text in row):
         return None
