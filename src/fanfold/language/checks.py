@@ -295,9 +295,9 @@ def _check_templated(node: Scalar, draft: Draft, references: References) -> None
         return
     for hole in holes:
         if is_in_class(text, hole):
-            at = node.span(origins[hole], origins[hole] + 1)
+            place = node.span(origins[hole], origins[hole] + 1)
             message = "a value cannot stand in a character class"
-            references.notes.error("recipe.bad_glob", message, at, "write {a,b} with a value for each")
+            references.notes.error("recipe.bad_glob", message, place, "write {a,b} with a value for each")
 
 
 # -----------------------------------------------------------------------------------------------------------

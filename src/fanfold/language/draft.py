@@ -372,10 +372,14 @@ class Draft:
 
     def climb(self, scope: DraftScope) -> Draft | None:
         """Return the step itself or the group around it in `scope`; None if the scope is inside."""
+        return next((draft for draft in self.outward() if draft.scope is scope), None)
+
+    def outward(self) -> Iterator[Draft]:
+        """Yield this step and the groups around it."""
         draft: Draft | None = self
-        while draft is not None and draft.scope is not scope:
+        while draft is not None:
+            yield draft
             draft = draft.scope.owner
-        return draft
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -113,7 +113,8 @@ def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
         notes.error("recipe.conflicting_keys", message, entries.keys["default"], "keep one of them")
     enum: tuple[JSON, ...] | None = None
     if "enum" in entries.nodes:
-        if not (enum := tuple(plain(node) for node in entries.items("enum"))):
+        enum = tuple(plain(node) for node in entries.items("enum"))
+        if not enum:
             notes.error("recipe.bad_value", f"{quoted('enum')} must not be empty", entries.nodes["enum"])
         for node, value in zip(entries.items("enum"), enum, strict=True):
             if not _has_type(value, kind):

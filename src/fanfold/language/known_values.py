@@ -91,13 +91,13 @@ class Viewpoint(Struct, frozen=True):
             return part_of(output_of(target), parts[2:] if parts[1] == "output" else parts[1:])
         if name == "output" and self.draft is not None:
             return part_of(single_output(self.draft), parts)
-        draft = self.draft  # the nearest map with that item name
-        while draft is not None and draft.item_name != name:
-            draft = draft.scope.owner
+        # The item of the nearest map with that item name.
+        around = self.draft.outward() if self.draft is not None else ()
+        draft = next((one for one in around if one.item_name == name), None)
         if draft is None or draft.facts.for_each is None:
             return ANYTHING
-        around = Viewpoint(self.inputs, draft.scope.owner, draft.scope)
-        return part_of(element(known_of_expression(draft.facts.for_each, around.look)), parts)
+        viewpoint = Viewpoint(self.inputs, draft.scope.owner, draft.scope)
+        return part_of(element(known_of_expression(draft.facts.for_each, viewpoint.look)), parts)
 
 
 def known_of_expression(text: str, look: Look) -> Known:

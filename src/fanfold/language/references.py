@@ -433,11 +433,8 @@ class References:
         if (hidden := self.elsewhere.get(step_id)) is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
-            own = []  # this step and the groups around it, which cannot wait for themselves
-            draft = place.draft
-            while draft is not None:
-                own.append(draft)
-                draft = draft.scope.owner
+            # This step and the groups around it cannot wait for themselves.
+            own = [] if place.draft is None else list(place.draft.outward())
             visible = [
                 name
                 for scope in place.scope.outward()

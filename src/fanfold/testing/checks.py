@@ -73,6 +73,13 @@ class InvariantError(Exception):
         self.violation = InvariantViolation(number, message)
 
 
+def _around(node: Node | None) -> Iterator[Node]:
+    """Yield a step and the steps around it in its run."""
+    while node is not None:
+        yield node
+        node = node.parent
+
+
 def check_acknowledged(store: SimulatedStore) -> None:
     if not store.kept_its_word():
         raise InvariantError(2, "an acknowledged event is gone after a crash")
@@ -160,21 +167,14 @@ class Watch:
 
     def is_closing(self, node: Node) -> bool:
         """Return whether the end of the step, or of one around it, was requested."""
-        inner: Node | None = node
-        while inner is not None:
-            if (inner.run.id, inner.path) in self.closing:
-                return True
-            inner = inner.parent
-        return False
+        return any((inner.run.id, inner.path) in self.closing for inner in _around(node))
 
     def lost_its_parent(self, node: Node) -> bool:
         """Return whether the agent that requested a step, or one around it, has finished."""
-        inner: Node | None = node
-        while inner is not None:
-            if inner.step.parent and (inner.run.id, inner.step.parent) in self.ended:
-                return True
-            inner = inner.parent if inner.parent is not None else inner.run.call
-        return False
+        parents = (inner.step.parent for inner in _around(node) if inner.step.parent)
+        call = node.run.call
+        lost = any((node.run.id, parent) in self.ended for parent in parents)
+        return lost or (call is not None and self.lost_its_parent(call))
 
     def check(self, command: Command, state: State) -> None:
         """Check a command against the log before it is answered."""
@@ -241,11 +241,7 @@ class Watch:
 
     def is_cancelled(self, run: Run | None) -> bool:
         """Return whether the run, or one around it, was cancelled on request."""
-        while run is not None:
-            if run.id in self.cancelled:
-                return True
-            run = run.parent
-        return False
+        return run is not None and (run.id in self.cancelled or self.is_cancelled(run.parent))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -398,11 +394,8 @@ def _paths(values: Iterable[Value]) -> Iterator[str]:
 
 def item_index(node: Node) -> int:
     """Return the index of the map item that this step is, or is inside of."""
-    inner: Node | None = node
-    while inner is not None and (inner.parent is None or inner.parent.kind != MAP):
-        inner = inner.parent
-    assert inner is not None
-    return inner.order[-1]
+    inside = (inner for inner in _around(node) if inner.parent is not None and inner.parent.kind == MAP)
+    return next(inside).order[-1]
 
 
 def item_of(node: Node) -> str:

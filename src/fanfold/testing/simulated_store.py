@@ -104,45 +104,22 @@ class SimulatedStore:
 
 RATES: dict[str, tuple[float, ...]] = {
     # Per recorded event.
-    "crash": (0.005, 0.03, 0.15),
-    "slow disk": (0.02, 0.2),
-    "early commit": (0.1, 0.5),
+    "crash": (0.005, 0.03, 0.15), "slow disk": (0.02, 0.2), "early commit": (0.1, 0.5),
     # Per attempt.
-    "failure": (0.1, 0.3, 0.7),
-    "hang": (0.05, 0.2),
-    "interruption": (0.05, 0.2),
-    "unasked end": (0.03, 0.1),
-    "unrendered": (0.02, 0.1),
-    "deaf to stop": (0.3,),
-    "held by another run": (0.3, 0.7),
-    "outage": (0.1, 0.5),
-    "limit": (0.1,),
-    "daily_cap": (0.1,),
-    "kept waits": (0.5,),
-    "overspending": (0.2, 0.7),
-    "budget used up": (0.2, 0.5),
+    "failure": (0.1, 0.3, 0.7), "hang": (0.05, 0.2), "interruption": (0.05, 0.2),
+    "unasked end": (0.03, 0.1), "unrendered": (0.02, 0.1), "deaf to stop": (0.3,),
+    "held by another run": (0.3, 0.7), "outage": (0.1, 0.5), "limit": (0.1,), "daily_cap": (0.1,),
+    "kept waits": (0.5,), "overspending": (0.2, 0.7), "budget used up": (0.2, 0.5),
     # Per answer of a person.
-    "rejection": (0.3,),
-    "no answer": (0.3, 1.0),
+    "rejection": (0.3,), "no answer": (0.3, 1.0),
     # Per report from outside.
-    "reordering": (0.3, 1.0),
-    "duplicate": (0.05, 0.2),
-    "late result": (0.2, 0.7),
-    "pause": (0.01, 0.08),
-    "pause while waiting": (0.3, 0.8),
-    "cancel": (0.01, 0.04),
-    "cancel child": (0.03, 0.15),
-    "clock forward": (0.02, 0.1),
-    "clock backward": (0.02, 0.1),
-    "chatter": (0.05,),
-    "payment": (0.05, 0.3),
+    "reordering": (0.3, 1.0), "duplicate": (0.05, 0.2), "late result": (0.2, 0.7), "pause": (0.01, 0.08),
+    "pause while waiting": (0.3, 0.8), "cancel": (0.01, 0.04), "cancel child": (0.03, 0.15),
+    "clock forward": (0.02, 0.1), "clock backward": (0.02, 0.1), "chatter": (0.05,), "payment": (0.05, 0.3),
     # Per crash, per resume.
-    "zombie": (0.5,),
-    "workers survive": (0.5, 1.0),
-    "cancel while paused": (0.1, 0.4),
-    "nothing raised": (0.4,),
-    "raised for nothing": (0.3,),
-}
+    "zombie": (0.5,), "workers survive": (0.5, 1.0), "cancel while paused": (0.1, 0.4),
+    "nothing raised": (0.4,), "raised for nothing": (0.3,),
+}  # fmt: skip
 FAULTS = tuple(RATES)
 FAILURES = (
     "transport", "transport", "transport", "rate_limit", "rate_limit", "timeout", "agent", "agent",
