@@ -451,25 +451,18 @@ class WorkBound:
 
     def _elements(self, over: Sequence[Usage], scope: dict[str, _LoopVariable]) -> list[JSON] | None:
         """Return the elements of a loop's list if it is a path or a filtered path; else None."""
-        if len(over) != 1:
-            return None
-        only = over[0]
+        only = over[0] if len(over) == 1 else None
         if isinstance(only, UsedLoop):
             return self._elements(only.over, scope) if only.macro == "filter" else None
-        if not isinstance(only, Use):
-            return None
-        if (candidates := self._candidates(only, scope)) is None:
+        if (candidates := self._candidates(only, scope) if isinstance(only, Use) else None) is None:
             return None
         return [element for value in candidates if isinstance(value, list | dict) for element in value]
 
     def _candidates(self, use: Use, scope: dict[str, _LoopVariable]) -> list[JSON] | None:
         """Return the possible values of a use: one, or one for each value of its loop variable."""
-        if use.name in scope:
-            if (values := scope[use.name].values) is None:
-                return None
-        else:
-            values = [self._values.get(use.name)]
-        return reach(values, use.parts)
+        variable = scope.get(use.name)
+        values = [self._values.get(use.name)] if variable is None else variable.values
+        return None if values is None else reach(values, use.parts)
 
     def _weigh(self, value: JSON) -> int:
         """Return the units of a value: itself, all its content, and its text."""

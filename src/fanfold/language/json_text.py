@@ -276,7 +276,22 @@ def misfits(schema: JSON, value: JSON, whole: str = "") -> str:
     if cost <= MAX_COST and _validator(encoded).is_valid(value):
         return ""
     if cost > MAX_DESCRIBED:
-        return _ask(encoded, given, whole)
+        # The first error, from a separate process with a timeout.
+        if _asks_aside.get():
+            raise _Costly
+        import asyncio
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # no event loop in this thread
+            return _answer_from(encoded, given, whole)
+        if not _patience.spend():
+            return TOO_LONG
+        began = time.monotonic()
+        try:
+            return _answer_from(encoded, given, whole)
+        finally:
+            _patience.spend(time.monotonic() - began)
     errors = islice(_validator(encoded).iter_errors(value), MAX_ERRORS)  # computes all errors
     return "; ".join(_words(error, whole) for error in errors)
 
@@ -299,25 +314,6 @@ async def aside(check: Callable[..., _Checked], *given: object) -> _Checked:
 def _words(error: jsonschema_rs.ValidationError, whole: str) -> str:
     place = "/".join(str(part) for part in error.instance_path) or whole
     return f"{place}: {error.message}" if place else error.message
-
-
-def _ask(schema: bytes, value: bytes, whole: str) -> str:
-    """Return the first error, from a separate process with a timeout."""
-    if _asks_aside.get():
-        raise _Costly
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # no event loop in this thread
-        return _answer_from(schema, value, whole)
-    if not _patience.spend():
-        return TOO_LONG
-    began = time.monotonic()
-    try:
-        return _answer_from(schema, value, whole)
-    finally:
-        _patience.spend(time.monotonic() - began)
 
 
 def _answer_from(schema: bytes, value: bytes, whole: str) -> str:

@@ -16,14 +16,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
 
 import pytest
 from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, BugError, NotFoundError
 from fanfold.kernel.events import Envelope, Evidence, Failure, StepEvent, Usage
-from fanfold.process_identity import ProcessIdentity, machine_name, start_time, this_process
+from fanfold.process_identity import ProcessIdentity, start_time, this_process
 from fanfold.store.protocol import (
     DELETED,
     RECHECK_S,
@@ -40,12 +39,10 @@ from fanfold.store.protocol import (
     StoreFault,
 )
 from fanfold.testing.store_batches import Tree, head, stored
-from fanfold.testing.store_races import ClaimTests, RaceTests
+from fanfold.testing.store_races import SOMEBODY_DEAD, ClaimTests, Open, RaceTests
 
 # -----------------------------------------------------------------------------------------------------------
 # Logs: complete, in order, exactly as committed.
-
-Open: TypeAlias = Callable[[], Store]
 
 
 def _decoded(envelopes: Sequence[Envelope]) -> list[Envelope]:
@@ -215,7 +212,6 @@ class LogTests:
 # -----------------------------------------------------------------------------------------------------------
 # Sharing: leases, requests, wake-ups, and reading without side effects.
 
-SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1", machine_name())
 REMOTE = ProcessIdentity("a boot", 4711, "12345", "1", "another-12345678")
 """A process of another machine, which cannot be known to be dead from here."""
 SOON_S = RECHECK_S / 2

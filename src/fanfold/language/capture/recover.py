@@ -377,7 +377,14 @@ class _Assembly:
         self.guessed: list[str] = []
         self.stands_for: list[StandsFor] = []
         self.continued: dict[str, str] = {}
-        self._name_drafts()
+        taken: set[str] = set()
+        for draft in self.drafts:
+            names = self._possible_ids(draft)
+            free = (name for name in names if in_expression(name) not in taken)
+            numbered = (f"{names[0]}-{number}" for number in range(2, len(self.drafts) + 2))
+            name = next(free, "") or next(one for one in numbered if in_expression(one) not in taken)
+            taken.add(in_expression(name))
+            draft.id = name
         self.prompts = [self._resolve(draft) for draft in self.drafts]
         self.edges: list[dict[str, _Edge]] = []
         for number in range(len(self.drafts)):
@@ -399,16 +406,6 @@ class _Assembly:
         self.literals: list[Literal] = []
 
     # Names
-
-    def _name_drafts(self) -> None:
-        taken: set[str] = set()
-        for draft in self.drafts:
-            names = self._possible_ids(draft)
-            free = (name for name in names if in_expression(name) not in taken)
-            numbered = (f"{names[0]}-{number}" for number in range(2, len(self.drafts) + 2))
-            name = next(free, "") or next(one for one in numbered if in_expression(one) not in taken)
-            taken.add(in_expression(name))
-            draft.id = name
 
     def _possible_ids(self, draft: RecoveredStep) -> list[str]:
         """Return the possible ids of a step, the best first: its name, or the first words of its prompt."""
