@@ -257,20 +257,7 @@ class ConductorWorkflow:
     # From routes to edges
 
     def _connected(self, entry: str) -> list[dict[str, Any]]:
-        # Everything that is reachable, in order of the routes, as far as there is no route back.
-        left: list[str] = []
-        entered: list[str] = []
-        seen: set[str] = set()
-        ways = [iter([entry])]  # one for each entered step, and one to the first
-        while ways:
-            if (name := next(ways[-1], None)) is None:
-                ways.pop()
-                left += [entered.pop()] if entered else []
-            elif name not in seen and (name in self.steps or name in self.members):
-                seen.add(name)
-                entered.append(name)
-                ways.append(iter([route.to for route in reversed(self._open_routes(name))]))
-        order = left[::-1]
+        order = self._order(entry)
         for name, routes in self.routes.items():
             for route in routes:
                 if route.to not in self.steps and route.to not in self.members and route.to not in _ENDS:
@@ -305,6 +292,22 @@ class ConductorWorkflow:
             for one in self.members.get(name, [name])
             if one in self.steps and "id" in self.steps[one]
         ]
+
+    def _order(self, entry: str) -> list[str]:
+        """Return everything that is reachable, in order of the routes, as far as there is no route back."""
+        left: list[str] = []
+        entered: list[str] = []
+        seen: set[str] = set()
+        ways = [iter([entry])]  # one for each entered step, and one to the first
+        while ways:
+            if (name := next(ways[-1], None)) is None:
+                ways.pop()
+                left += [entered.pop()] if entered else []
+            elif name not in seen and (name in self.steps or name in self.members):
+                seen.add(name)
+                entered.append(name)
+                ways.append(iter([route.to for route in reversed(self._open_routes(name))]))
+        return left[::-1]
 
     def _open_routes(self, name: str) -> list[_Route]:
         """Return the routes that can be taken, up to the first unconditional one."""
