@@ -244,9 +244,7 @@ class Scalar:
 
     def span(self, i: int, j: int) -> tuple[int, int]:
         """Return the source range of the characters `i` up to `j` of `text`."""
-        if self._pieces is None:
-            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
-        pieces = self._pieces
+        pieces = self._characters()
         i = min(max(i, 0), len(pieces))
         j = min(max(j, i), len(pieces))
         if not pieces:
@@ -254,6 +252,11 @@ class Scalar:
             return inside, inside
         start = pieces[i][1] if i < len(pieces) else pieces[-1][2]
         return start, (pieces[j - 1][2] if j > i else start)
+
+    def _characters(self) -> Pieces:
+        if self._pieces is None:
+            self._pieces = character_map(self._source, self.start, self._limit, self.style, self.text)
+        return self._pieces
 
     def __repr__(self) -> str:
         return f"Scalar({self.value!r}, {self.start}:{self.end})"
