@@ -34,7 +34,6 @@ from fanfold.language.json_text import as_text
 from fanfold.language.terminal import shorten, shorten_line
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.run_config import is_kept_open
-from fanfold.store.protocol import RunHead
 
 MAX_LISTED = 100
 MAX_CHANGES = 20
@@ -261,7 +260,14 @@ async def close_agent(caller: ToolContext, asked: CloseAgent) -> CloseResult:
         head = caller.project.store.head(asked.agent) if caller.project.has_runs else None
         if head is None or is_kept_open(asked.agent):
             raise
-        return await _cancel_run(caller, head, trial=asked.dry_run)
+        if head.status in RUN_TERMINAL and head.status != CANCELLED:
+            raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already") from None
+        what = f"cancel the run {head.run_id} of {head.recipe}"
+        if not asked.dry_run:
+            await permit(caller, what, [f"it is {head.status}"])
+            await cancel(caller.project, head.run_id)
+        now = run_report(*find_run(caller.project, head.run_id))
+        return CloseResult(ok=True, run=now, would=what if asked.dry_run else "")
     what = f"{'cancel' if child.status in LIVE else 'close'} the subagent {child.id}"
     if asked.dry_run:
         return CloseResult(ok=True, agent=agent_state(child), would=what)
@@ -269,17 +275,6 @@ async def close_agent(caller: ToolContext, asked: CloseAgent) -> CloseResult:
     return CloseResult(
         ok=True, agent=agent_state(await subagents.close(caller.project, child.id, run=caller.open_run))
     )
-
-
-async def _cancel_run(caller: ToolContext, head: RunHead, *, trial: bool) -> CloseResult:
-    if head.status in RUN_TERMINAL and head.status != CANCELLED:
-        raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
-    what = f"cancel the run {head.run_id} of {head.recipe}"
-    if not trial:
-        await permit(caller, what, [f"it is {head.status}"])
-        await cancel(caller.project, head.run_id)
-    now = run_report(*find_run(caller.project, head.run_id))
-    return CloseResult(ok=True, run=now, would=what if trial else "")
 
 
 # -----------------------------------------------------------------------------------------------------------

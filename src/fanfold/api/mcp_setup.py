@@ -40,7 +40,6 @@ class McpClient(Struct, frozen=True, kw_only=True):
     """One MCP client. `entry` makes the value at `where` from the command that starts the server."""
 
     name: str
-    title: str
     user_file: Callable[[Mapping[str, str]], Path]
     project_file: str
     where: tuple[str, ...]
@@ -64,21 +63,16 @@ def _stdio(command: Sequence[str], **more: JSON) -> JSON:
     return {"command": command[0], "args": list(command[1:]), **more}
 
 
-def _claude(environment: Mapping[str, str]) -> Path:
-    given = environment.get("CLAUDE_CONFIG_DIR", "").strip()
-    return (Path(given) if given else user_home(environment)) / ".claude.json"
-
-
-def _codex(environment: Mapping[str, str]) -> Path:
-    given = environment.get("CODEX_HOME", "").strip()
-    return (Path(given) if given else user_home(environment) / ".codex") / "config.toml"
+def _folder(environment: Mapping[str, str], variable: str, *usual: str) -> Path:
+    """Return the folder that a variable names; else the usual one below the user's home."""
+    given = environment.get(variable, "").strip()
+    return Path(given) if given else user_home(environment).joinpath(*usual)
 
 
 def _opencode(environment: Mapping[str, str]) -> Path:
     if given := environment.get("OPENCODE_CONFIG", "").strip():
         return Path(given)
-    given = environment.get("XDG_CONFIG_HOME", "").strip()
-    folder = (Path(given) if given else user_home(environment) / ".config") / "opencode"
+    folder = _folder(environment, "XDG_CONFIG_HOME", ".config") / "opencode"
     commented = folder / "opencode.jsonc"
     return commented if commented.exists() else folder / "opencode.json"
 
@@ -92,8 +86,7 @@ def _vscode(environment: Mapping[str, str]) -> Path:
 CLIENTS = (
     McpClient(
         name="claude",
-        title="Claude Code",
-        user_file=_claude,
+        user_file=lambda environment: _folder(environment, "CLAUDE_CONFIG_DIR") / ".claude.json",
         project_file=".mcp.json",
         where=("mcpServers", NAME),
         entry=lambda command: _stdio(command, type="stdio"),
@@ -102,8 +95,7 @@ CLIENTS = (
     ),
     McpClient(
         name="codex",
-        title="Codex",
-        user_file=_codex,
+        user_file=lambda environment: _folder(environment, "CODEX_HOME", ".codex") / "config.toml",
         project_file=".codex/config.toml",
         where=("mcp_servers", NAME),
         entry=lambda command: _stdio(command, startup_timeout_sec=60, tool_timeout_sec=LONG_MS // 1_000),
@@ -114,7 +106,6 @@ CLIENTS = (
     ),
     McpClient(
         name="cursor",
-        title="Cursor",
         user_file=lambda environment: user_home(environment) / ".cursor" / "mcp.json",
         project_file=".cursor/mcp.json",
         where=("mcpServers", NAME),
@@ -124,7 +115,6 @@ CLIENTS = (
     ),
     McpClient(
         name="vscode",
-        title="VS Code",
         user_file=_vscode,
         project_file=".vscode/mcp.json",
         where=("servers", NAME),
@@ -135,7 +125,6 @@ CLIENTS = (
     ),
     McpClient(
         name="opencode",
-        title="OpenCode",
         user_file=_opencode,
         project_file="opencode.json",
         where=("mcp", NAME),
@@ -145,7 +134,6 @@ CLIENTS = (
     ),
     McpClient(
         name="gemini",
-        title="Gemini CLI",
         user_file=lambda environment: user_home(environment) / ".gemini" / "settings.json",
         project_file=".gemini/settings.json",
         where=("mcpServers", NAME),

@@ -135,12 +135,19 @@ def notices_of(project: Project, tree: RunTree, written: Iterable[Envelope]) -> 
 
 
 def _notice(project: Project, tree: RunTree, envelope: Envelope, data: object) -> Notification | None:
+    from fanfold.api.approvals import how_to_answer, is_open, read_approval
     from fanfold.steps.run_config import how_to_resume
 
     root = tree.root.id
     resume, inspect = how_to_resume(root), f"fanfold inspect {root}"
     if isinstance(data, StepEvent | SubagentEvent):
-        return _question(project, tree, envelope, data.step) if data.status in ("waiting", "asked") else None
+        run = tree.state.runs.get(envelope.run_id) if data.status in ("waiting", "asked") else None
+        node = None if run is None else run.nodes.get(data.step)
+        if node is None or not is_open(node):
+            return None
+        asked = read_approval(tree, node)
+        text, command = f"waits for you: {asked.question}", how_to_answer(root, asked.path, asked)
+        return _made(project, tree, envelope, "waiting", text, command, asked.path)
     if envelope.parent_run_id is not None:
         return None
     if isinstance(data, RunPaused):
@@ -162,19 +169,6 @@ def _notice(project: Project, tree: RunTree, envelope: Envelope, data: object) -
         text = ended if data.error is None else f"{ended}: {data.error.message}"
         return _made(project, tree, envelope, "finished" if good else "failed", text, inspect)
     return None
-
-
-def _question(project: Project, tree: RunTree, envelope: Envelope, step: str) -> Notification | None:
-    from fanfold.api.approvals import how_to_answer, is_open, read_approval
-
-    run = tree.state.runs.get(envelope.run_id)
-    node = None if run is None else run.nodes.get(step)
-    if node is None or not is_open(node):
-        return None
-    asked = read_approval(tree, node)
-    text = f"waits for you: {asked.question}"
-    command = how_to_answer(tree.root.id, asked.path, asked)
-    return _made(project, tree, envelope, "waiting", text, command, asked.path)
 
 
 def _made(

@@ -308,10 +308,7 @@ def code_of(error: FanfoldError) -> FailureCode:
     if isinstance(error, BugError):
         return "internal"
     last = error.code.rpartition(".")[2]
-    for code in CODES:
-        if code == last:
-            return code
-    return "invalid_args"
+    return next((code for code in CODES if code == last), "invalid_args")
 
 
 def crashed(name: str, error: Exception) -> ErrorDocument:

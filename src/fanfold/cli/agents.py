@@ -56,7 +56,7 @@ from fanfold.kernel.state import COMPLETED
 from fanfold.language.terminal import cells, one_line, visible
 
 if TYPE_CHECKING:
-    from fanfold.api.mcp_setup import ClientWish
+    from fanfold.api.project import Project
 
 MAX_LINES = 20
 PATIENCE_S = 30.0
@@ -133,7 +133,8 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
         if not project.has_runs and not names:
             print_subagents(call, [])
             return EXIT_OK
-        found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
+        _require_subagents(project)
+        found = asyncio.run(subagents.wait(project, names, timeout))
         over = 0 if any(found.values()) else len(subagents.list_subagents(project))
     children = [child for bucket in found.values() for child in bucket]
     if names:
@@ -144,12 +145,10 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
     return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
 
 
-def _none() -> dict[str, list[Subagent]]:
-    raise NotFoundError(
-        "subagent.not_found",
-        "there are no subagents here",
-        hint="fanfold agents lists who can be asked, fanfold spawn --help says how",
-    )
+def _require_subagents(project: Project) -> None:
+    if not project.has_runs:
+        hint = "fanfold agents lists who can be asked, fanfold spawn --help says how"
+        raise NotFoundError("subagent.not_found", "there are no subagents here", hint=hint)
 
 
 @command("send", summary="Send a message to a subagent or a running step")
@@ -178,8 +177,7 @@ def send_command(call: Invocation, name: str, text: str | None, message: str | N
             "usage.missing", "there is no TEXT", hint=f'fanfold send {shlex.quote(name)} "and the tests too"'
         )
     with call.open_project() as project:
-        if not project.has_runs:
-            _none()
+        _require_subagents(project)
         child = asyncio.run(subagents.send_input(project, name, text, resume=resume))
     _print_status(call, child)
 
@@ -192,8 +190,7 @@ def close_command(call: Invocation, name: str) -> None:
     A workspace that was kept for one that did not complete is thrown away when it is closed.
     """
     with call.open_project() as project:
-        if not project.has_runs:
-            _none()
+        _require_subagents(project)
         child = asyncio.run(subagents.close(project, name))
     _print_status(call, child)
 
@@ -237,11 +234,8 @@ def print_subagents(
     call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False, over: int = 0
 ) -> None:
     """Print the subagents; if the list is empty, the number of finished ones (`over`)."""
-    none = (
-        f"no subagent is running; fanfold ps --all lists the {over} that ended\n"
-        if over
-        else "no subagents\n"
-    )
+    ended = f"no subagent is running; fanfold ps --all lists the {over} that ended\n"
+    none = ended if over else "no subagents\n"
     call.give(list(children), lambda: _rows(children, with_changes, call.colour) if children else none)
 
 
@@ -301,12 +295,27 @@ def mcp_command(
     vscode, opencode or gemini; everything else in that file stays as it is.
     """
     if action == "install":
-        from fanfold.api.mcp_setup import ClientWish
+        from fanfold.api.mcp_setup import BY_NAME, ClientWish, needed_variables, set_up_client
 
-        words = [(flag(name), given[name]) for name in ("permission", "model", "agent_backend", "script")]
-        arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
-        wish = ClientWish(scope=scope, arguments=arguments, remove=remove, trial=dry_run)
-        _install(call, client, wish)
+        if client is None:
+            raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
+        flags = ("permission", "model", "agent_backend", "script")
+        words = [(flag(name), str(given[name])) for name in flags if given[name] is not None]
+        wish = ClientWish(
+            scope=scope,
+            arguments=tuple(word for pair in words for word in pair),
+            variables=needed_variables(BY_NAME[client], os.environ),
+            remove=remove,
+            trial=dry_run,
+        )
+        done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
+        where = "from " if done.change == "removed" else ""  # the entry changes, not the file
+        text = f"{done.change} {where}{plain(done.file)}\n"
+        if dry_run:
+            text = plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n"
+        call.give(done, lambda: text)
+        if done.next_step and not dry_run and not call.as_json:
+            notify(f"{done.next_step}\n")
         return
     if client is not None or scope is not None or dry_run or remove:
         raise AuthorError(
@@ -318,23 +327,6 @@ def mcp_command(
     from fanfold.wiring import serve_mcp_stdio
 
     asyncio.run(serve_mcp_stdio(folder, options, __version__))
-
-
-def _install(call: Invocation, client: str | None, wish: ClientWish) -> None:
-    from fanfold.api.mcp_setup import BY_NAME, needed_variables, set_up_client
-
-    if client is None:
-        raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
-    variables = needed_variables(BY_NAME[client], os.environ)
-    wish = structs.replace(wish, variables=variables)
-    done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
-    where = "from " if done.change == "removed" else ""  # the entry changes, not the file
-    text = f"{done.change} {where}{plain(done.file)}\n"
-    if wish.trial:
-        text = plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n"
-    call.give(done, lambda: text)
-    if done.next_step and not wish.trial and not call.as_json:
-        notify(f"{done.next_step}\n")
 
 
 MIB = 1024 * 1024
@@ -384,7 +376,14 @@ def models_command(
         then = "" if local_state(config.home).installed else f"To run it: {INSTALL_HINT}\n"
         call.give(pulled, lambda: f"{pulled.model} {done}: {plain(pulled.file)}\n{then}")
     elif action == "serve":
-        _serve(call, config, model or SMOLLM2, idle_s)
+        served = model or SMOLLM2
+
+        def ready(serving: ServingDocument) -> None:
+            shown = f"{PROVIDER}:{served.removeprefix(f'{PROVIDER}:')}"
+            call.give(serving, lambda: f"{shown} at {serving.base_url}  (Ctrl-C stops it)\n")
+            sys.stdout.flush()
+
+        serve_model(config, served, idle_s, ready)
     elif name is not None:
         trial = probe_model(config, name)
         call.give(trial, lambda: _trial_text(trial))
@@ -457,18 +456,19 @@ class _Bar:
             notify("\n")
 
 
-def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> None:
-    def ready(serving: ServingDocument) -> None:
-        name = f"{PROVIDER}:{model.removeprefix(f'{PROVIDER}:')}"
-        call.give(serving, lambda: f"{name} at {serving.base_url}  (Ctrl-C stops it)\n")
-        sys.stdout.flush()
-
-    serve_model(config, model, idle_s, ready)
-
-
 MAX_LINE = 200
 """The width of the table without a terminal."""
 MIN_WORDS = 16
+_APART = ("name", "description", "instructions", "prompt_template", "notices")
+"""Fields of a role that are not in the list of its properties."""
+_USUAL: dict[str, object] = {
+    "network": False,
+    "isolated": False,
+    "may_ask": False,
+    "asks": True,
+    "tools": None,
+}
+"""Values that are not shown; of the other properties, an empty list."""
 
 
 @command("agents", summary="List roles with their purpose, source and warnings")
@@ -497,7 +497,8 @@ def agents_command(call: Invocation, name: str | None) -> None:
         _print_notices(found.warnings)
     else:
         lines = [f"{paint(found.name, 'bold', call.colour)}  {plain(found.description)}"]
-        fields = {key: value for key, value in structs.asdict(found).items() if _is_shown(key, value)}
+        rest = ((key, value) for key, value in structs.asdict(found).items() if key not in _APART)
+        fields = {key: value for key, value in rest if value not in (None, _USUAL.get(key, ()))}
         width = max(map(len, fields))
         for key, value in fields.items():
             text = (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
@@ -521,13 +522,3 @@ def _print_notices(notices: Iterable[RoleNotice]) -> None:
         notify(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
         if notice.help:
             notify(f"  hint: {plain(notice.help)}\n")
-
-
-def _is_shown(key: str, value: object) -> bool:
-    if key in ("name", "description", "instructions", "prompt_template", "notices") or value is None:
-        return False
-    if key in ("network", "isolated", "may_ask"):  # true for nearly all roles
-        return value is True
-    if key == "asks":
-        return value is False
-    return value != () or key == "tools"  # a role without tools is unusual

@@ -49,7 +49,6 @@ from fanfold.cli.run_list import spent_text
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WAITING, AuthorError, FanfoldError
 from fanfold.kernel.events import Envelope, WaitClosed, WaitOpened
-from fanfold.language.consent import ConsentRequest
 from fanfold.language.diagnostics import nearest
 from fanfold.language.inputs import bind_inputs
 from fanfold.language.json_text import as_text
@@ -85,12 +84,6 @@ class Interrupts:
         if self._stop is not None and self._stopping is None:
             notify(f"\nstopping {self._what}\n")
             self._stopping = asyncio.create_task(self._stop())
-
-
-async def left_by_signals(work: Coroutine[None, None, int]) -> int:
-    """Run a chat; a signal that ends it raises `CancelledError` inside."""
-    listen_for_leaving()
-    return await work
 
 
 def listen_for_leaving() -> None:
@@ -134,7 +127,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **flags
     with call.open_project() as project:
         talk = _Talk(call, project, flags, resume)
         try:
-            return asyncio.run(left_by_signals(talk.interactive() if text is None else talk.once(text)))
+            return asyncio.run(talk.interactive() if text is None else talk.once(text))
         except asyncio.CancelledError:
             if talk.begun:
                 notify(f"continue it: fanfold chat --resume {talk.chat.id}\n")
@@ -166,6 +159,7 @@ class _Talk:
         return self._chat
 
     async def _open(self) -> None:
+        listen_for_leaving()  # a signal that ends the chat raises `CancelledError`
         ask = self._keyboard.allow if on_terminal() else None
         if self._resume is not None:
             named = {name: self._flags[name] for name in ("permission", "model")}
@@ -344,9 +338,8 @@ class Keyboard:
 
     # Questions
 
-    def permits(self, request: ConsentRequest) -> bool:
-        """Ask whether a recipe may have the effects in the request, between two turns."""
-        return ask_permission(request)
+    permits = staticmethod(ask_permission)
+    """Ask whether a recipe may have the effects in the request, between two turns."""
 
     async def allow(self, action: Action) -> Answer:
         """Ask whether an agent may do an action; any answer except yes means no."""
@@ -399,10 +392,6 @@ class Slash(Struct, frozen=True):
     usage: str
     help: str
     call: Callable[[SlashCommands, str], Awaitable[None]]
-
-    @property
-    def word(self) -> str:
-        return self.usage.partition(" ")[0]
 
 
 class SlashCommands:
@@ -514,16 +503,12 @@ class SlashCommands:
         runs = [run for run in self._chat.runs() if words and run.startswith(words[0])]
         if runs:
             await self._fanfold("undo", *runs[-1:], *words[1:])
-        else:
-            await self._fanfold("undo", self._last_change() if not words else self._chat.id, *words)
-
-    def _last_change(self) -> str:
-        """Return the chat if it merged something itself, else its latest workflow that did."""
-        changes = self._chat.tree.memory.changes
-        if any(changes.values()):
-            return self._chat.id
-        views = ((run, self._chat.project.view(run)) for run in reversed(self._chat.runs()))
-        return next((run for run, tree in views if any(tree.memory.changes.values())), self._chat.id)
+            return
+        changed = self._chat.id
+        if not words and not any(self._chat.tree.memory.changes.values()):  # its latest workflow that merged
+            views = ((run, self._chat.project.view(run)) for run in reversed(self._chat.runs()))
+            changed = next((run for run, tree in views if any(tree.memory.changes.values())), changed)
+        await self._fanfold("undo", changed, *words)
 
     async def quit(self, _rest: str) -> None:
         raise EOFError
@@ -551,7 +536,7 @@ def _some(rest: str, usage: str) -> str:
     return rest
 
 
-_TABLE: tuple[Slash, ...] = (
+_TABLE = (
     Slash("/run NAME key=value", "run a recipe here; the lead hears how it ended", SlashCommands.run),
     Slash("/plan [--save NAME] TASK", "draft a recipe for a task; saved under NAME", SlashCommands.plan),
     Slash("/status [RUN]", "how this chat, or a run, stands", SlashCommands.status),
@@ -564,7 +549,7 @@ _TABLE: tuple[Slash, ...] = (
     Slash("/help", "this list", SlashCommands.help),
     Slash("/quit", "leave; fanfold chat --resume continues", SlashCommands.quit),
 )
-WORDS = {one.word: one for one in _TABLE}
+WORDS = {one.usage.partition(" ")[0]: one for one in _TABLE}
 
 # -----------------------------------------------------------------------------------------------------------
 # Output during a turn: streamed text of the lead, its actions, and ends of subagents.

@@ -12,7 +12,6 @@ from fanfold.api.recipes import (
     MISSING,
     CheckedRecipe,
     CheckReport,
-    RoleWarnings,
     SuggestedSet,
     check_recipes,
     recipes_meant,
@@ -67,30 +66,30 @@ def check_command(
         print_text(render_github(about_roles.used))
         print_text("".join(render_github(one.diagnostics) for one in found))
     else:
-        _print_results(about_roles, checked, call.colour)
+        both = call.colour and sys.stderr.isatty()
+        if about_roles.used:
+            notify(render_text(about_roles.used, {}, both) + "\n")
+        if line := about_roles.line():
+            notify(f"note: {line}\n")
+        for recipe, fixed in checked:
+            if recipe.diagnostics:
+                notify(recipe.rendered(both) + "\n")
+            print_text(f"{_verdict(recipe, fixed, call.colour)}\n")
         if suggested is not None:
-            for one in suggested:
-                what = one.note or f"{one.key}: {to_json(one.proposed)}"
-                evidence = f"declared: {', '.join(one.declared) or 'nothing'}; by {counted(one.runs, 'run')}"
-                print_text(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  ({evidence})')}\n")
-            if not suggested:
-                print_text("suggest  nothing: no run used more than the recipe declares\n")
+            print_text("".join(map(_suggestion, suggested)) or NOTHING_SUGGESTED)
     if all(one.ok for one in found):
         return EXIT_OK
     missing = all(one.ok or one.found.origin == MISSING for one in found)
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
 
 
-def _print_results(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
-    both = colour and sys.stderr.isatty()
-    if about_roles.used:
-        notify(render_text(about_roles.used, {}, both) + "\n")
-    if line := about_roles.line():
-        notify(f"note: {line}\n")
-    for one, fixed in checked:
-        if one.diagnostics:
-            notify(one.rendered(both) + "\n")
-        print_text(f"{_verdict(one, fixed, colour)}\n")
+NOTHING_SUGGESTED = "suggest  nothing: no run used more than the recipe declares\n"
+
+
+def _suggestion(one: SuggestedSet) -> str:
+    what = one.note or f"{one.key}: {to_json(one.proposed)}"
+    evidence = f"declared: {', '.join(one.declared) or 'nothing'}; by {counted(one.runs, 'run')}"
+    return f"suggest  {plain(f'{one.recipe} {one.step}  {what}  ({evidence})')}\n"
 
 
 def _verdict(one: CheckedRecipe, fixed: int, colour: bool) -> str:

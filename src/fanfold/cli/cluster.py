@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from fanfold import __version__
-from fanfold.api.display import counted
 from fanfold.cli.command import Invocation, command, option
-from fanfold.cli.output import first_lines, notify, print_text
+from fanfold.cli.output import notify, print_text
+from fanfold.cli.step_text import pulled
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.language.tables import parse_duration
 from fanfold.language.terminal import one_line
 
 if TYPE_CHECKING:
-    from fanfold.api.run_documents import PulledChanges
     from fanfold.api.system import ClusterStatus, ClusterTables, WorkerRow
 
-MAX_FILES = 20
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
@@ -157,13 +154,3 @@ def pull_command(call: Invocation, run: str) -> None:
     with call.open_project() as project:
         done = pull(project, run)
     call.give(done, lambda: pulled(done))
-
-
-def pulled(done: PulledChanges) -> Iterator[str]:
-    """Yield the lines that report a pull."""
-    if not done.changes:
-        yield "this folder has all changes of the run\n"
-        return
-    yield f"pulled {counted(len(done.changes), 'file')}\n"
-    lines = (f"  {change.kind} {one_line(change.path)}\n" for change in done.changes)
-    yield from first_lines(lines, MAX_FILES, "  … {} more\n")

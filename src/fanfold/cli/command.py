@@ -324,7 +324,10 @@ def _usage_failure(error: click.ClickException) -> FanfoldError:
     )
     for theirs, ours in _CLICKS_WORDS.items():
         message = message.replace(theirs, ours)
-    near = getattr(error, "possibilities", None) or _meant_choice(error)
+    near = getattr(error, "possibilities", None)
+    param, typed = getattr(error, "param", None), error.message.partition("' is not one of ")[0].lstrip("'")
+    if not near and param and isinstance(param.type, click.Choice) and typed != error.message:
+        near = [choice for choice in [nearest(typed, param.type.choices)] if choice]
     if near:
         # click appends its own question to the message; ours stands in the hint line.
         message = message.partition(" Did you mean")[0].partition(" (Possible")[0].rstrip(".")
@@ -337,16 +340,6 @@ def _usage_failure(error: click.ClickException) -> FanfoldError:
         "BadArgumentUsage": "usage.bad_argument",
     }
     return AuthorError(known.get(type(error).__name__, "usage"), message, hint=hint)
-
-
-def _meant_choice(error: click.UsageError) -> list[str]:
-    """Return a hint with the allowed words of a parameter, the nearest first."""
-    param = getattr(error, "param", None)
-    typed = error.message.partition("' is not one of ")[0].lstrip("'")
-    if param is None or not isinstance(param.type, click.Choice) or typed == error.message:
-        return []
-    near = nearest(typed, param.type.choices)
-    return [near] if near else []
 
 
 def _print_error(failure: FanfoldError, refuse_colour: bool) -> None:

@@ -115,9 +115,8 @@ class Questions:
         self._pages: list[list[str]] = []
         """The pages of the open question that are not shown yet."""
 
-    def permits(self, request: ConsentRequest) -> bool:
-        """Ask whether the run may have the effects in the request."""
-        return ask_permission(request)
+    permits = staticmethod(ask_permission)
+    """Ask whether the run may have the effects in the request."""
 
     def look(self, handle: RunHandle) -> None:
         """Called after every decision: ask a new approval, or withdraw one that was answered elsewhere."""

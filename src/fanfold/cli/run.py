@@ -64,7 +64,7 @@ from fanfold.cli.output import (
     wrap_text,
 )
 from fanfold.cli.progress import open_progress
-from fanfold.cli.step_text import change_lines, shown_lines
+from fanfold.cli.step_text import change_lines, pulled, shown_lines
 from fanfold.engine.forecast_documents import DryRun, ForeseenConflict
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_INTERRUPTED, EXIT_OK, AuthorError, WorldError
@@ -200,7 +200,13 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
         return lines
     held = run_error(tree, tree.root)
     if status == WAITING:
-        lines += _how_to_answer(tree, colour)
+        for approval in open_approvals(tree)[:MAX_FAILURES]:
+            lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
+            whole = f"fanfold inspect {tree.root.id} {shlex.quote(approval.path)}"
+            lines += shown_lines(approval.show, approval, "    ", colour, rest=whole)
+            lines.append(f"    answer it: {how_to_answer(tree.root.id, approval.path, approval)}\n")
+            if approval.default is not None and (due := due_at(tree, approval.path)) is not None:
+                lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")
         if tree.root.growing:  # an open run, which waits only for requests
             on = how_to_go_on(tree, driven=False)
             lines += [f"  continue it: {on}\n"] if on else []
@@ -229,18 +235,6 @@ def _facts(tree: RunTree) -> str:
     if usage.micro_usd:
         parts.append(f"${usage.micro_usd / 1_000_000:.4f}")
     return " · ".join(parts)
-
-
-def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
-    lines: list[str] = []
-    for approval in open_approvals(tree)[:MAX_FAILURES]:
-        lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
-        whole = f"fanfold inspect {tree.root.id} {shlex.quote(approval.path)}"
-        lines += shown_lines(approval.show, approval, "    ", colour, rest=whole)
-        lines.append(f"    answer it: {how_to_answer(tree.root.id, approval.path, approval)}\n")
-        if approval.default is not None and (due := due_at(tree, approval.path)) is not None:
-            lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")
-    return lines
 
 
 def _unmerged(tree: RunTree) -> list[str]:
@@ -412,7 +406,6 @@ class Foreground:
         if tree.root.status not in RUN_TERMINAL or not tree.frozen().tree:
             return
         from fanfold.api.run_trees import pull
-        from fanfold.cli.cluster import pulled
 
         try:
             done = pull(project, tree.root.id)
@@ -483,17 +476,34 @@ MAX_CONFLICTS = 8
 MAX_PATH_STEPS = 12
 
 
-def render(plan: Plan, result: DryRun, steps: Mapping[str, Node], colour: bool) -> str:
+def render(plan: Plan, result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[str]:
     """Yield the report of a dry run."""
-    parts = [
-        f"{paint(f'{plan.name}@{plan.version}', 'bold', colour)}  dry run, nothing was started or written\n",
-        *_waves(result, steps, colour),
-        *_conflicts(result, steps, colour),
-        *_bounds(result, colour),
-        *_warnings_dry_run_text(result, colour),
-        *_prompts(result, colour),
-    ]
-    return "".join(parts)
+    yield f"{paint(f'{plan.name}@{plan.version}', 'bold', colour)}  dry run, nothing was started or written\n"
+    yield from _waves(result, steps, colour)
+    yield from _conflicts(result, steps, colour)
+    path = [plain(step) for step in result.critical_path]
+    if len(path) > MAX_PATH_STEPS:
+        path = [*path[: MAX_PATH_STEPS - 1], "…", path[-1]]
+    usd = result.cost.usd_max
+    cost = "no bound; --budget-usd sets one" if usd is None else f"at most ${usd:,.2f}" if usd else "nothing"
+    yield "\n"
+    for name, value in (
+        ("Critical path", f"{' → '.join(path)}  ({counted(len(result.critical_path), 'step')})"),
+        ("Agents", result.agents.told()),
+        ("Cost", cost),
+    ):
+        yield f"{paint(name.ljust(14), 'bold', colour)} {value}\n"
+    if result.warnings:
+        yield "\n"
+    for warning in result.warnings:
+        yield f"{paint('warning', 'yellow', colour)}: {plain(warning)}\n"
+    if not result.would_run:
+        yield f"{paint('It would not run as it is.', 'red', colour)}\n"
+    for one in result.prompts or ():
+        yield f"\n{paint(f'Prompt of {plain(one.path)}', 'bold', colour)} ({plain(one.role)})\n"
+        for name, text in (("system", one.system), ("prompt", one.prompt)):
+            yield f"  {paint(name, 'cyan', colour)}\n"
+            yield from (f"    {line}\n" for line in plain(text).splitlines())
 
 
 def _waves(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[str]:
@@ -549,45 +559,9 @@ def _explain(conflict: ForeseenConflict, steps: Mapping[str, Node]) -> str:
     on = plain(conflict.on)
     if overlaps(a.write_set, b.write_set):
         # For sets that contain everything, an example path would be misleading.
-        what = "every file" if _writes_all(a) and _writes_all(b) else on
+        writes_all = all(set(node.write_set) & {"**/*", "**"} for node in (a, b))
+        what = "every file" if writes_all else on
         return f"{plain(conflict.a)} and {plain(conflict.b)} may both write {what}"
     first = is_shared_writer(a) and overlaps(a.write_set, b.read_set)
     writer, reader = (conflict.a, conflict.b) if first else (conflict.b, conflict.a)
     return f"{plain(writer)} writes {on} in the shared workspace, where {plain(reader)} reads it"
-
-
-def _writes_all(node: Node) -> bool:
-    return "**/*" in node.write_set or "**" in node.write_set
-
-
-def _bounds(result: DryRun, colour: bool) -> Iterator[str]:
-    path = [plain(step) for step in result.critical_path]
-    if len(path) > MAX_PATH_STEPS:
-        path = [*path[: MAX_PATH_STEPS - 1], "…", path[-1]]
-    usd = result.cost.usd_max
-    cost = "no bound; --budget-usd sets one" if usd is None else f"at most ${usd:,.2f}" if usd else "nothing"
-    facts = [
-        ("Critical path", f"{' → '.join(path)}  ({counted(len(result.critical_path), 'step')})"),
-        ("Agents", result.agents.told()),
-        ("Cost", cost),
-    ]
-    yield "\n"
-    for name, value in facts:
-        yield f"{paint(name.ljust(14), 'bold', colour)} {value}\n"
-
-
-def _warnings_dry_run_text(result: DryRun, colour: bool) -> Iterator[str]:
-    if result.warnings:
-        yield "\n"
-    for warning in result.warnings:
-        yield f"{paint('warning', 'yellow', colour)}: {plain(warning)}\n"
-    if not result.would_run:
-        yield f"{paint('It would not run as it is.', 'red', colour)}\n"
-
-
-def _prompts(result: DryRun, colour: bool) -> Iterator[str]:
-    for one in result.prompts or ():
-        yield f"\n{paint(f'Prompt of {plain(one.path)}', 'bold', colour)} ({plain(one.role)})\n"
-        for name, text in (("system", one.system), ("prompt", one.prompt)):
-            yield f"  {paint(name, 'cyan', colour)}\n"
-            yield from (f"    {line}\n" for line in plain(text).splitlines())

@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from fanfold.api.approvals import MARKS, MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
-from fanfold.api.run_documents import InspectDocument, came_home, indented, steps_by_tree_path
+from fanfold.api.display import counted
+from fanfold.api.run_documents import InspectDocument, PulledChanges, came_home, indented, steps_by_tree_path
 from fanfold.api.step_documents import MAX_NOTE_CHARS, Row
-from fanfold.cli.output import COLOURS, paint, plain, wrap_text
+from fanfold.cli.output import COLOURS, first_lines, paint, plain, wrap_text
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.state import Run
 from fanfold.language.json_text import fitting
@@ -102,6 +103,7 @@ def _quoted(text: str, indent: str, colour: bool, most: int, rest: str = "") -> 
 # The file changes of a run, as lines of text.
 
 MAX_CHANGES = 10
+MAX_FILES = 20
 
 
 def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
@@ -114,3 +116,13 @@ def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
         yield f"  {one_line(row.path).ljust(width)}  {row.kind:8}  {one_line(row.step)}\n"
     if len(merged) > MAX_CHANGES:
         yield f"  and {len(merged) - MAX_CHANGES} more files: fanfold diff {run.id}\n"
+
+
+def pulled(done: PulledChanges) -> Iterator[str]:
+    """Yield the lines that report a pull."""
+    if not done.changes:
+        yield "this folder has all changes of the run\n"
+        return
+    yield f"pulled {counted(len(done.changes), 'file')}\n"
+    lines = (f"  {change.kind} {one_line(change.path)}\n" for change in done.changes)
+    yield from first_lines(lines, MAX_FILES, "  … {} more\n")

@@ -165,28 +165,23 @@ def _about(project: Project, run: RunRow) -> Suggestion:
             return Suggestion(f"{named} is running", f"fanfold watch {run.run_id}")
         on = how_to_go_on(find_run(project, run.run_id).tree, driven=False)
         return Suggestion(f"{named} lost its process", on or how_to_resume(run.run_id))
-    if _is_idle(run):
-        return _about_open(project, run)
+    if _is_idle(run):  # a closed chat or the run of subagents
+        tree = find_run(project, run.run_id).tree
+        if tree.state.approvals:
+            return Suggestion(f"{named} is {run.status}", f"fanfold explain {run.run_id}")
+        on = how_to_go_on(tree, driven=False)
+        if is_chat(run.run_id):
+            return Suggestion(f"{run.run_id}, a chat, was left", on)
+        if on:
+            return Suggestion(f"{run.run_id}, the run of subagents, is {run.status}", on)
+        spawned = f"{run.run_id}, the run of subagents that are spawned by hand, is open; nothing runs in it"
+        return Suggestion(spawned, "fanfold ps --all")
     if run.status not in RUN_TERMINAL:
         driven = bool(run.owner and run.owner.alive)
         on = how_to_go_on(find_run(project, run.run_id).tree, driven=driven)
         return Suggestion(f"{named} is {run.status}", on or f"fanfold explain {run.run_id}")
     verb = "inspect" if run.status == "completed" else "explain"
     return Suggestion(f"{named} is {run.status.replace('_', ' ')}", f"fanfold {verb} {run.run_id}")
-
-
-def _about_open(project: Project, run: RunRow) -> Suggestion:
-    """Describe an idle open run: a closed chat or the run of subagents, and how to continue it."""
-    tree = find_run(project, run.run_id).tree
-    if tree.state.approvals:
-        return Suggestion(f"{run.recipe}, run {run.run_id}, is {run.status}", f"fanfold explain {run.run_id}")
-    on = how_to_go_on(tree, driven=False)
-    if is_chat(run.run_id):
-        return Suggestion(f"{run.run_id}, a chat, was left", on)
-    if on:
-        return Suggestion(f"{run.run_id}, the run of subagents, is {run.status}", on)
-    named = f"{run.run_id}, the run of subagents that are spawned by hand, is open; nothing runs in it"
-    return Suggestion(named, "fanfold ps --all")
 
 
 def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:

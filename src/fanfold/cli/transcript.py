@@ -12,7 +12,7 @@ from fanfold.api.addresses import find_run, only_speaker
 from fanfold.api.archives import Audit, digest_run, replay_run, verify_all, verify_run
 from fanfold.api.display import duration
 from fanfold.api.explain import what_if
-from fanfold.api.history import By, CostLine, Costs, costs, follow_transcript, transcript
+from fanfold.api.history import By, Costs, costs, follow_transcript, transcript
 from fanfold.api.project import Project
 from fanfold.api.transcripts import TranscriptEntry, TranscriptWriter, closing, heading
 from fanfold.cli.command import Invocation, command, option, read_moment
@@ -167,8 +167,10 @@ def _text_whatif(found: WhatIf, colour: bool) -> str:
     path = [plain(step) for step in found.critical_path]
     if len(path) > MAX_PATH_STEPS:
         path = [*path[: MAX_PATH_STEPS - 1], "…", path[-1]]
+    percent = round(100 * (time.asked - time.replayed) / time.replayed) if time.replayed else 0
+    change = f" ({percent:+d} %)" if time.asked != time.replayed and time.replayed else ""
     rows = [
-        (f"With {slots.asked} at once", f"{duration(time.asked)}{_change(time.replayed, time.asked)}"),
+        (f"With {slots.asked} at once", f"{duration(time.asked)}{change}"),
         (
             f"With {slots.recorded}, as it ran",
             f"{duration(time.replayed)}; it took {duration(time.recorded)}",
@@ -183,13 +185,6 @@ def _text_whatif(found: WhatIf, colour: bool) -> str:
     lines += [f"{paint(name.ljust(width), 'bold', colour)}  {value}" for name, value in rows]
     lines += ["", *(plain(note) for note in found.notes)] if found.notes else []
     return "\n".join(lines) + "\n"
-
-
-def _change(before: int, after: int) -> str:
-    if not before or before == after:
-        return ""
-    percent = round(100 * (after - before) / before)
-    return f" ({percent:+d} %)"
 
 
 COLUMNS = ("runs", "requests", "input_tokens", "cached_tokens", "output_tokens", "cache_hits")
@@ -228,17 +223,12 @@ def _csv(found: Costs) -> Iterator[str]:
 
 def _table(found: Costs, colour: bool) -> Iterator[str]:
     rows = [("", *(column.replace("_tokens", "").replace("_", " ") for column in COLUMNS), "cost")]
-    rows += [_cells(line) for line in (*found.lines, found.total)]
+    for line in (*found.lines, found.total):
+        price = f"${line.cost_usd:.4f}" + (f" + {line.unpriced} of unknown price" if line.unpriced else "")
+        rows.append((line.name, *(f"{getattr(line, column):,}" for column in COLUMNS), price))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for number, row in enumerate(rows):
         name, *numbers = row
         text = "  ".join(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
-        line = f"{name.ljust(widths[0])}  {text}".rstrip()
-        yield paint(line, "dim", colour and number in (0, len(rows) - 1)) + "\n"
-
-
-def _cells(line: CostLine) -> tuple[str, ...]:
-    price = f"${line.cost_usd:.4f}"
-    if line.unpriced:
-        price += f" + {line.unpriced} of unknown price"
-    return (line.name, *(f"{getattr(line, column):,}" for column in COLUMNS), price)
+        shown = f"{name.ljust(widths[0])}  {text}".rstrip()
+        yield paint(shown, "dim", colour and number in (0, len(rows) - 1)) + "\n"

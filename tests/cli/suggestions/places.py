@@ -32,7 +32,7 @@ ABOUT = {
     "api/system.py: lists every setting": "a comment in a file that is written",
     "api/authoring.py: fanfold inspect {} shows its steps": "for logs without the text of a recipe",
     "api/permission.py: fanfold fork {} --from {}": "for a log that a test of attacks writes",
-    "api/workflow_tools.py: fanfold watch {}": "a note in a chat while the run goes on in it",
+    "api/tool_registry.py: fanfold watch {}": "a note in a chat while the run goes on in it",
     "api/run_trees.py: fanfold pull {}": "needs a cluster: tests/cluster/test_workspaces.py pulls again",
     "cluster/status.py: start fanfold worker{}": "needs a cluster: tests/cluster/test_status.py starts one",
 }
