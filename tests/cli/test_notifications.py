@@ -185,7 +185,7 @@ def test_a_setting_that_means_nothing_is_refused(fanfold, tmp_path, line):
 def test_a_webhook_without_a_key_is_reported_by_doctor(fanfold, monkeypatch):
     monkeypatch.setenv("FANFOLD_NOTIFY_WEBHOOK", "http://127.0.0.1:1/")
     with closing(wire(Path())) as project:
-        from fanfold.api.system import _notifications
+        from fanfold.api.system import _observers
 
-        (finding,) = _notifications(project)
+        (finding,) = _observers(project)
     assert (finding.level, finding.hint) == ("warning", "set FANFOLD_NOTIFY_SECRET")

@@ -267,15 +267,11 @@ def list_schedules(project: Project) -> ScheduleRows:
 
 def _row(state: ScheduleState, now: int) -> ScheduleRow:
     schedule = state.schedule
-    due = (
-        Cron.parse(schedule.cron, schedule.timezone).next_after(max(state.after, now))
-        if schedule.cron
-        else None
-    )
-    today = _started_on(state, now)
-    return ScheduleRow(
-        schedule=schedule, next_at=due, latest=tuple(state.occurrences[-5:]), started_today=today
-    )
+    due = None
+    if schedule.cron:
+        due = Cron.parse(schedule.cron, schedule.timezone).next_after(max(state.after, now))
+    today, latest = _started_on(state, now), tuple(state.occurrences[-5:])
+    return ScheduleRow(schedule=schedule, next_at=due, latest=latest, started_today=today)
 
 
 def _check(schedule: Schedule) -> None:
@@ -609,18 +605,12 @@ class Cron(Struct, frozen=True):
         after = datetime.fromtimestamp(at_ms / 1_000, UTC)
         day = after.astimezone(self.zone).date() - timedelta(days=1)
         for _ in range(MAX_DAYS):
-            if self._fits(day):
-                found = self._first_on(day, after)
-                if found is not None:
-                    return int(found.timestamp() * 1_000)
+            of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+            fits = of_month or of_week if self.either_day else of_month and of_week
+            if fits and day.month in self.months and (found := self._first_on(day, after)) is not None:
+                return int(found.timestamp() * 1_000)
             day += timedelta(days=1)
         raise _bad("the expression", "has no time in the next years", "choose a day that exists")
-
-    def _fits(self, day: date) -> bool:
-        if day.month not in self.months:
-            return False
-        of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return of_month or of_week if self.either_day else of_month and of_week
 
     def _first_on(self, day: date, after: datetime) -> datetime | None:
         # Clocks move by at most a few hours, so earlier hours need no look.

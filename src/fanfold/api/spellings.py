@@ -64,13 +64,24 @@ class RunWords(Struct, frozen=True, kw_only=True):
 
 def spell_start(values: StartWords) -> Spellings:
     """Return how to start a run from other surfaces."""
-    body: dict[str, JSON] = {"recipe": values.recipe}
-    for name in ("inputs", "options", "script", "yes"):
-        if value := getattr(values, name):
-            body[name] = value
-    return Spellings(
-        _start_command(values), _curl("POST", "/api/runs", body), _start_python(values), _start_tool(values)
-    )
+    words, before = ["fanfold", "run", values.recipe], ""
+    for name, value in values.inputs.items():
+        words += ["-i", f"{name}={as_text(value)}"]
+    for name in RunOptions.__struct_fields__:
+        if name in values.options:
+            words += ["--" + name.replace("_", "-"), as_text(values.options[name])]
+    if values.script is not None:
+        before = f"printf '%s\\n' {shlex.quote(json.dumps(values.script))} > script.json\n"
+        words += ["--script", "script.json"]
+    command = before + shlex.join([*words, *(["--yes"] if values.yes else [])])
+    named = {name: getattr(values, name) for name in ("inputs", "options", "script", "yes")}
+    given = {name: value for name, value in named.items() if value}
+    tool = None
+    if values.script is None and _TOOL_WORDS.issuperset(values.options):
+        inputs = {"inputs": values.inputs} if values.inputs else {}
+        tool = _call("run_workflow", {"name": values.recipe, **inputs, **values.options})
+    http = _curl("POST", "/api/runs", {"recipe": values.recipe, **given})
+    return Spellings(command, http, _start_python(values), tool)
 
 
 def spell(action: SpelledAction, values: RunWords) -> Spellings:
@@ -82,19 +93,6 @@ def spell(action: SpelledAction, values: RunWords) -> Spellings:
         step = {"step": values.step} if values.step else {}
         mcp = _call("workflow_status", {"run": values.run, **step})
     return Spellings(_cli(action, values), _http(action, values), _python(action, values), mcp)
-
-
-def _start_command(values: StartWords) -> str:
-    words, before = ["fanfold", "run", values.recipe], ""
-    for name, value in values.inputs.items():
-        words += ["-i", f"{name}={as_text(value)}"]
-    for name in RunOptions.__struct_fields__:
-        if name in values.options:
-            words += ["--" + name.replace("_", "-"), as_text(values.options[name])]
-    if values.script is not None:
-        before = f"printf '%s\\n' {shlex.quote(json.dumps(values.script))} > script.json\n"
-        words += ["--script", "script.json"]
-    return before + shlex.join([*words, *(["--yes"] if values.yes else [])])
 
 
 def _start_python(values: StartWords) -> str:
@@ -114,13 +112,6 @@ def _start_python(values: StartWords) -> str:
         named = ", ".join(f"{name}={value!r}" for name, value in options.items())
         given.append(f"options=fanfold.Options({named})")
     return _program(f"result = ff.run({', '.join(given)})")
-
-
-def _start_tool(values: StartWords) -> str | None:
-    if values.script is not None or not _TOOL_WORDS.issuperset(values.options):
-        return None
-    inputs = {"inputs": values.inputs} if values.inputs else {}
-    return _call("run_workflow", {"name": values.recipe, **inputs, **values.options})
 
 
 def _cli(action: str, values: RunWords) -> str:

@@ -151,14 +151,12 @@ def examine(folder: Path, open_project: Callable[[], Project], version: str) -> 
     if project is not None:
         findings += [
             _store(project.address),
-            *_home(project),
-            _model(project.config),
+            *_home_and_model(project),
             *_roles(project),
             *_agents(project),
             *_recipes(project),
             *_runs(project),
-            *_notifications(project),
-            *_telemetry(),
+            *_observers(project),
             *_cluster(project),
         ]
         project.close()
@@ -186,22 +184,19 @@ def _store(address: StoreAddress) -> Finding:
     return _found("store", "ok", f"{address.engine()}, {health.place}, {size}, version {health.version}")
 
 
-def _model(config: Config) -> Finding:
-    """Report the default model."""
-    known = list_models(config)
-    if known.default is None:
-        message = "none" if known.error is None else known.error.message
-        return _found("model", "warning", message, "fanfold models says how to get one")
-    return _found("model", "ok", f"{known.default.model} ({known.default.why})")
-
-
-def _home(project: Project) -> Iterator[Finding]:
-    """Warn if the user's folder is inside the project: agents could write it, and checkouts contain it."""
+def _home_and_model(project: Project) -> Iterator[Finding]:
+    """Report the default model, and a user's folder in the project: agents could write it."""
     home, folder = os.path.realpath(project.config.home), os.path.realpath(project.folder)
     below = os.path.relpath(home, folder).split(os.sep)
     if below[0] != os.pardir and ".fanfold" not in below:  # agents cannot write inside `.fanfold`
         message = f"your own folder {project.config.home} is in the project, where agents may write"
         yield _found("home", "warning", message, "set FANFOLD_HOME to a folder outside")
+    known = list_models(project.config)
+    if known.default is None:
+        message = "none" if known.error is None else known.error.message
+        yield _found("model", "warning", message, "fanfold models says how to get one")
+    else:
+        yield _found("model", "ok", f"{known.default.model} ({known.default.why})")
 
 
 def _tools(project: Path) -> Iterator[Finding]:
@@ -311,8 +306,8 @@ def _runs(project: Project) -> Iterator[Finding]:
         yield _found("runs", "ok", f"{len(heads)} unfinished, none without a process")
 
 
-def _notifications(project: Project) -> Iterator[Finding]:
-    """Report the channels of notifications, and notices that could not be delivered yet."""
+def _observers(project: Project) -> Iterator[Finding]:
+    """Report the channels of notifications, and whether traces and metrics are sent, if configured."""
     from fanfold.api.notifications import NotificationOutbox, channels
 
     found = channels(project.config)
@@ -325,10 +320,6 @@ def _notifications(project: Project) -> Iterator[Finding]:
         yield _found("notify", "warning", message, "the next run here, or a running server, sends them again")
     elif found:
         yield _found("notify", "ok", ", ".join(found))
-
-
-def _telemetry() -> Iterator[Finding]:
-    """Report whether traces and metrics are sent, if the environment asks for them."""
     if any(name.startswith("OTEL_") for name in os.environ):
         from fanfold.api.tracing import is_on, why_unusable
 

@@ -17,7 +17,7 @@ from fanfold.language.tables import parse_duration
 from fanfold.language.terminal import one_line
 
 if TYPE_CHECKING:
-    from fanfold.api.system import ClusterStatus, ClusterTables, WorkerRow
+    from fanfold.api.system import ClusterStatus, ClusterTables
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
@@ -112,8 +112,11 @@ def cluster_command(call: Invocation, action: str, worker: str | None) -> int:
 def _text(status: ClusterStatus) -> str:
     store = f"store {status.store_ms:g} ms away, its clock {status.clock_s:+g} s"
     lines = [f"temporal {status.temporal}, order version {status.order_version}, {store}", ""]
-    lines += [_worker_line(one) for one in status.workers] or ["no workers"]
-    lines.append("")
+    for worker in status.workers:
+        about = [worker.name, worker.machine, f"process {worker.pid}", worker.version, ", ".join(worker.tags)]
+        about += [f"{worker.slots} slots", *(["drives"] if worker.drives else [])]
+        lines.append("  ".join(map(one_line, [*about, f"seen {worker.seen_s:g} s ago"])))
+    lines += [""] if status.workers else ["no workers", ""]
     for queue in status.queues:
         oldest = f", oldest {queue.oldest_s:g} s" if queue.waiting else ""
         lines.append(f"{queue.tag}: {queue.waiting} waiting{oldest}, workers: {queue.workers}")
@@ -121,12 +124,6 @@ def _text(status: ClusterStatus) -> str:
     lines += [f"run {root} has no driver" for root in status.undriven]
     lines += [f"problem: {one_line(problem)}" for problem in status.problems]
     return "\n".join(lines) + "\n"
-
-
-def _worker_line(worker: WorkerRow) -> str:
-    about = [worker.name, worker.machine, f"process {worker.pid}", worker.version, ", ".join(worker.tags)]
-    about += [f"{worker.slots} slots", *(["drives"] if worker.drives else [])]
-    return "  ".join(map(one_line, [*about, f"seen {worker.seen_s:g} s ago"]))
 
 
 def _text_tables(made: ClusterTables) -> str:

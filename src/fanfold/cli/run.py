@@ -512,15 +512,15 @@ def _waves(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[
     shown_waves = result.waves[:MAX_WAVES]
     listed = [path for wave in shown_waves for path in wave[:MAX_STEPS_PER_WAVE]]
     names = max((len(path) for path in listed), default=0)
-    roles = max((len(_who(steps[path])) for path in listed), default=0)
+    who = {path: plain(shown(label(steps[path].step).subtitle)) for path in listed}
+    roles = max(map(len, who.values()), default=0)
     for number, wave in enumerate(shown_waves, 1):
         together = f", {len(wave)} together" if len(wave) > 1 else ""
         yield f"\n{paint(f'Wave {number}', 'bold', colour)}{paint(together, 'dim', colour)}\n"
         for path in wave[:MAX_STEPS_PER_WAVE]:
-            who = _who(steps[path]).ljust(roles)
-            does, hue = _does(steps[path])
-            yield f"  {paint(plain(path).ljust(names), 'cyan', colour)}  {who}  {paint(does, hue, colour)}\n"
             node = steps[path]
+            (does, hue), role = _does(node), who[path].ljust(roles)
+            yield f"  {paint(plain(path).ljust(names), 'cyan', colour)}  {role}  {paint(does, hue, colour)}\n"
             if node.step.type == "command" and node.step.description:
                 text = f"{one_line(node.step.description)}: {one_line(label(node.step).subtitle)}"
                 yield f"    {paint(text, 'dim', colour)}\n"
@@ -528,10 +528,6 @@ def _waves(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[
             yield f"  … and {len(wave) - MAX_STEPS_PER_WAVE} more\n"
     if len(result.waves) > MAX_WAVES:
         yield f"\n… and {len(result.waves) - MAX_WAVES} more waves (--json has them all)\n"
-
-
-def _who(node: Node) -> str:
-    return plain(shown(label(node.step).subtitle))
 
 
 def _does(node: Node) -> tuple[str, str]:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fanfold.api.run_documents import InspectDocument
 
 
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
+
+
 @command("runs", summary="List runs, newest first")
 @option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
 @option("--recipe", metavar="NAME", help="Only runs of this recipe.")
@@ -89,29 +92,21 @@ def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:
     status = run.status
     if status == RUNNING and not (run.owner and run.owner.alive):
         status += " (no process)"
-    facts = ", ".join(
-        part
-        for part in ("scripted" if isinstance(run, ListedRun) and run.scripted else "", usage_text(run.usage))
-        if part
-    )
+    scripted = "scripted" if isinstance(run, ListedRun) and run.scripted else ""
+    facts = ", ".join(filter(None, (scripted, usage_text(run.usage))))
     if run.parent_run_id is not None:
         facts = f"{facts}  {run.execution_path} of {run.root_run_id}"
     if run.forked_from is not None:
         facts = f"{facts}  forked from {run.forked_from}"
-    age = _age(elapsed_ms(run.created_at) or 0)
+    ms = max(0, elapsed_ms(run.created_at) or 0)
+    size, unit = next((pair for pair in _UNITS if ms >= pair[0]), (1_000, "s"))
+    age = f"{ms // size} {unit} ago"
     return run.run_id, f"{run.recipe}@{run.version}", status, age, took_text(run), facts.lstrip()
 
 
 def took_text(run: RunRow | InspectDocument) -> str:
     ms = elapsed_ms(run.started_at, run.ended_at) if run.ended_at else None
     return "" if ms is None else duration(ms)
-
-
-def _age(ms: int) -> str:
-    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
-        if ms >= size:
-            return f"{ms // size} {unit} ago"
-    return f"{max(0, ms) // 1_000} s ago"
 
 
 def spent_text(usage: RunUsage | StepUsage) -> str:

@@ -14,7 +14,6 @@ from msgspec import structs
 
 from fanfold.api.run_options import RunOptions
 from fanfold.api.schedules import (
-    Occurrence,
     Schedule,
     ScheduleRow,
     add_schedule,
@@ -133,10 +132,9 @@ def _line(row: ScheduleRow, colour: bool) -> str:
         when = f"{one.cron} {one.timezone}, next {due:%Y-%m-%d %H:%M}"
     today = f"{row.started_today} of {one.max_per_day} today"
     head = f"{paint(plain(one.name), 'bold', colour)}  {plain(one.recipe)}  {plain(when)}  {today}\n"
-    return head + "".join(f"  {_became(each)}\n" for each in reversed(row.latest[-3:]))
-
-
-def _became(one: Occurrence) -> str:
-    at = datetime.fromtimestamp(one.at / 1_000).astimezone()
-    word = f"run {one.run_id}" if one.outcome == "started" else one.outcome
-    return plain(f"{at:%Y-%m-%d %H:%M}  {word}{f': {one.message}' if one.message else ''}")
+    for each in reversed(row.latest[-3:]):
+        at = datetime.fromtimestamp(each.at / 1_000).astimezone()
+        word = f"run {each.run_id}" if each.outcome == "started" else each.outcome
+        shown = f"{at:%Y-%m-%d %H:%M}  {word}{f': {each.message}' if each.message else ''}"
+        head += f"  {plain(shown)}\n"
+    return head
