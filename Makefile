@@ -74,8 +74,8 @@ fuzz: $(READY) ## run N random recipes from SEED, disturbed, against an independ
 properties: $(READY) ## every example of the properties that are sampled in `make test`
 	TEST_EXAMPLES=all $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal tests/kernel tests/recipe tests/runtime/test_dryrun.py $(ARGS)
 
-providers: $(READY) ## every misbehaviour of providers, 500 recipes against their budget, 2,000 sessions, outages, resets and recorded limits
-	TEST_EXAMPLES=all $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal tests/e2e/test_misbehaving_providers.py tests/models/test_crowd.py tests/runtime/test_request_budgets.py tests/runtime/test_waits.py tests/cli/test_resets.py tests/cli/test_usage_limits.py $(ARGS)
+providers: $(READY) ## every misbehaviour of providers, odd values in responses, 500 recipes against their budget, 2,000 sessions, outages, resets and recorded limits
+	TEST_EXAMPLES=all $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal tests/e2e/test_misbehaving_providers.py tests/models/test_crowd.py tests/models/test_odd_values.py tests/runtime/test_request_budgets.py tests/runtime/test_waits.py tests/cli/test_resets.py tests/cli/test_usage_limits.py $(ARGS)
 
 mutants: $(READY) ## put defects that gave wrong results once into a copy of the code: each is noticed (ARGS=NAME: one of them; ARGS=--all: by everyone who has to)
 	$(BIN)/python -m tests.mutants.wrong_results $(ARGS)

@@ -9,6 +9,7 @@ A sample runs here, all rows in `make providers`.
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 from typing import Any
@@ -35,6 +36,7 @@ SAMPLE = 8
 """One row in so many runs where not all do."""
 COMPLETED, FAILED, PAUSED = ("completed", 0), ("failed", 1), ("paused", 3)
 JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream"}
 NO_WAIT = {"retry-after-ms": "0"}
 HTML = b"<html><head><title>Sign in</title></head></html>"
 BIG = "x" * 3_000_000
@@ -90,6 +92,7 @@ ROWS: dict[str, Row] = {
     # Errors with a status
     "500 once": once(Fault("server_error"), code="model.unavailable", says="The server had an error"),
     "500 always": out(Fault("server_error", retry_after_s=0), "model.unavailable", says="tried 5 times"),
+    "500 with a body of 3 MB": once(Raw(BIG.encode(), 500, NO_WAIT), code="model.unavailable"),
     "502 as a page, once": once(
         Raw(HTML, 502, {"content-type": "text/html"}), code="model.unavailable", says="status 502, Sign in"
     ),
@@ -150,6 +153,12 @@ ROWS: dict[str, Row] = {
     "an error with status 200": once(
         Raw(b'{"error": {"message": "backend exploded"}}'), code="model.unavailable", says="backend exploded"
     ),
+    "a compressed response": out(
+        Raw(gzip.compress(b"data: {}"), 200, EVENTS | {"content-encoding": "gzip"}),
+        "model.not_an_api",
+        1,
+        says="which was not requested",
+    ),
     "half a JSON document": once(Raw(b'{"choices": ['), code="model.garbled", says='{"choices": ['),
     "an empty body": once(Raw(b""), code="model.broken_off", says="sent an empty response"),
     "no content": once(Raw(b"", 204, {}), code="model.broken_off", says="sent an empty response"),
@@ -168,17 +177,26 @@ ROWS: dict[str, Row] = {
         Raw(
             b"event: message_start\ndata: " + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n\n",
             200,
-            {"content-type": "text/event-stream"},
+            EVENTS,
         ),
         code="model.garbled",
     ),
     "an event that is no JSON": once(Fault("malformed", after=0), code="model.garbled"),
+    "an event with a value of a wrong type": once(
+        Raw(
+            b'event: message_start\ndata: {"type": "message_start", "message": 7, "choices": 7}\n\n',
+            200,
+            EVENTS,
+        ),
+        code="model.garbled",
+        says="an invalid value",
+    ),
     "an error in the stream": once(
         Raw(
             b'event: error\ndata: {"type": "error", "error":'
             b' {"type": "overloaded_error", "message": "Busy"}}\n\n',
             200,
-            {"content-type": "text/event-stream"},
+            EVENTS,
         ),
         code="model.unavailable",
         says="Busy",

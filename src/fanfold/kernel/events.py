@@ -115,7 +115,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
     def bounded(self) -> Usage:
         """Return usage that an external program or server reported, with each number in the valid range."""
-        read, written, price, cached = (min(max(0, one or 0), MOST_SPENT) for one in structs.astuple(self))
+        read, written, price, cached = (int(min(max(0, n or 0), MOST_SPENT)) for n in structs.astuple(self))
         return Usage(read, written, None if self.micro_usd is None else price, min(read, cached))
 
 

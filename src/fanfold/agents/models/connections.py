@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed, import_in_thread
-from fanfold.agents.models.failures import check_response
+from fanfold.agents.models.failures import check_response, filter_stream
 from fanfold.agents.providers import Access, ModelName, Provider, Rate, WireFormat
 from fanfold.kernel.events import Failure, Usage
 
@@ -290,31 +291,22 @@ async def add_missing_usage(response: httpx2.Response) -> None:
 
     Some compatible servers report none, and the library requires it. The cost is then an estimate.
     """
-    kind, packing = (response.headers.get(name, "") for name in ("content-type", "content-encoding"))
-    if not response.url.path.endswith("/messages") or packing or not kind.startswith("text/event-stream"):
+    kind = response.headers.get("content-type", "")
+    if not response.url.path.endswith("/messages") or not kind.startswith("text/event-stream"):
         return
-    import httpx2
 
-    class WithUsage(httpx2.AsyncByteStream):
-        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-            self._stream = stream
+    async def completed(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        unfinished: list[bytes] = []
+        async for data in chunks:
+            if b"\n" not in data:
+                unfinished.append(data)
+                continue
+            *lines, rest = b"".join((*unfinished, data)).split(b"\n")
+            unfinished = [rest]
+            yield b"".join(_with_usage(line) + b"\n" for line in lines)
+        yield _with_usage(b"".join(unfinished))
 
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            unfinished: list[bytes] = []
-            async for data in self._stream:
-                if b"\n" not in data:
-                    unfinished.append(data)
-                    continue
-                *lines, rest = b"".join((*unfinished, data)).split(b"\n")
-                unfinished = [rest]
-                yield b"".join(_with_usage(line) + b"\n" for line in lines)
-            yield _with_usage(b"".join(unfinished))
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = WithUsage(response.stream)
+    filter_stream(response, completed)
 
 
 def _with_usage(line: bytes) -> bytes:
@@ -440,6 +432,7 @@ class Connections:
                 limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
                 transport=self._transport,
             )
+            self._client.headers["accept-encoding"] = "identity"
             self._client.event_hooks["response"] += [check_response, add_missing_usage]
         endpoint = Endpoint(key, access.address(provider), self._client, access.native_json)
         model = FORMATS[meant.speaks].make(meant.name, endpoint)
@@ -457,6 +450,7 @@ class Connections:
         for name in names:
             modules.update(FORMATS[self._understand(name).speaks].modules)
         await import_in_thread(modules)
+        warnings.filterwarnings("ignore", module="pydantic")  # they quote odd values of a response
 
     async def aclose(self) -> None:
         """Close the connections of the running loop."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 500
 MAX_PAGE_BYTES = 20_000
+MAX_ERROR_BYTES = 1_000_000
 MAX_RESPONSE_BYTES = 256_000_000
 """More than the longest output of any model, with one event for each token."""
 MAX_RESET_S = 40 * 86_400
@@ -39,6 +41,9 @@ _FIELDS = (b"data", b"event", b"id", b"retry", b":")
 _ENDED = re.compile(rb'"finish_reason":\s{0,4}"|data:\s{0,4}\[DONE\]')
 """The marks of the end of a chat completion; some servers omit one of them."""
 MAX_SIGN_BYTES = 32
+_ODD_VALUE = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 E = TypeVar("E", bound=BaseException)
 _KEY_HINT = "check {variable}: the provider does not accept it, or not for this model"
 
@@ -84,8 +89,6 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
         return _passing("timeout", "model.timeout", model, _silence(error), None)
     if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
         return _passing("transport", "model.broken_off", model, reason, None)
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
-        return _passing("transport", "model.garbled", model, reason, None)
     return None
 
 
@@ -99,38 +102,48 @@ class WrongResponse(Exception):
         """Whether the same request may succeed later."""
 
 
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Turn the error of a library that met a value of a wrong type in a response into `WrongResponse`."""
+    try:
+        yield
+    except _ODD_VALUE as error:
+        reason = f"the response has an invalid value ({type(error).__name__}: {error})"
+        raise WrongResponse(reason, "model.garbled", passes=True) from error
+
+
 async def check_response(response: httpx2.Response) -> None:
     """Raise `WrongResponse` for web pages, redirects and anything but a stream; a hook of the HTTP client."""
     address, kind = _address(response.request), response.headers.get("content-type", "").lower()
     if response.is_redirect:  # never followed: the key must not reach another server
         target = response.headers.get("location", "")
         raise WrongResponse(f"{address} redirects to {target[:MAX_MESSAGE_CHARS]}")
-    if kind.startswith("text/html"):
-        raise _page(address, response.status_code, await response.aread())
-    if response.is_success and "content-encoding" not in response.headers:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":  # it may have any length
+        raise WrongResponse(f"{address} sent a compressed response, which was not requested")
+    if not response.is_success or kind.startswith("text/html"):
+        filter_stream(response, _shortened)
+        if kind.startswith("text/html"):
+            raise _page(address, response.status_code, await response.aread())
+    else:
         is_chat = response.url.path.endswith("/chat/completions")
-        response.stream = _event_stream()(response.stream, address, kind, is_chat)
+        filter_stream(response, partial(_checked, address=address, kind=kind, is_chat=is_chat))
 
 
-@cache
-def _event_stream() -> Any:
+def filter_stream(
+    response: httpx2.Response, read: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
+) -> None:
+    """Have the body of a response pass through `read`; what it leaves unread passes unchanged."""
     import httpx2
 
-    class EventStream(httpx2.AsyncByteStream):
-        """The bytes of a response; raises `WrongResponse` unless they are an event stream.
-
-        A chat completion must also have a mark of its end, because the library accepts one without it as
-        complete.
-        """
-
-        def __init__(self, stream: httpx2.AsyncByteStream, address: str, kind: str, is_chat: bool) -> None:
-            self._stream, self._address, self._kind, self._is_chat = stream, address, kind, is_chat
+    class BodyFilter(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
             self._is_read = False
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             chunks = self._stream.__aiter__()
             if not self._is_read:
-                chunks = _checked(chunks, self._address, self._kind, self._is_chat)
+                chunks = read(chunks)
             self._is_read = True  # SDKs read the remaining bytes after the last event
             async for chunk in chunks:
                 yield chunk
@@ -138,7 +151,18 @@ def _event_stream() -> Any:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    return EventStream
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = BodyFilter(response.stream)
+
+
+async def _shortened(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The start of the body of an error, which may have no end."""
+    size = 0
+    async for chunk in chunks:
+        yield chunk[: MAX_ERROR_BYTES - size]
+        size += len(chunk)
+        if size >= MAX_ERROR_BYTES:
+            return
 
 
 async def _checked(
@@ -210,15 +234,15 @@ def _address(request: httpx2.Request) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii', 'replace').rpartition('@')[2]}{url.path}"
 
 
-def _in_chain(error: BaseException, kind: type[E]) -> E | None:
-    """Return the error of that kind in the chain of causes.
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes; SDKs treat an error from a hook as an error of the connection."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
-    SDKs treat an error from a hook as an error of the connection.
-    """
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, kind):
-        seen = seen.__cause__ or seen.__context__
-    return seen
+
+def _in_chain(error: BaseException, kind: type[E]) -> E | None:
+    return next((cause for cause in _chain(error) if isinstance(cause, kind)), None)
 
 
 def _of_provider(error: Exception, model: str, variable: str) -> Problem:
@@ -327,15 +351,9 @@ def _failure(kind: str, code: str, model: str, reason: str, hint: str, retryable
 
 
 def _connection(error: BaseException, what: str = "cannot be reached") -> str:
-    """Return server, problem and the reason from the innermost error.
-
-    The outer errors only report that the request failed.
-    """
-    address, why, seen = _server(error), str(error), error
-    while seen.__cause__ is not None or seen.__context__ is not None:
-        seen = seen.__cause__ or seen.__context__ or seen
-        why = str(seen) or why
-    return f"{address or 'the provider'} {what}: {why}"
+    """Return server, problem and the reason from the innermost error; the others only say that it failed."""
+    why = [str(cause) for cause in _chain(error) if str(cause)]
+    return f"{_server(error) or 'the provider'} {what}: {why[-1] if why else ''}"
 
 
 def _silence(error: BaseException) -> str:
@@ -346,13 +364,8 @@ def _silence(error: BaseException) -> str:
 
 
 def _request(error: BaseException) -> httpx2.Request | None:
-    seen: BaseException | None = error
-    while seen is not None:
-        request = getattr(seen, "_request", None) or getattr(seen, "request", None)
-        if hasattr(request, "url"):
-            return request
-        seen = seen.__cause__ or seen.__context__
-    return None
+    requests = (getattr(one, "_request", None) or getattr(one, "request", None) for one in _chain(error))
+    return next((request for request in requests if hasattr(request, "url")), None)
 
 
 def _server(error: BaseException) -> str:

@@ -241,18 +241,16 @@ def response_entry(model: str, response: ModelResponse, usage: Usage) -> Respons
     )
 
 
-def with_whole_text(response: ModelResponse) -> ModelResponse:
-    """Return the response with texts that can be stored, without halves of surrogate pairs."""
+def storable(response: ModelResponse) -> ModelResponse:
+    """Return the response with texts and numbers that can be stored; raise ValueError for a wrong type."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
 
-    texts = [text for part in response.parts for text in vars(part).values() if text]
-    if all(text.isascii() if isinstance(text, str) else not isinstance(text, dict) for text in texts):
-        return response
-    plain = ModelMessagesTypeAdapter.dump_python([response], exclude_none=True)
-    whole = _whole(plain)
-    if whole == plain:
-        return response
-    (made,) = ModelMessagesTypeAdapter.validate_python(whole)
+    used = response.usage
+    used.details = {}
+    for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
+        setattr(used, name, Usage(getattr(used, name)).bounded().input_tokens)
+    plain = ModelMessagesTypeAdapter.dump_python([response], exclude_none=True, warnings=False)
+    (made,) = ModelMessagesTypeAdapter.validate_python(_whole(plain))
     assert isinstance(made, ModelResponse), "it was one"
     return made
 

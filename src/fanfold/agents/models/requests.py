@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
@@ -26,8 +26,16 @@ from msgspec import Struct, structs
 from fanfold.agents.backend import TRACE, Progress, SessionFailed, SessionRequest, is_cancelled
 from fanfold.agents.entries import AskingFor, Fallback, TextDelta
 from fanfold.agents.models.connections import CHARS_PER_TOKEN, Connections, ModelConnection
-from fanfold.agents.models.failures import Problem, broken_off, fault_of, stopped, understand
-from fanfold.agents.models.messages import with_whole_text
+from fanfold.agents.models.failures import (
+    Problem,
+    WrongResponse,
+    broken_off,
+    decoding,
+    fault_of,
+    stopped,
+    understand,
+)
+from fanfold.agents.models.messages import storable
 from fanfold.agents.providers import Rate
 from fanfold.agents.redaction import Redactor, without_key_parts
 from fanfold.agents.spending import NO_NEED, USUAL_OUTPUT_TOKENS, OpenRequest, OutOfBudget, RequestNeed
@@ -36,7 +44,7 @@ from fanfold.language.json_text import whole_text
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.models import ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
 
 MAX_TRIES = 5
@@ -215,21 +223,25 @@ class ModelClient:
         prepared = there.model.prepare_messages(messages, parameters)
         shown = _ShownText(self._progress, self.redactor)
         self._heard, self._partial = False, None
-        async with there.model.request_stream(prepared, how, parameters) as stream:
+        async with AsyncExitStack() as stack:
+            with decoding():
+                opened = there.model.request_stream(prepared, how, parameters)
+                stream = await stack.enter_async_context(opened)
             try:
-                async with aclosing(stream.__aiter__()) as events:  # type: ignore[type-var]  # it is a generator
+                async with aclosing(_events(stream)) as events:
                     async for event in events:
                         self._heard = True
                         shown.take(event)
+                shown.flush()
+                with decoding():
+                    return storable(stream.get())
             except BaseException:
-                part = stream.get()
+                part = _arrived(stream)
                 if _is_counted(part):  # providers report the input first, and the output at the end
                     written = _chars_of([part]) // CHARS_PER_TOKEN
                     part.usage.output_tokens = max(part.usage.output_tokens, written)
                 self._partial = part if self._heard or _is_counted(part) else None
                 raise
-            shown.flush()
-            return with_whole_text(stream.get())
 
     async def _open(
         self, there: ModelConnection, messages: list[ModelMessage], parameters: ModelRequestParameters
@@ -291,11 +303,12 @@ async def try_model(connections: Connections, name: str, redactor: Redactor) -> 
     ]
     began = time.monotonic()
     try:
-        prepared = there.model.prepare_messages(messages, parameters)
-        async with there.model.request_stream(prepared, settings(None, TRIAL_TOKENS), parameters) as stream:
-            async for _ in stream:
-                pass
-            response = stream.get()
+        prepared, how = there.model.prepare_messages(messages, parameters), settings(None, TRIAL_TOKENS)
+        with decoding():
+            async with there.model.request_stream(prepared, how, parameters) as stream:
+                async for _ in stream:
+                    pass
+                response = storable(stream.get())
     except Exception as error:
         problem = _understood(error, there)
         if problem is None:
@@ -354,6 +367,23 @@ class InputForecast:
         self._cached = used.cache_read_tokens + used.cache_write_tokens
 
 
+async def _events(stream: StreamedResponse) -> AsyncGenerator[object]:
+    with decoding():
+        async for event in stream:
+            yield event
+
+
+def _arrived(stream: StreamedResponse) -> ModelResponse:
+    """Return what arrived of a response; an empty one, whose usage is estimated, if it cannot be read."""
+    from pydantic_ai.messages import ModelResponse
+
+    try:
+        with decoding():
+            return storable(stream.get())
+    except WrongResponse:
+        return ModelResponse(parts=[])
+
+
 def _is_counted(response: ModelResponse) -> bool:
     """Return whether the server reported the tokens of a response; otherwise they are estimated."""
     return bool(response.usage.input_tokens or response.usage.output_tokens)
@@ -388,12 +418,12 @@ class _ShownText:
         )
 
         if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-            self._add(event.part.content)
+            self._add(str(event.part.content))
         elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-            self._add(event.delta.content_delta)
+            self._add(str(event.delta.content_delta))
         elif isinstance(event, PartEndEvent) and isinstance(event.part, ToolCallPart):
             self.flush()
-            self._progress(AskingFor(event.part.tool_name))
+            self._progress(AskingFor(str(event.part.tool_name)))
 
     def _add(self, text: str) -> None:
         self._text += text

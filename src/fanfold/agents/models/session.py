@@ -336,12 +336,14 @@ class ModelSession:
         if judgement.final and talk.failed_calls == 0:
             if not alone:
                 value = self._redactor.json(judgement.value)
-                end = ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, result="accepted", output=value)
+                end = ToolResult(
+                    id=judgement.call_id or "", tool=OUTPUT_TOOL, result="accepted", output=value
+                )
                 await self._record_raw(end)
             return judgement
         if judgement.final:
             error = ToolError("output.not_accepted", NOT_ACCEPTED)
-            await self._note(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, error=error))
+            await self._note(ToolResult(id=judgement.call_id or "", tool=OUTPUT_TOOL, error=error))
         elif judgement.complaint:
             await self._complain(judgement)
         for call in tuple(talk.pending.values()):  # a second submission next to the first
@@ -387,7 +389,9 @@ class ModelSession:
             if not self._contract.typed:
                 hint = "look at its transcript; then use another model, or make the prompt more exact"
             raise self._failed("invalid_output", "output.invalid", self._redactor.text(message), hint, True)
-        await self._record(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, complaint=judgement.complaint))
+        await self._record(
+            ToolResult(id=judgement.call_id or "", tool=OUTPUT_TOOL, complaint=judgement.complaint)
+        )
         self._talk.complain(judgement.complaint, judgement.call_id)
 
     async def _do_all(self, calls: Sequence[ToolCallPart]) -> None:
@@ -486,11 +490,6 @@ class ModelSession:
         return SessionFailed(
             Failure(kind, code, f"{request.step}: {message}", hint, retryable, request.step, request.attempt)
         )
-
-
-def _name(judgement: Judgement) -> str:
-    """Return the id of the call that submitted an answer; empty if there is none."""
-    return judgement.call_id or ""
 
 
 # -----------------------------------------------------------------------------------------------------------
