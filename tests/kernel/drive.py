@@ -44,10 +44,9 @@ from fanfold.kernel.events import (
     type_name,
 )
 from fanfold.kernel.invariants import Auditor
-from fanfold.kernel.open_runs import comes_after
 from fanfold.kernel.plan import GroupAction, Limits, Plan, Repeat, Step, WorkflowAction
 from fanfold.kernel.state import Node, State
-from fanfold.kernel.transitions import create_state, evolve, find_node, fold, mark_late
+from fanfold.kernel.transitions import comes_after, create_state, evolve, find_node, fold, mark_late
 from fanfold.language.leaf_steps import AgentBody, ApprovalBody, CommandBody
 from fanfold.steps.function import FunctionBody
 

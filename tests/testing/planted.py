@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fanfold.kernel import admission, decide, open_runs, progress, step_transitions, transitions
+from fanfold.kernel import admission, decide, progress, step_transitions, transitions
 from fanfold.kernel import progress as outcomes
 from fanfold.kernel import progress as sweep
 from fanfold.kernel import transitions as kernel_state
@@ -396,7 +396,7 @@ def an_open_run_ends_when_it_is_idle(real: Any) -> Any:
     return wind_up
 
 
-@planted(open_runs, "end")
+@planted(transitions, "end")
 def an_open_run_does_not_hear_that_it_should_end(real: Any) -> Any:
     def end(state: Any, run: Any, data: Any) -> None:
         pass
@@ -462,7 +462,7 @@ def a_closed_child_is_given_another_turn(real: Any) -> Any:
     return closed
 
 
-@planted(open_runs, "_turns_from")
+@planted(transitions, "_turns_from")
 def a_close_leaves_the_turns_behind_it(real: Any) -> Any:
     def turns_from(node: Node) -> list[Node]:
         return [node]
@@ -470,7 +470,7 @@ def a_close_leaves_the_turns_behind_it(real: Any) -> Any:
     return turns_from
 
 
-@planted(open_runs, "close")
+@planted(transitions, "close")
 def a_close_is_not_heard(real: Any) -> Any:
     def close(state: Any, run: Any, data: Any) -> None:
         pass

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import CloseRequested, Failure, RequestRefused, ResumeRequested, StepAdded
-from fanfold.kernel.open_runs import comes_after, why_not_added
 from fanfold.kernel.plan import Step
 from fanfold.kernel.state import COMPLETED, INTERRUPTED, READY, RUNNING, TERMINAL, WAITING, Node
+from fanfold.kernel.transitions import comes_after, why_not_added
 from fanfold.language.diagnostics import nearest
 from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.language.template import literal

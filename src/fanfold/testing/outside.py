@@ -32,7 +32,6 @@ from fanfold.kernel.events import (
     WaitClosed,
     WaitOpened,
 )
-from fanfold.kernel.open_runs import comes_after, why_not_added
 from fanfold.kernel.plan import Step
 from fanfold.kernel.state import (
     ASKED,
@@ -53,7 +52,7 @@ from fanfold.kernel.state import (
     State,
     judge,
 )
-from fanfold.kernel.transitions import mark_late
+from fanfold.kernel.transitions import comes_after, mark_late, why_not_added
 from fanfold.kernel.waits import next_attempt
 from fanfold.language.leaf_steps import AgentBody, ApprovalBody, read_body
 from fanfold.testing.checks import NOWHERE, InvariantError
