@@ -248,3 +248,28 @@ def test_a_recorded_limit_starts_one_agent_of_eight_and_the_run_continues_at_the
     assert result.status == "completed", result.error
     assert seen == [1], "one agent was started before the run waited"
     assert len(agents.calls()) == 9
+
+
+@pytest.mark.full
+def test_a_limit_whose_reset_has_passed_is_tried_again_after_growing_delays(
+    agents: AgentWorld, project: Path
+) -> None:
+    about = {"status": "rejected", "resetsAt": int(RECORDED_AT.timestamp()) - 5}
+    past = {"type": "rate_limit_event", "rate_limit_info": about}
+    limited = {"lines": [json.dumps(past), SAID["claude"][0].replace("%s", "limit")], "exit": 1}
+    agents.profile("claude", "credentials = []\n")
+    agents.install("claude", *[limited] * 4, {"says": SUCCESS["claude"]})
+    agents.role("helper", "claude", 'sandbox_mode = "read-only"')
+    recipe = {"name": "work", "steps": [{"id": "work", "agent": "helper", "prompt": "Work."}]}
+    environment = {"HOME": str(agents.home), "FANFOLD_HOME": str(agents.home / ".fanfold")}
+
+    async def work() -> Result:
+        async with client(project, environment) as opened:
+            handle = await opened.start(json.dumps(recipe), options=Options(permission="auto"))
+            return await handle.result()
+
+    with FastClock(RECORDED_AT.timestamp()) as clock:
+        result = clock.run(work())
+        assert clock.time() - RECORDED_AT.timestamp() > 5 + 10 + 20 + 40
+    assert result.status == "completed", result.error
+    assert len(agents.calls()) == 5

@@ -23,7 +23,7 @@ from fanfold.errors import WorldError
 from fanfold.kernel.budget import Ledger
 from fanfold.kernel.events import Failure, Usage, WaitOpened
 from fanfold.kernel.state import Node, State
-from fanfold.kernel.waits import FIRST_DELAY_MS, next_attempt
+from fanfold.kernel.waits import MAX_DELAY_MS, next_attempt
 from fanfold.steps.agent import AgentJob
 from fanfold.steps.executor import StepExecutor
 from fanfold.steps.order import Job, Order
@@ -176,12 +176,11 @@ def opening(state: State, node: Node, error: Failure, now: int) -> WaitOpened | 
         and (wait.until > now or wait.probe is not None)
     ):
         return None
-    until, reason = max(error.until, now + FIRST_DELAY_MS), "daily_cap" if error.kind == "budget" else "limit"
-    if not error.until:
-        tried = next_attempt(state, subject, now)
-        if tried is None:
-            return error
-        until, reason = tried, "outage"
+    tried = next_attempt(state, subject, now)
+    if tried is None and not error.until:
+        return error
+    until = max(error.until, tried or now + MAX_DELAY_MS)  # the reset may have passed already
+    reason = "daily_cap" if error.kind == "budget" else "limit" if error.until else "outage"
     count = 1 if wait is None else wait.count + 1
     return WaitOpened(
         subject=subject,
