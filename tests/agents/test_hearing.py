@@ -1,15 +1,20 @@
 """What is kept of a program that says very much: bounded. How long that takes is for `bench/bounds.py`."""
 
 import asyncio
+import socket
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from fanfold.agents.backend import SOCKET
 from fanfold.agents.command.acp import AgentMessages
 from fanfold.agents.command.events import DenialEvent, TextEvent, ToolCallEvent, ToolResultEvent, TurnEnd
 from fanfold.agents.command.profile import Profile
+from fanfold.agents.command.profile_files import find_profile
+from fanfold.agents.command.provider_gate import ProviderGate
 from fanfold.agents.command.recorder import (
     MAX_CALLS,
     MAX_ENTRIES,
@@ -17,7 +22,7 @@ from fanfold.agents.command.recorder import (
     NOT_KEPT,
     TranscriptRecorder,
 )
-from fanfold.agents.command.transcript_events import MAX_TEXT_CHARS, judge
+from fanfold.agents.command.transcript_events import MAX_TEXT_CHARS, CallEnd, judge
 from fanfold.agents.entries import Response, ToolResult
 from tests.work import patience
 
@@ -199,3 +204,63 @@ def test_calls_that_never_end_are_not_all_remembered():
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("why", "status", "named"),
+    [
+        ("API Error: Connection error.", None, True),
+        ("Overloaded", 503, False),
+        ("Not logged in", None, False),
+    ],
+)
+def test_the_host_that_failed_is_named_although_another_one_was_reached(
+    tmp_path: Path, why: str, status: int | None, named: bool
+) -> None:
+    profile = find_profile("claude", tmp_path)
+    assert profile is not None
+    ending = CallEnd()
+    ending.finished = TurnEnd(failed=True, why=why, status=status)
+    ending.unreached, ending.has_reached = ("api.example.com:443",), True
+    failure = judge(profile, ending)
+    assert failure is not None
+    assert ("cannot reach api.example.com:443" in failure.message) == named
+
+
+def test_a_refusal_by_the_gate_is_not_blamed_on_the_login(tmp_path: Path) -> None:
+    profile = find_profile("claude", tmp_path)
+    assert profile is not None
+    ending = CallEnd()
+    ending.finished = TurnEnd(failed=True, why="Proxy response (403) to CONNECT")
+    ending.refused = ("llm.example.com:443",)
+    failure = judge(profile, ending)
+    assert failure is not None
+    assert (failure.code, "llm.example.com:443" in failure.message) == ("agent.unreachable", True)
+
+
+@pytest.mark.full
+def test_the_gate_knows_whether_the_last_connection_failed(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).parent.mkdir(parents=True, exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        failing = closed.getsockname()[1]
+
+    async def connect(port: int) -> None:
+        reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+        writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        await asyncio.sleep(0.05)  # the gate closes its side
+
+    async def main() -> None:
+        other = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        reached = other.sockets[0].getsockname()[1]
+        hosts = [f"127.0.0.1:{port}" for port in (reached, failing)]
+        async with other, ProviderGate(tmp_path, hosts) as gate:
+            await connect(reached)
+            await connect(failing)
+            assert (gate.has_reached, gate.is_failing, gate.unreached) == (True, True, hosts[1:])
+            await connect(reached)
+            assert not gate.is_failing
+
+    asyncio.run(main())

@@ -50,6 +50,8 @@ class ProviderGate:
         """Named hosts whose last connection failed, the newest last."""
         self.has_reached = False
         """Whether any named host was reached."""
+        self.is_failing = False
+        """Whether the last connection to a named host failed."""
         self._home = home
         self._socket = home / SOCKET
         self._secret = secrets.token_hex(SECRET_BYTES).encode() if by_port else b""
@@ -116,12 +118,7 @@ class ProviderGate:
         method, target = (line[1], line[2].decode("latin-1")) if line else (b"", "")
         host = host_and_port(target if method != b"CONNECT" else f"https://{target}")
         plain = method != b"CONNECT" and target.startswith("http://")
-        if (
-            line is None
-            or not host
-            or (method != b"CONNECT" and not plain)
-            or plain_host(host) not in self._hosts
-        ):
+        if not host or not (method == b"CONNECT" or plain) or plain_host(host) not in self._hosts:
             refused = (host or target)[:200]
             if refused not in self.refused and len(self.refused) < MAX_REFUSED:
                 self.refused.append(refused)
@@ -132,11 +129,12 @@ class ProviderGate:
             name, _, port = host.rpartition(":")
             far = await asyncio.wait_for(asyncio.open_connection(name, int(port)), CONNECT_S)
         except (OSError, TimeoutError):
+            self.is_failing = True
             self.unreached = [*(one for one in self.unreached if one != host), host][-MAX_REFUSED:]
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             await writer.drain()
             return
-        self.has_reached = True
+        self.has_reached, self.is_failing = True, False
         if host in self.unreached:
             self.unreached.remove(host)
         self._open.add(far[1])

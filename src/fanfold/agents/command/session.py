@@ -295,7 +295,8 @@ class CommandSession:
                 await program.end()
                 await hear_usage(profile, transcript, usage)
         if gate is not None:
-            transcript.ending.unreached = () if gate.has_reached else tuple(gate.unreached)
+            transcript.ending.has_reached = gate.has_reached
+            transcript.ending.unreached = tuple(gate.unreached) if gate.is_failing else ()
             transcript.ending.refused = () if gate.has_reached else tuple(gate.refused)
         failure = _not_started(program) or judge(
             profile, transcript.ending, read_only=self._request.role.read_only

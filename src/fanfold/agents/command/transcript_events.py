@@ -172,7 +172,9 @@ class CallEnd:
         self.stopped = ""
         """Why Fanfold stopped it: `idle`, `trouble`, `budget`, `limit`, `unreachable`."""
         self.unreached: tuple[str, ...] = ()
-        """Hosts of its provider that could not be reached, if none was reached."""
+        """Hosts of its provider that could not be reached, if its last connection failed."""
+        self.has_reached = False
+        """Whether it reached any host of its provider."""
         self.refused: tuple[str, ...] = ()
         """Hosts that it requested and that are not allowed, if it reached no other."""
         self.silent_s = 0.0
@@ -259,22 +261,21 @@ def _stopped(profile: Profile, ending: CallEnd) -> Failure:
 def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -> Failure:
     """Return the failure, classified by the program's error messages."""
     finished = ending.finished
+    last = ending.troubles[-1] if ending.troubles else Hitch("")
     texts = [finished.why, finished.text or ""] if finished is not None and finished.failed else []
-    texts += [ending.troubles[-1].text] if ending.troubles else []
-    texts += [
-        ending.words.text if _is_error_text(profile, ending.words.text) else "",
-        _last_line(ending.stderr),
-    ]
+    spoken = ending.words.text if _is_error_text(profile, ending.words.text) else ""
+    texts += [last.text, spoken, _last_line(ending.stderr)]
     words = next((text for text in texts if text.strip()), otherwise)
-    status = finished.status if finished is not None else None
-    if status is None and ending.troubles:
-        status = ending.troubles[-1].status
+    status = last.status if finished is None or finished.status is None else finished.status
     is_limit, until = limit_in(profile, texts)
     if is_limit or ending.limited is not None:
         until = ending.limited.until if ending.limited is not None else until
         return _at_limit(profile, words, until)
     kind = sort_of(" ".join(texts), status) or kind or "agent"
-    if ending.unreached or (ending.refused and kind == "transport"):
+    cut_off = kind == "transport" and status is None
+    if ending.unreached and (cut_off or not ending.has_reached):
+        return _unreachable(profile, ending, words)
+    if ending.refused and (kind == "transport" or "403" in words):  # the status with which the gate refuses
         return _unreachable(profile, ending, words)
     message = f"{profile.title}: {shorten_line(words, MAX_WORDS_CHARS)}"
     hint = _HINTS[kind]
@@ -324,9 +325,6 @@ def _is_error_text(profile: Profile, text: str) -> bool:
 def _last_line(text: str) -> str:
     """Return the most useful line of stderr: the last with an error, otherwise the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "[DEBUG]" not in line]
-    detail = [
-        line
-        for line in lines
-        if re.search(r"error|fail|cannot|denied|refused|not found", line, re.IGNORECASE)
-    ]
+    pattern = r"error|fail|cannot|denied|refused|not found"
+    detail = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
     return shorten_line((detail or lines)[-1], MAX_WORDS_CHARS) if lines else ""
