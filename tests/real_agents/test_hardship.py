@@ -25,6 +25,8 @@ SOON_S = 8
 """A profile with little patience: what takes a minute for users takes so long here."""
 SILENT_S = 90
 """How long a program may be silent in these tests: on a busy machine some take a minute to start."""
+GEMINI_S = 45
+"""For Gemini CLI, which gives up a silent request by itself after a minute."""
 LIMIT_S = 130
 """Until the reset of a usage limit: longer than what is left to the program itself."""
 
@@ -196,7 +198,7 @@ def test_an_outage_is_waited_for_and_the_conversation_continues(world, seen, nam
 @pytest.mark.parametrize("name", WANTED)
 def test_a_retry_continues_the_conversation_of_an_agent_that_fell_silent(world, seen, name):
     note(seen, name, "retry", "no")
-    impatient(world, name, idle_s=SILENT_S)
+    impatient(world, name, idle_s=GEMINI_S if name.startswith("gemini") else SILENT_S)
     work(world, name, task({"write": "hello.txt", "text": "hello"}, say="Done."), retry=1)
     world.fault("silent", turns=1)
     failed = world.fanfold("run", "work.yaml", "--yes")
