@@ -106,7 +106,19 @@ def act_on_child(tree: RunTree, number: int, request: ChildRequest, at: int) -> 
             case InputRequest():
                 _send(tree, request, at)
             case CloseRequest():
-                _close(tree, request.child, at)
+                turns = turns_of(tree, request.child)
+                live = [turn for turn in turns if turn.status not in TERMINAL]
+                if live:
+                    for_good = is_interrupted(live[0])
+                    tree.report(tree.root.id, at, CloseRequested(live[0].path))
+                else:
+                    for_good = not turns[-1].closed
+                if for_good:
+                    last = turns[-1]
+                    task = tree.memory.tasks.get((last.run.id, last.path), last.step.description)
+                    tree.report(
+                        tree.root.id, at, subagent_event(last, "closed", last.attempt, last.execution, task)
+                    )
             case ResumeRequest():
                 _resume(tree, request.child, at)
     except FanfoldError as error:
@@ -183,20 +195,6 @@ def waiting_proposal(tree: RunTree, node: Node) -> str | None:
     rows = tree.memory.changes_of(node.run.id, node.path) if node.status == COMPLETED else []
     found = (row.proposal for row in rows if row.state == "proposed")
     return next(found, None)
-
-
-def _close(tree: RunTree, child: str, at: int) -> None:
-    turns = turns_of(tree, child)
-    live = [turn for turn in turns if turn.status not in TERMINAL]
-    if live:
-        for_good = is_interrupted(live[0])
-        tree.report(tree.root.id, at, CloseRequested(live[0].path))
-    else:
-        for_good = not turns[-1].closed
-    if for_good:
-        last = turns[-1]
-        task = tree.memory.tasks.get((last.run.id, last.path), last.step.description)
-        tree.report(tree.root.id, at, subagent_event(last, "closed", last.attempt, last.execution, task))
 
 
 def _resume(tree: RunTree, child: str, at: int) -> None:

@@ -191,7 +191,11 @@ class CommandHandler:
             case Evaluate(run=run, step=step, what=what):
                 return self._world.decide(self._node(run, step), what)
             case Queue():
-                return self._queue(self._node(command.run, command.step))
+                node = self._node(command.run, command.step)
+                word = "input" if node.step.after else "queued"
+                if is_agent(node):
+                    return subagent_event(node, word, 1, 0, node.step.description)
+                return StepEvent(node.path, word)
             case Start():
                 return self._start(command, self._node(command.run, command.step))
             case Create(workflow=workflow, parent_run=parent):
@@ -214,12 +218,6 @@ class CommandHandler:
 
     def _node(self, run: str, step: str) -> Node:
         return self._state.runs[run].nodes[step]
-
-    def _queue(self, node: Node) -> Data:
-        word = "input" if node.step.after else "queued"
-        if is_agent(node):
-            return subagent_event(node, word, 1, 0, node.step.description)
-        return StepEvent(node.path, word)
 
     def _start(self, command: Start, node: Node) -> Data:
         world, step, attempt, execution = self._world, command.step, command.attempt, command.execution

@@ -458,7 +458,16 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
         high = max(setting.high, setting.own_high) if by_file else setting.high
         return _integer(raw, origin, setting.low, high)
     if setting.kind == "names":
-        return _names(raw, origin, setting.choices)
+        # Names from a list or from one text, as one text separated by spaces
+        choices = setting.choices
+        listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
+        if not isinstance(listed, list) or not all(
+            isinstance(one, str) and re.fullmatch(_NAME, one) for one in listed
+        ):
+            raise _bad(origin, raw, "a list of names")
+        if choices and not set(listed) <= set(choices):
+            raise _bad(origin, raw, f"a list of {', '.join(choices)}")
+        return " ".join(listed)
     readers: dict[str, Callable[[object, str], int | str]] = {
         "digests": _digests,
         "prices": _prices,
@@ -477,18 +486,6 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
             origin, raw.rpartition("@")[2].partition("?")[0], "an address with http:// or https:// before it"
         )
     return raw.lower() if setting.kind == "choice" else raw
-
-
-def _names(raw: object, origin: str, choices: Sequence[str]) -> str:
-    """Names from a list or from one text, as one text separated by spaces."""
-    listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
-    if not isinstance(listed, list) or not all(
-        isinstance(one, str) and re.fullmatch(_NAME, one) for one in listed
-    ):
-        raise _bad(origin, raw, "a list of names")
-    if choices and not set(listed) <= set(choices):
-        raise _bad(origin, raw, f"a list of {', '.join(choices)}")
-    return " ".join(listed)
 
 
 def _paths(raw: object, origin: str) -> str:
@@ -636,7 +633,14 @@ def choose_model(
         # A provider with a key comes before a server that may need none.
         row = next((row for row in usable if row.name in access.keys), usable[0])
         if row.imitated is not None and row.name in access.addresses:
-            raise _which_model(config, row)
+            origin = config.origins[row.address_setting]
+            raise (
+                AuthorError(
+                    "model.unnamed",
+                    f"{origin} is set, but not which of that server's models to use",
+                    hint=f"set FANFOLD_MODEL={row.name}:NAME",
+                )
+            )
         why = f"{row.key_variable} is set" if row.name in access.keys else "it is the configured provider"
         return Choice(row.default, row.default_model, row, why, row.fast)
     if local.ready:
@@ -664,7 +668,12 @@ def choose_model(
 def _named(model: str, why: str, config: Config, local: LocalState) -> Choice:
     word, colon, rest = model.partition(":")
     if colon and rest and word == PROVIDER:
-        _check_local(model, local)
+        if not local.installed:
+            raise WorldError(
+                "local.not_installed", f'"{model}" needs llama.cpp, which is not here', hint=INSTALL_HINT
+            )
+        if model == LOCAL_MODEL and not local.pulled:
+            raise WorldError("local.not_pulled", f'the weights of "{model}" are not here yet', hint=PULL_HINT)
         return Choice(model, rest, None, why)
     access = config.access
     meant = access.understand(model)
@@ -683,15 +692,6 @@ def _named(model: str, why: str, config: Config, local: LocalState) -> Choice:
     return Choice(model, meant.name, meant.provider, why)
 
 
-def _check_local(name: str, local: LocalState) -> None:
-    if not local.installed:
-        raise WorldError(
-            "local.not_installed", f'"{name}" needs llama.cpp, which is not here', hint=INSTALL_HINT
-        )
-    if name == LOCAL_MODEL and not local.pulled:
-        raise WorldError("local.not_pulled", f'the weights of "{name}" are not here yet', hint=PULL_HINT)
-
-
 def _is_of_project(config: Config, origin: str) -> bool:
     return origin != "FANFOLD_MODEL" and not origin.startswith(f"{config.home / 'config.toml'} ")
 
@@ -701,15 +701,6 @@ def _not_here(where: str, model: str) -> AuthorError:
         "model.not_here",
         f"{where} names weights by path ({model}), which only the user may do",
         hint=f"if you trust the file: FANFOLD_MODEL={model}",
-    )
-
-
-def _which_model(config: Config, provider: Provider) -> AuthorError:
-    origin = config.origins[provider.address_setting]
-    return AuthorError(
-        "model.unnamed",
-        f"{origin} is set, but not which of that server's models to use",
-        hint=f"set FANFOLD_MODEL={provider.name}:NAME",
     )
 
 

@@ -156,7 +156,13 @@ class ForecastHost:
                     self.complete = False
                     return
             elif self._asking:
-                self._agree()
+                # Ask for the first step in the queue, then approve it. A limit may pause the run in between
+                node = self._asking[0]
+                if node.status in (RUNNING, WAITING):  # else its run has ended
+                    word = "agreed" if node.reason == ASKED else ASKED
+                    self._fold(node.run.id, StepEvent(node.path, word, node.attempt, node.execution))
+                if node.reason != ASKED:
+                    self._asking.pop(0)
             else:
                 timer = next_timer(state)
                 if self._under_way and (timer is None or self._under_way[0][0] <= timer):
@@ -198,15 +204,6 @@ class ForecastHost:
         until, place = self.now + takes, self._places.pop(node, len(self.begun))
         heappush(self._under_way, (until, place, start.run, end))
         self.begun[place : place + 1] = [ForecastStart(self.now, until, node)]
-
-    def _agree(self) -> None:
-        """Ask for the first step in the queue, then approve it. A limit may pause the run in between."""
-        node = self._asking[0]
-        if node.status in (RUNNING, WAITING):  # else its run has ended
-            word = "agreed" if node.reason == ASKED else ASKED
-            self._fold(node.run.id, StepEvent(node.path, word, node.attempt, node.execution))
-        if node.reason != ASKED:
-            self._asking.pop(0)
 
     def _raise_limits(self) -> bool:
         """Record the limits that pause the run and raise them. False if that cannot continue the run."""

@@ -145,7 +145,21 @@ class ReplayHost(Host):
         new = [one for one in waiting if one.record is None or one.record.status in (COMPLETED, FAILED)]
         timers = self.tree.state.timers
         if answer is not None and (first is None or answer[0] < (first.position or 0)):
-            self._give(answer[1])
+            # Answer a question as the person did
+            path = answer[1]
+            output = self._questions.pop(path).output
+            decided: dict[str, Any] = output if isinstance(output, dict) and "decision" in output else {}
+            request = AnswerRequest(
+                path=path,
+                decision=str(decided.get("decision", "answer")),
+                by=str(decided.get("by", CASSETTE)),
+                comment=decided.get("comment"),
+                edited=decided.get("edited"),
+                text=None if decided else as_text(output),
+            )
+            root = self.tree.root.id
+            self.tree.store.request(to_row(root, root, request, self._clock.now_ms()))
+            self.look_for_requests()
         elif first is not None:
             self._release(first, due)
         elif new:
@@ -180,22 +194,6 @@ class ReplayHost(Host):
             for path, node in nodes
             if node is not None and node.status == WAITING and node.step.traits.waits == "person"
         ]
-
-    def _give(self, path: str) -> None:
-        """Answer a question as the person did."""
-        output = self._questions.pop(path).output
-        decided: dict[str, Any] = output if isinstance(output, dict) and "decision" in output else {}
-        request = AnswerRequest(
-            path=path,
-            decision=str(decided.get("decision", "answer")),
-            by=str(decided.get("by", CASSETTE)),
-            comment=decided.get("comment"),
-            edited=decided.get("edited"),
-            text=None if decided else as_text(output),
-        )
-        root = self.tree.root.id
-        self.tree.store.request(to_row(root, root, request, self._clock.now_ms()))
-        self.look_for_requests()
 
 
 class ReplayExecutor(StepExecutor):
@@ -296,7 +294,15 @@ class CassetteBackend:
         if attempt.program:
             await record(AgentBegin(program=attempt.program), may_wait=True)
         if attempt.turns:
-            await self._take_turns(request, attempt, record)
+            # Guards and servers of a role are programs, which a replay does not start.
+            role = structs.replace(request.role, guards=(), mcp_servers={}, project_servers=())
+            tools = self._toolbox(structs.replace(request, role=role))
+            for number, turn in enumerate(attempt.turns):
+                named = {f"{number}.{index}": call for index, call in enumerate(turn.calls)}
+                calls = tuple(RequestedCall(name, call.tool, call.args) for name, call in named.items())
+                await record(Response(text=turn.text, tool_calls=calls), may_wait=True)
+                for name, call in named.items():
+                    await record(await _call(tools, name, call, is_ours=not attempt.program), may_wait=True)
         if attempt.writes:
             from fanfold.agents.tools.files import FileTools
 
@@ -311,17 +317,6 @@ class CassetteBackend:
         text = output if isinstance(output, str) else ""
         await record(Response(text=text, usage=usage, output=output), may_wait=True)
         return SessionResult(output=output, usage=usage)
-
-    async def _take_turns(self, request: SessionRequest, attempt: AttemptRecord, record: Record) -> None:
-        # Guards and servers of a role are programs, which a replay does not start.
-        role = structs.replace(request.role, guards=(), mcp_servers={}, project_servers=())
-        tools = self._toolbox(structs.replace(request, role=role))
-        for number, turn in enumerate(attempt.turns):
-            named = {f"{number}.{index}": call for index, call in enumerate(turn.calls)}
-            calls = tuple(RequestedCall(name, call.tool, call.args) for name, call in named.items())
-            await record(Response(text=turn.text, tool_calls=calls), may_wait=True)
-            for name, call in named.items():
-                await record(await _call(tools, name, call, is_ours=not attempt.program), may_wait=True)
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -513,19 +513,15 @@ class RunTree:
     def report(self, run: str, at: int, data: Data) -> None:
         """Apply one event, then handle every command that the kernel issues because of it."""
         if self.journal is not None and self.journal.links and isinstance(data, SubagentEvent):
-            data = self._with_link(run, data)
+            assert self.journal is not None
+            link = self.journal.links.pop(session_id(run, data.step, max(1, data.attempt)), b"")
+            data = replace(data, chain=link.hex()) if link else data
         self._fold(mark_late(self.state, Event(run, at, data)))
 
         def record(command: Command, answer: Data) -> None:
             self._fold(Event(command.run, at, answer))
 
         self._handler.answer_all(record)
-
-    def _with_link(self, run: str, data: SubagentEvent) -> SubagentEvent:
-        """The event with the last link of its session's chain, if the session wrote here."""
-        assert self.journal is not None
-        link = self.journal.links.pop(session_id(run, data.step, max(1, data.attempt)), b"")
-        return replace(data, chain=link.hex()) if link else data
 
     def _fold(self, event: Event) -> None:
         event, encoded = self._without_secrets(event)
@@ -757,7 +753,16 @@ class KeptTrees:
         if get_ident() != self._thread or (self._open_only and (at is not None or not is_kept_open(root))):
             return RunTree.load(store, root, until=at)
         if at is None:
-            return self._current(store, root)
+            tree = self._now.pop(root, None)
+            if tree is None or not _is_same(store, tree):
+                tree = RunTree.load(store, root)
+            else:
+                tree.read_from(store)
+                tree.catch_up(store.tree(root, tree.tree_seq, as_stored))
+            self._now[root] = tree
+            if len(self._now) > MAX_TREES:
+                self._now.popitem(last=False)
+            return tree
         tree = self._past.pop(root, None)
         if tree is None or tree.tree_seq > at:
             tree = RunTree.load(store, root, until=at)
@@ -768,18 +773,6 @@ class KeptTrees:
         self._past[root] = tree
         if len(self._past) > MAX_PAST:
             self._past.popitem(last=False)
-        return tree
-
-    def _current(self, store: Store, root: str) -> RunTree:
-        tree = self._now.pop(root, None)
-        if tree is None or not _is_same(store, tree):
-            tree = RunTree.load(store, root)
-        else:
-            tree.read_from(store)
-            tree.catch_up(store.tree(root, tree.tree_seq, as_stored))
-        self._now[root] = tree
-        if len(self._now) > MAX_TREES:
-            self._now.popitem(last=False)
         return tree
 
 

@@ -143,7 +143,19 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         for key in ("model", "reasoning_effort"):
             warn_of_braces(entries.nodes.get(key), f'"{key}"', _ONE_STEP_EACH, unit.notes)
         for possible in listed or [role]:
-            _check_tools(entries, possible.facts, unit)
+            allowed, around, notes = possible.facts.tools, unit.around, unit.notes
+            for item in entries.scalars("tools"):
+                if allowed is None and possible.facts.backend is None and not around.is_tool(item.text):
+                    names = around.tool_names()
+                    near = notes.did_you_mean(item.text, names)
+                    hint = near or f"there are {', '.join(names)}"
+                    notes.error("recipe.bad_value", f"there is no tool {quoted(item.text)}", item, hint)
+                if allowed is not None and item.text not in allowed:
+                    hint = (
+                        notes.did_you_mean(item.text, allowed)
+                        or "a step may only narrow the tools of its role"
+                    )
+                    notes.error("recipe.bad_value", f"the role has no tool {quoted(item.text)}", item, hint)
             _check_isolation(step, possible)
         for item in entries.scalars("skills"):  # whether they exist is checked when a run starts
             if not re.fullmatch(SKILL_NAME, item.text):
@@ -597,27 +609,6 @@ class _FromFile(Scalar):
         return self.start, self.end
 
 
-def _read_prompt(step: WrittenStep) -> str | None:
-    """Return the template in the file of `prompt_file`, with checked references."""
-    node, notes = step.entries.nodes.get("prompt_file"), step.notes
-    if not isinstance(node, Scalar):
-        return None
-    ref = node.text if "/" in node.text else f"./{node.text}"
-    try:
-        text = step.unit.around.library.find(ref, step.unit.source.file).data.decode()
-    except FanfoldError as error:
-        notes.error("recipe.bad_value", f"the prompt cannot be read: {error.message}", node, error.hint)
-        return None
-    except UnicodeDecodeError:
-        notes.error("recipe.encoding", f"{quoted(node.text)} is not UTF-8", node)
-        return None
-    if not text.strip():
-        notes.error("recipe.bad_value", f"{quoted(node.text)} is empty", node)
-    place = TextPlace(step.place.draft, step.place.scope, step.place.names, placing=True)
-    written = _FromFile(text, text, node.start, node.end, "", "")
-    return step.unit.references.template(written, place)
-
-
 def _prompt_of(step: WrittenStep, role: NamedRole) -> str | None:
     entries, notes = step.entries, step.notes
     prompt = step.template("prompt", placing=True)
@@ -626,7 +617,24 @@ def _prompt_of(step: WrittenStep, role: NamedRole) -> str | None:
     if not entries.lacks("prompt"):
         return prompt
     if not entries.lacks("prompt_file"):
-        return _read_prompt(step)
+        # Return the template in the file of `prompt_file`, with checked references
+        node, notes = step.entries.nodes.get("prompt_file"), step.notes
+        if not isinstance(node, Scalar):
+            return None
+        ref = node.text if "/" in node.text else f"./{node.text}"
+        try:
+            text = step.unit.around.library.find(ref, step.unit.source.file).data.decode()
+        except FanfoldError as error:
+            notes.error("recipe.bad_value", f"the prompt cannot be read: {error.message}", node, error.hint)
+            return None
+        except UnicodeDecodeError:
+            notes.error("recipe.encoding", f"{quoted(node.text)} is not UTF-8", node)
+            return None
+        if not text.strip():
+            notes.error("recipe.bad_value", f"{quoted(node.text)} is empty", node)
+        place = TextPlace(step.place.draft, step.place.scope, step.place.names, placing=True)
+        written = _FromFile(text, text, node.start, node.end, "", "")
+        return step.unit.references.template(written, place)
     if role.facts.prompt_template:
         _check_prompt_template(step.draft, role.name, role.facts.prompt_template, notes)
     elif entries.lacks("inputs") and role.known:
@@ -665,16 +673,3 @@ def _may_ask(step: WrittenStep, roles: Sequence[NamedRole]) -> bool:
         hint = "remove `may_ask`, or use a role whose agent is a model"
         step.notes.error("recipe.conflicting_keys", message, step.entries.keys["may_ask"], hint)
     return wanted
-
-
-def _check_tools(entries: Entries, role: RoleFacts, unit: Unit) -> None:
-    allowed, around, notes = role.tools, unit.around, unit.notes
-    for item in entries.scalars("tools"):
-        if allowed is None and role.backend is None and not around.is_tool(item.text):
-            names = around.tool_names()
-            near = notes.did_you_mean(item.text, names)
-            hint = near or f"there are {', '.join(names)}"
-            notes.error("recipe.bad_value", f"there is no tool {quoted(item.text)}", item, hint)
-        if allowed is not None and item.text not in allowed:
-            hint = notes.did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"
-            notes.error("recipe.bad_value", f"the role has no tool {quoted(item.text)}", item, hint)

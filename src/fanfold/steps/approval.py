@@ -9,7 +9,7 @@ from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.state import BY_DEFAULT, Node, judge
 from fanfold.language.keys import YES_OR_NO
 from fanfold.language.leaf_steps import ApprovalBody, WrittenStep
-from fanfold.language.tables import Entries, Notes, kind_of, quoted
+from fanfold.language.tables import kind_of, quoted
 from fanfold.language.tree import Scalar
 from fanfold.steps.ids import root_of, typed_path
 from fanfold.steps.order import Outcome, Question
@@ -25,7 +25,24 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
     def from_recipe(self, step: WrittenStep) -> ApprovalBody:
         entries = step.entries
         choices = tuple(item.text for item in entries.scalars("choices"))
-        _check_choices(entries, choices, step.notes)
+        notes = step.notes
+        if isinstance(entries.nodes.get("choices"), Scalar):
+            message = "the choices of an approval are a list of text"
+            hint = "an `ask` step takes an expression"
+            notes.error("recipe.bad_type", message, entries.nodes["choices"], hint)
+        elif "choices" in entries.nodes and (
+            not choices or len(set(choices)) < len(choices) or "" in choices
+        ):
+            message = "choices must be different from each other, and at least one"
+            notes.error("recipe.bad_value", message, entries.nodes["choices"])
+        default = entries.nodes.get("default")
+        allowed = choices or YES_OR_NO
+        readable = "choices" in entries.nodes or not entries.has("choices")
+        if isinstance(default, Scalar) and default.text not in allowed and readable:
+            hint = notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
+            notes.error("recipe.bad_value", f"{quoted(default.text)} is no choice", default, hint)
+        elif default is not None and not (isinstance(default, Scalar) and isinstance(default.value, str)):
+            notes.error("recipe.bad_type", f'"default" must be text, not {kind_of(default)}', default)
         if entries.has("gate"):
             question = step.template("prompt") or entries.text("description")
             question = question or f"Continue with {step.draft.id}?"
@@ -65,21 +82,3 @@ def _how(node: Node, choices: tuple[str, ...]) -> str:
 
 def _output(reply: StepReply) -> JSON:
     return {"decision": reply.decision, "by": reply.by, "comment": reply.comment, "edited": reply.edited}
-
-
-def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> None:
-    if isinstance(entries.nodes.get("choices"), Scalar):
-        message = "the choices of an approval are a list of text"
-        hint = "an `ask` step takes an expression"
-        notes.error("recipe.bad_type", message, entries.nodes["choices"], hint)
-    elif "choices" in entries.nodes and (not choices or len(set(choices)) < len(choices) or "" in choices):
-        message = "choices must be different from each other, and at least one"
-        notes.error("recipe.bad_value", message, entries.nodes["choices"])
-    default = entries.nodes.get("default")
-    allowed = choices or YES_OR_NO
-    readable = "choices" in entries.nodes or not entries.has("choices")
-    if isinstance(default, Scalar) and default.text not in allowed and readable:
-        hint = notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
-        notes.error("recipe.bad_value", f"{quoted(default.text)} is no choice", default, hint)
-    elif default is not None and not (isinstance(default, Scalar) and isinstance(default.value, str)):
-        notes.error("recipe.bad_type", f'"default" must be text, not {kind_of(default)}', default)

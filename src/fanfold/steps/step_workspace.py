@@ -202,7 +202,20 @@ class Isolation:
         try:
             async with self._preparing:
                 if await in_thread(lambda: self.spaces.prepared(child.base)) is None:
-                    fact = await self._set_up(order, epoch, child.base, run)
+                    # Run the setup command in a snapshot of its own
+                    began_ns, name = monotonic_ns(), f"setup-{os.urandom(6).hex()}"
+                    made = await in_thread(
+                        lambda: self.spaces.open_child(
+                            name, origin=order.root, epoch=epoch, base=child.base, prepares=True
+                        )
+                    )
+                    try:
+                        await run(self._setup, StepWorkspace(str(made.path), made), name, self._setup_network)
+                        await in_thread(lambda: self.spaces.keep_prepared(made))
+                    finally:
+                        if (made.folder / "child.json").exists():
+                            await in_thread(lambda: self.spaces.close(made))
+                    fact = SetupRun(command=tuple(self._setup), ms=(monotonic_ns() - began_ns) // 1_000_000)
                     place.evidence.append(fact)
             again = await in_thread(lambda: self._snapshot(order, epoch, 0, child.base), self._detach)
         except BaseException:
@@ -210,20 +223,6 @@ class Isolation:
             raise
         again.evidence = place.evidence
         return again
-
-    async def _set_up(self, order: Order[Job], epoch: int, base: Base, run: RunSetup) -> SetupRun:
-        """Run the setup command in a snapshot of its own."""
-        began_ns, name = monotonic_ns(), f"setup-{os.urandom(6).hex()}"
-        made = await in_thread(
-            lambda: self.spaces.open_child(name, origin=order.root, epoch=epoch, base=base, prepares=True)
-        )
-        try:
-            await run(self._setup, StepWorkspace(str(made.path), made), name, self._setup_network)
-            await in_thread(lambda: self.spaces.keep_prepared(made))
-        finally:
-            if (made.folder / "child.json").exists():
-                await in_thread(lambda: self.spaces.close(made))
-        return SetupRun(command=tuple(self._setup), ms=(monotonic_ns() - began_ns) // 1_000_000)
 
     def takes_time(self, order: Order[Job]) -> bool:
         """Whether opening the workspace of a step takes time: for a snapshot or a scan of the project."""

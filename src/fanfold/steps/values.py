@@ -185,7 +185,15 @@ def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
             name = verdict.get("claim") if isinstance(verdict, dict) else None
             if name not in votes:
                 continue
-            vote = _vote(reviewer, verdict)
+            evidence = [one for one in verdict.get("evidence") or [] if isinstance(one, dict)]
+            holds = bool(verdict.get("holds"))
+            missing = [f"{one.get('file')}:{one.get('line')}" for one in evidence if not one.get("found")]
+            void = ""
+            if missing:
+                void = f"it quotes what is not there: {', '.join(missing[:3])}"
+            elif not holds and not evidence:
+                void = "it refutes without evidence"
+            vote = Vote(reviewer, holds, str(verdict.get("reason") or ""), evidence, void)
             before = heard.setdefault(name, vote)
             if before.holds != vote.holds:
                 heard[name] = replace(before, void="it says both that it holds and that it does not")
@@ -199,18 +207,6 @@ def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
             fate = "survived" if sum(counted) * 2 > len(counted) else "refuted"
         reviewed.append(ReviewedClaim(claim.name, claim.text, claim.whole, fate, votes[claim.name]))
     return Review(all(claim.fate == "survived" for claim in reviewed if claim.whole), reviewed)
-
-
-def _vote(reviewer: str, verdict: dict[str, JSON]) -> Vote:
-    evidence = [one for one in verdict.get("evidence") or [] if isinstance(one, dict)]
-    holds = bool(verdict.get("holds"))
-    missing = [f"{one.get('file')}:{one.get('line')}" for one in evidence if not one.get("found")]
-    void = ""
-    if missing:
-        void = f"it quotes what is not there: {', '.join(missing[:3])}"
-    elif not holds and not evidence:
-        void = "it refutes without evidence"
-    return Vote(reviewer, holds, str(verdict.get("reason") or ""), evidence, void)
 
 
 def surviving(tasks: Mapping[str, JSON], mapped: frozenset[str], review: Review) -> dict[str, JSON]:
