@@ -21,7 +21,7 @@ from fanfold.api.client import Client
 from fanfold.api.ownership import own
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
-from fanfold.engine.children import AddRequest, act_on_child
+from fanfold.engine.requests import AddRequest, act_on_child
 from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.state import COMPLETED
 from fanfold.steps.records import subagent_event

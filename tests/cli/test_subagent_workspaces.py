@@ -15,8 +15,7 @@ from fanfold.api.agents import find_role
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import Task, list_subagents, make_step
-from fanfold.engine.children import AddRequest
-from fanfold.engine.requests import to_row
+from fanfold.engine.requests import AddRequest, to_row
 from fanfold.kernel.plan import Plan
 from fanfold.sessions.log import read_entries
 from fanfold.steps.run_config import to_json

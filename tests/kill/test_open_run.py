@@ -22,8 +22,7 @@ from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import Task, list_subagents, make_step
-from fanfold.engine.children import AddRequest, InputRequest, ResumeRequest
-from fanfold.engine.requests import RunRequest, to_row
+from fanfold.engine.requests import AddRequest, InputRequest, ResumeRequest, RunRequest, to_row
 from fanfold.kernel.plan import Plan
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S

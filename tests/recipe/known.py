@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import fanfold.steps.table  # noqa: F401  # it passes the step types to the compiler
+import fanfold.steps.step_type  # noqa: F401  # it passes the step types to the compiler
 from fanfold.agents.backend_registry import BackendRegistry, Machine
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role

@@ -13,7 +13,7 @@ import pytest
 from fanfold.api.overview import NEEDS, show_home
 from fanfold.api.ownership import own
 from fanfold.engine.config import Config
-from fanfold.engine.waits import EVERY_AGENT, DailyCaps
+from fanfold.engine.driver import EVERY_AGENT, DailyCaps
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Usage
 from tests.provider import RecordedRequest, Reply

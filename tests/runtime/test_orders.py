@@ -18,7 +18,7 @@ from fanfold.cli.main import main
 from fanfold.steps.executor import StepExecutor
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import Merge
-from fanfold.steps.table import decode_order
+from fanfold.steps.step_type import decode_order
 from fanfold.store.sqlite import SqliteStore
 from tests.runtime.running import run
 from tests.test_examples import EXAMPLES, STATUS, make_repository, written_commands

@@ -18,8 +18,7 @@ from fanfold.language.keys import StepSyntax
 from fanfold.language.leaf_steps import STEPS, Body, WrittenStep
 from fanfold.language.tables import Key
 from fanfold.steps.order import Outcome, Question, SettledJob, Timer
-from fanfold.steps.step_type import LeafType, Preparation, StepReply, text_of
-from fanfold.steps.table import STEP_TYPES, label_of, register
+from fanfold.steps.step_type import STEP_TYPES, LeafType, Preparation, StepReply, label_of, register, text_of
 from tests.runtime.running import client, run
 from tests.work import PATIENCE_S
 

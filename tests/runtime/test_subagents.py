@@ -23,7 +23,7 @@ from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open
 from fanfold.api.subagents import Subagent, Task
-from fanfold.engine.children import SubagentRefused
+from fanfold.engine.requests import SubagentRefused
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.kernel.events import Failure
 from fanfold.sessions.log import read_entries

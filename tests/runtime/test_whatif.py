@@ -9,13 +9,12 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from fanfold.engine.forecast import ForecastHost, without_deadlines
-from fanfold.engine.recorded import RecordedResults, Recording
+from fanfold.engine.forecast import ForecastHost, RecordedResults, Recording, without_deadlines
 from fanfold.kernel.decide import next_timer
 from fanfold.kernel.events import Event, Failure, RunCreated, RunStarted, Settings, StepEvent, TimerFired
 from fanfold.kernel.plan import Plan
 from fanfold.kernel.state import ASKED, RUN_TERMINAL, Node
-from fanfold.steps.table import type_of
+from fanfold.steps.step_type import type_of
 from fanfold.testing.world import random_plan, random_settings
 from tests.testing.agreement import INPUTS, TickedRun, in_cel
 

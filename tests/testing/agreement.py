@@ -45,7 +45,7 @@ from fanfold.kernel.plan import GroupAction, LeafAction, Plan, Repeat, Step, Wor
 from fanfold.kernel.state import ASKED, LEAF, PAUSED, RUN_TERMINAL, RUNNING, WAITING, Node, Run
 from fanfold.language.leaf_steps import ApprovalBody
 from fanfold.steps.function import FunctionBody
-from fanfold.steps.table import type_of
+from fanfold.steps.step_type import type_of
 from fanfold.store.protocol import Blobs
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.world import DELIVER, random_plan, random_settings

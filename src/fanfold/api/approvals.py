@@ -46,8 +46,7 @@ from fanfold.language.template import UnresolvedPath, parse_path, resolve
 from fanfold.language.terminal import cut_name, one_line, shorten, visible
 from fanfold.steps.order import Question
 from fanfold.steps.records import completed
-from fanfold.steps.step_type import foresee
-from fanfold.steps.table import Unrenderable, effects_of, prepare
+from fanfold.steps.step_type import Unrenderable, effects_of, foresee, prepare
 from fanfold.store.protocol import Store
 
 # -----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from fanfold.api.recipes import (
     save_recipe,
 )
 from fanfold.api.subagents import SPAWN_TIMEOUT_MS
-from fanfold.engine.children import no_subagent
+from fanfold.engine.requests import no_subagent
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.events import StepAdded, SubagentEvent, event_of

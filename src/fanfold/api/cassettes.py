@@ -58,7 +58,7 @@ from fanfold.steps.function import FunctionJob
 from fanfold.steps.ids import session_id
 from fanfold.steps.order import Job, Question
 from fanfold.steps.records import Digest, Resolve, workspace_fact
-from fanfold.steps.table import Unrenderable, prepare, type_of
+from fanfold.steps.step_type import Unrenderable, prepare, type_of
 from fanfold.store.address import SqliteAddress
 from fanfold.store.protocol import Store
 from fanfold.workspace.merge import FileState, PathRevision

@@ -37,8 +37,8 @@ from fanfold.api.run_handle import RunHandle, ask_owner
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import LIVE, OVER, Subagent, find_ended_turns
-from fanfold.engine.children import TASK_CHARS, AddRequest, ResumeRequest, SubagentRefused, is_interrupted
 from fanfold.engine.driver import OnProgress
+from fanfold.engine.requests import TASK_CHARS, AddRequest, ResumeRequest, SubagentRefused, is_interrupted
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import NotFoundError
 from fanfold.kernel.events import Envelope

@@ -30,9 +30,8 @@ from fanfold.api.step_documents import (
     why_not,
 )
 from fanfold.engine.dry_run import StepOrder
-from fanfold.engine.forecast import ForecastHost
+from fanfold.engine.forecast import ForecastHost, RecordedResults, Recording
 from fanfold.engine.forecast_documents import Slots, Time, WhatIf
-from fanfold.engine.recorded import RecordedResults, Recording
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import UNBOUNDED, StepAdded, event_of

@@ -21,7 +21,7 @@ from fanfold.engine.run_tree import RunTree
 from fanfold.kernel.plan import GroupAction, Plan, Step
 from fanfold.kernel.state import LEAF, LOOP, MAP, PENDING, SCOPE, Composite, Node, Run, WorkflowCall
 from fanfold.language.terminal import shorten_line
-from fanfold.steps.table import label_of
+from fanfold.steps.step_type import label_of
 
 # -----------------------------------------------------------------------------------------------------------
 # A graph before layout: nested boxes, and the edges between the boxes of one scope

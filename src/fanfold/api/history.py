@@ -39,7 +39,7 @@ from fanfold.api.transcripts import (
     speaker_of,
     transcript_of,
 )
-from fanfold.engine.children import is_interrupted
+from fanfold.engine.requests import is_interrupted
 from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
 from fanfold.errors import AuthorError, FanfoldError, NotFoundError
 from fanfold.kernel.events import NOTHING_SPENT, Envelope, Usage

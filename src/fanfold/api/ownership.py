@@ -18,9 +18,8 @@ from msgspec import Struct, structs
 from fanfold.agents.backend_registry import BackendSetup
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.report import has_mirror, write_mirror
-from fanfold.engine.driver import Host, OnCommit, OnProgress
+from fanfold.engine.driver import DailyCaps, Host, OnCommit, OnProgress
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
-from fanfold.engine.waits import DailyCaps
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Envelope, LimitsRaised, RunCreated, event_of
 from fanfold.kernel.state import PENDING, RUN_TERMINAL, RUNNING, WAITING
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.steps.functions import FunctionProcesses
-    from fanfold.steps.lead_tools import DirectChanges
     from fanfold.steps.records import Merge, SandboxUse
+    from fanfold.steps.toolboxes import DirectChanges
 
 
 class RunParts(Struct, frozen=True, kw_only=True):
@@ -249,7 +248,7 @@ def supervise(
     allowed = project.config.names(command.SETTING)
 
     def direct_changes(request: SessionRequest) -> DirectChanges:
-        from fanfold.steps.lead_tools import DirectChanges
+        from fanfold.steps.toolboxes import DirectChanges
 
         return DirectChanges(request, project.isolation, project.store, note)
 

@@ -52,8 +52,7 @@ from fanfold.language.terminal import visible
 from fanfold.steps.ask import AskBody
 from fanfold.steps.run_config import RESOLVER
 from fanfold.steps.set_and_end import SetBody
-from fanfold.steps.step_type import foresee, items_of, shown, value_of
-from fanfold.steps.table import effects_of
+from fanfold.steps.step_type import effects_of, foresee, items_of, shown, value_of
 from fanfold.store.protocol import Batch
 from fanfold.workspace.seal import is_adopted, permitted
 

@@ -38,7 +38,7 @@ from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import Options
 from fanfold.api.start import foresee_run, start
 from fanfold.engine.config import LOCAL_MODEL, choose_model
-from fanfold.engine.waits import DailyCaps
+from fanfold.engine.driver import DailyCaps
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Usage
 from fanfold.kernel.plan import JSON

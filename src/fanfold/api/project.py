@@ -144,7 +144,7 @@ class Project:
         """The context in which recipes of this project are compiled."""
         from fanfold.engine.config import recipe_ceilings
         from fanfold.language.draft import Ceilings, CompileContext
-        from fanfold.steps.table import STEP_TYPES
+        from fanfold.steps.step_type import STEP_TYPES
 
         assert STEP_TYPES  # importing the table passes the step types to the compiler
         config = self.config

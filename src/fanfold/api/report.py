@@ -89,7 +89,7 @@ from fanfold.language.terminal import CUT, fair_shares, one_line, shorten, short
 from fanfold.steps.published import phases_of, publish_run, write_folder, write_private
 from fanfold.steps.records import DETACHED, SENT, is_agent
 from fanfold.steps.run_config import how_to_resume
-from fanfold.steps.table import type_of
+from fanfold.steps.step_type import type_of
 from fanfold.steps.values import ReviewedClaim, extract, runs_below
 from fanfold.store.database import private_folder
 from fanfold.workspace.artifacts import clear_staging

@@ -51,7 +51,7 @@ from fanfold.steps.run_config import (
     to_json,
     with_stages,
 )
-from fanfold.steps.table import type_of
+from fanfold.steps.step_type import type_of
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store, StoreFault
 from fanfold.workspace.artifacts import Artifact, carry_over

@@ -75,7 +75,7 @@ from fanfold.language.terminal import CUT, cut_name, one_line
 from fanfold.steps.agent import sections_of, sibling
 from fanfold.steps.ids import session_id
 from fanfold.steps.records import is_agent
-from fanfold.steps.table import label_of, preparation
+from fanfold.steps.step_type import label_of, preparation
 from fanfold.steps.values import VERIFY, against, is_phase, last_iteration
 
 # -----------------------------------------------------------------------------------------------------------

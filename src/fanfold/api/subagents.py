@@ -35,7 +35,7 @@ from fanfold.api.run_handle import ask_owner
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.transcripts import take_up
-from fanfold.engine.children import (
+from fanfold.engine.requests import (
     TASK_CHARS,
     AddRequest,
     ChildRequest,

@@ -50,7 +50,7 @@ from fanfold.steps.agent import FILES_MOVED, GO_ON, AgentJob, asked_of, words_of
 from fanfold.steps.ids import session_id, settling_ids
 from fanfold.steps.records import is_agent, is_lead, session_of, sessions_of, turn_before
 from fanfold.steps.run_config import RecordedEntry, RunConfig, TakenUp
-from fanfold.steps.table import Unrenderable, prepare
+from fanfold.steps.step_type import Unrenderable, prepare
 
 
 class TranscriptEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):

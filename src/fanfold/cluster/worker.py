@@ -47,11 +47,10 @@ from fanfold.cluster.jobs import (
 )
 from fanfold.cluster.temporal import JobControl, JobLost, ServedQueue, TemporalLink, check_address
 from fanfold.cluster.workspaces import TreeIsolation, TreeMerges, with_artifacts
-from fanfold.engine.driver import PAUSE_GRACE_S, publish_update
+from fanfold.engine.driver import PAUSE_GRACE_S, DailyCaps, publish_update
 from fanfold.engine.requests import ContinueRequest, from_row
 from fanfold.engine.run_tree import RunTree
 from fanfold.engine.run_trees import RunTrees
-from fanfold.engine.waits import DailyCaps
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.budget import Ledger
 from fanfold.kernel.decide import next_timer
@@ -71,7 +70,7 @@ from fanfold.steps.executor import HOST_FAULTS, StepExecutors
 from fanfold.steps.ids import WORKER_LOST
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import SENT, StepPlaced, is_lead
-from fanfold.steps.table import decode_order
+from fanfold.steps.step_type import decode_order
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseHeld, LeaseLost, Store, StoreFault
 from fanfold.workspace.seal import is_adopted

@@ -84,14 +84,16 @@ from fanfold.steps.records import Memory, child_of, home_of, is_agent, session_o
 from fanfold.steps.set_and_end import EndBody
 from fanfold.steps.step_type import (
     UNDECIDABLE,
+    Unrenderable,
     condition_holds,
     has_converged,
     items_of,
+    prepare,
     sets_of,
+    type_of,
     undecided,
     value_of,
 )
-from fanfold.steps.table import Unrenderable, prepare, type_of
 from fanfold.steps.values import Values, check_output, last_iteration, to_value
 from fanfold.store.protocol import Blobs, Claim
 

@@ -35,8 +35,7 @@ from fanfold.steps.agent import AgentJob
 from fanfold.steps.command import CommandJob, result_of
 from fanfold.steps.executor import StepExecutor, StepExecutors
 from fanfold.steps.order import Job, NeededAgreement, Order, Outcome
-from fanfold.steps.step_type import Execution
-from fanfold.steps.table import type_of
+from fanfold.steps.step_type import Execution, type_of
 
 if TYPE_CHECKING:
     from fanfold.agents.tools.files import FileTools

@@ -66,7 +66,7 @@ from fanfold.steps.ids import session_id
 from fanfold.steps.order import Job, Order
 from fanfold.steps.records import Memory, child_name, child_of
 from fanfold.steps.run_config import RunConfig, from_json, is_kept_open
-from fanfold.steps.table import decode_order
+from fanfold.steps.step_type import decode_order
 from fanfold.steps.values import Values, is_below
 from fanfold.store.protocol import (
     Batch,

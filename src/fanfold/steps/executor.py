@@ -34,9 +34,8 @@ from fanfold.steps.ids import is_held, is_out_of_budget, settling_ids, span_id
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import ArtifactsPublished, Merge, Resolve, conflict
 from fanfold.steps.run_config import RESOLVER, RunConfig
-from fanfold.steps.step_type import Execution, OnProgress, Services, add_usage
+from fanfold.steps.step_type import Execution, OnProgress, Services, add_usage, type_of
 from fanfold.steps.step_workspace import StepWorkspace, refusal
-from fanfold.steps.table import type_of
 from fanfold.steps.values import check_output, unfit
 from fanfold.store.protocol import LeaseLost, StoreFault
 from fanfold.workspace.artifacts import Artifact, ArtifactRoom, ArtifactView, PublishedNames, family

@@ -123,7 +123,7 @@ def test_when_a_process_does_not_do_what_it_was_asked(fanfold: Fanfold, follow: 
     assert follow(filled("store/leases.py: fanfold watch", run)) == ["watch"]
 
 
-@suggested("engine/children.py: fanfold send {} --resume", "api/history.py: fanfold send {} --resume")
+@suggested("engine/requests.py: fanfold send {} --resume", "api/history.py: fanfold send {} --resume")
 def test_of_a_subagent_that_lost_its_process(
     fanfold: Fanfold, follow: Follow, project: Path, until: Any
 ) -> None:

@@ -55,7 +55,7 @@ def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path
     "api/approvals.py: fanfold approve",
     "api/fork.py: =fanfold inspect {}",
     "api/addresses.py: fanfold explain",
-    "steps/approval.py: fanfold approve",
+    "steps/ask.py: fanfold approve",
     "engine/requests.py: shows how it ended",
 )
 def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Follow) -> None:
@@ -278,7 +278,7 @@ def test_when_a_conflict_stops_a_step(fanfold: Fanfold, project: Path, follow: F
     "store/protocol.py: fanfold runs lists",
     "api/addresses.py: fanfold inspect {} --steps lists them",
     "api/run_handle.py: fanfold inspect",
-    "engine/children.py: fanfold ps --all",
+    "engine/requests.py: fanfold ps --all",
     "language/library.py: fanfold list",
     "cli/command.py: to check or run",
 )
@@ -350,7 +350,7 @@ def test_where_there_is_nothing_to_retry_or_no_such_turn(
 @pytest.mark.full
 @suggested(
     "cli/agents.py: fanfold diff",
-    "engine/children.py: fanfold apply",
+    "engine/requests.py: fanfold apply",
     "cli/agents.py: fanfold send",
     "api/fork.py: fanfold ps --all",
 )
