@@ -634,13 +634,8 @@ def choose_model(
         row = next((row for row in usable if row.name in access.keys), usable[0])
         if row.imitated is not None and row.name in access.addresses:
             origin = config.origins[row.address_setting]
-            raise (
-                AuthorError(
-                    "model.unnamed",
-                    f"{origin} is set, but not which of that server's models to use",
-                    hint=f"set FANFOLD_MODEL={row.name}:NAME",
-                )
-            )
+            message = f"{origin} is set, but not which of that server's models to use"
+            raise AuthorError("model.unnamed", message, hint=f"set FANFOLD_MODEL={row.name}:NAME")
         why = f"{row.key_variable} is set" if row.name in access.keys else "it is the configured provider"
         return Choice(row.default, row.default_model, row, why, row.fast)
     if local.ready:

@@ -225,7 +225,14 @@ class Host:
                 self._arm(None)
                 listening.cancel()
                 await asyncio.wait([listening])
-                await self._end_all()
+                # Cancel all tasks of this host and wait until they have ended
+                if self._performers.remote is not None:
+                    self._performers.remote.detach()
+                tasks = list(self._tasks.values())
+                for task in tasks:
+                    task.cancel()
+                if tasks:
+                    await asyncio.gather(*tasks, return_exceptions=True)
                 if self.tree.journal is not None:
                     self.tree.journal.commit_tree = None
                     self.tree.journal.commit_remotely = None
@@ -246,13 +253,22 @@ class Host:
                 self.tree.report(run, self.tree.now_ms(), data)
         if self._check_requests:
             self._check_requests = False
-            self._take_requests()
+            if self.tree.journal is not None:  # a new owner of the run notifies this one in the same way
+                self.tree.journal.confirm()
+            if asked := self.tree.store.requests(self.tree.root.id):
+                from fanfold.engine.requests import act_on  # imported late: most runs get no requests
+
+                act_on(self.tree, asked)
         if self.tree.state.held:
             self.tree.free_held(self.tree.now_ms())
         if self._is_remote:
             await self._commit_remotely()
         else:
-            self._commit_and_act()
+            ended, self._unsettled = self._unsettled, []
+            committed = self.tree.commit()
+            for session in ended:
+                self._performers.settle(session)
+            self._act_on(*committed)
         if self._inbox or self._woken.is_set() or self._is_done():
             await asyncio.sleep(0)
             return
@@ -271,13 +287,6 @@ class Host:
         if isinstance(data, WaitClosed):
             return root.status == RUNNING and data.subject in self.tree.state.waits
         return root.status == RUNNING or not isinstance(data, TimerFired | WaitOpened)
-
-    def _commit_and_act(self) -> None:
-        ended, self._unsettled = self._unsettled, []
-        committed = self.tree.commit()
-        for session in ended:
-            self._performers.settle(session)
-        self._act_on(*committed)
 
     async def _commit_remotely(self) -> None:
         """Commit and act, with a store that is written without blocking the event loop."""
@@ -309,7 +318,11 @@ class Host:
         if written and self._on_commit is not None:
             self._on_commit(written)
         if self.tree.state.plan.open:
-            self._forget_closed(written)
+            for envelope in written:
+                if isinstance(envelope.data, SubagentEvent) and envelope.data.status == "closed":
+                    child = envelope.data.subagent_id
+                    turns = self.tree.turns(child)
+                    self._performers.discard([home_of(turn, max(1, turn.attempt)) for turn in turns])
         continuing, self._continuing = self._continuing, []
         for order in continuing:
             self._act(order, continues=True)
@@ -320,14 +333,6 @@ class Host:
                 asyncio.get_running_loop().call_soon(self._stop, stop)
             else:
                 self._stop(stop)
-
-    def _forget_closed(self, written: list[Envelope]) -> None:
-        """Discard the workspaces of children that were closed permanently."""
-        for envelope in written:
-            if isinstance(envelope.data, SubagentEvent) and envelope.data.status == "closed":
-                child = envelope.data.subagent_id
-                turns = self.tree.turns(child)
-                self._performers.discard([home_of(turn, max(1, turn.attempt)) for turn in turns])
 
     async def _sleep(self) -> None:
         self._arm(next_timer(self.tree.state))
@@ -367,14 +372,6 @@ class Host:
     def _rests(self) -> bool:
         """Whether the run can only continue after user input, and this process does not wait for it."""
         return self._leave_when_waiting and needs_people(self.tree.state) and not self._tasks
-
-    def _take_requests(self) -> None:
-        if self.tree.journal is not None:  # a new owner of the run notifies this one in the same way
-            self.tree.journal.confirm()
-        if asked := self.tree.store.requests(self.tree.root.id):
-            from fanfold.engine.requests import act_on  # imported late: most runs get no requests
-
-            act_on(self.tree, asked)
 
     # Effects
 
@@ -557,16 +554,6 @@ class Host:
 
     def _task(self, node: Node) -> str:
         return self.tree.memory.tasks.get((node.run.id, node.path), "")
-
-    async def _end_all(self) -> None:
-        """Cancel all tasks of this host and wait until they have ended."""
-        if self._performers.remote is not None:
-            self._performers.remote.detach()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _over(state: State, found: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -91,7 +92,7 @@ class AgentBounds:
         if node.status in TERMINAL and not begun:
             return NONE  # skipped, cancelled before it started, or certain to fail
         found = self._of_composite(node) if isinstance(node, Composite) else _of_work(node.step)
-        return found.perhaps() if node in self._assumed.conditions else found
+        return found.perhaps() if self._assumed.has("conditions", node) else found
 
     def _of_composite(self, node: Composite) -> Bounds:
         if not node.children:  # the forecast did not expand it, because it was full
@@ -100,9 +101,9 @@ class AgentBounds:
                 return self._of_item(node.step).times(0, count, count)
             return (self._of_loop if isinstance(node, Loop) else self._of_body)(node.step).perhaps()
         inside = [self.of(child) for child in node.children]
-        if node in self._assumed.lists:
+        if self._assumed.has("lists", node):
             return inside[0].mapped(node.step.max_items)
-        if isinstance(node, Loop) and node in self._assumed.loops:
+        if isinstance(node, Loop) and self._assumed.has("loops", node):
             assert node.step.repeat is not None
             rounds, fold = inside[: node.iteration], inside[node.iteration :]
             most = max(each.high for each in rounds) * node.step.repeat.max_iterations
@@ -162,6 +163,7 @@ class _Chain(NamedTuple):
 
 
 _NOTHING = _Chain(0, -1, None)
+_length = attrgetter("length")
 
 
 class StepOrder:
@@ -234,10 +236,6 @@ class StepOrder:
             last = self._longest(child, end if node.kind == LOOP else chain, weigh)
             end = max(end, last, key=_length)
         return end
-
-
-def _length(chain: _Chain) -> int:
-    return chain.length
 
 
 def _edges(scope: Composite, *, forward: bool) -> list[tuple[Node, list[str]]]:
@@ -419,7 +417,7 @@ def dry_run(
     for start in host.begun:
         waves.setdefault(start.at, []).append(shown[start.node])
     failures = list(_failures(host))
-    limits = list(_limits(host, settings, bounds.low, not (world.assumed.conditions or world.assumed.lists)))
+    limits = list(_limits(host, settings, bounds.low, not world.assumed.any_of("conditions", "lists")))
     notes = list(_notes(host, settings, bounds.high, conflicts))
     # The run pauses at the cap, unless the minimum already exceeds it.
     high = max(bounds.low, min(bounds.high, settings.max_agents))
@@ -444,7 +442,7 @@ def dry_run(
 def _paths(node: Composite, path: str, world: Foresight) -> Iterator[tuple[Node, str]]:
     """Every instance in plan order with its tree path. The item of an unknown list is shown as `[*]`."""
     for child in node.children:
-        if isinstance(node, Map) and node in world.assumed.lists:
+        if isinstance(node, Map) and world.assumed.has("lists", node):
             at = f"{path}[*]"
         else:
             whole = child.run.tree_path(child.path)

@@ -58,7 +58,6 @@ from fanfold.kernel.state import (
     READY,
     RUN_TERMINAL,
     RUNNING,
-    SCOPE,
     SKIPPED,
     TERMINAL,
     WAITING,
@@ -85,6 +84,7 @@ from fanfold.language.template import (
 from fanfold.steps.order import CallJob, GroupJob, Job, Question, SettledJob, Timer
 from fanfold.steps.set_and_end import SetBody
 from fanfold.steps.step_type import Names, condition_holds, items_of, sets_of, type_of, undecided, value_of
+from fanfold.steps.values import visible_scopes
 
 ROOT = "forecast"
 MAX_INSTANCES = 20_000
@@ -286,37 +286,22 @@ class Assumptions:
     """The assumptions that were made, by kind, with the steps of the recipe that they concern."""
 
     def __init__(self) -> None:
-        self._made: dict[str, dict[str, None]] = {kind: {} for kind in _SENTENCES}
-        self.conditions: set[Node] = set()
-        """Instances whose condition was assumed to be true."""
-        self.lists: set[Node] = set()
-        self.loops: set[Node] = set()
+        self._made: dict[str, dict[Node, None]] = {kind: {} for kind in _SENTENCES}
 
-    def condition(self, node: Node) -> None:
-        self.conditions.add(node)
-        self._note("conditions", node)
+    def add(self, kind: str, node: Node) -> None:
+        self._made[kind].setdefault(node)
 
-    def end(self, node: Node) -> None:
-        self._note("ends", node)
+    def has(self, kind: str, node: Node) -> bool:
+        """Whether a value of that kind was assumed for a step."""
+        return node in self._made[kind]
 
-    def list(self, node: Node) -> None:
-        self.lists.add(node)
-        self._note("lists", node)
-
-    def loop(self, node: Node) -> None:
-        self.loops.add(node)
-        self._note("loops", node)
-
-    def answer(self, node: Node) -> None:
-        self._note("people", node)
-
-    def _note(self, kind: str, node: Node) -> None:
-        self._made[kind].setdefault(declared_path(node))
+    def any_of(self, *kinds: str) -> bool:
+        return any(self._made[kind] for kind in kinds)
 
     def messages(self) -> Iterator[str]:
         """A sentence for each kind of assumption."""
         for kind, sentence in _SENTENCES.items():
-            paths = list(self._made[kind])
+            paths = list(dict.fromkeys(map(declared_path, self._made[kind])))
             if paths:
                 more = f" and {len(paths) - MAX_NAMED:,} more" if len(paths) > MAX_NAMED else ""
                 yield sentence.format(", ".join(paths[:MAX_NAMED]) + more)
@@ -350,7 +335,7 @@ class KnownValues:
 
     def at(self, node: Node) -> dict[str, JSON]:
         """The names that a step's templates and expressions may use."""
-        return {**self._around(node), "steps": KnownSteps(self.outputs, list(_visible(node)))}
+        return {**self._around(node), "steps": KnownSteps(self.outputs, list(visible_scopes(node)))}
 
     def gate(self, loop: Loop) -> dict[str, JSON]:
         """The names that `until` may use after an iteration. The `output` is never known."""
@@ -358,7 +343,7 @@ class KnownValues:
         body = loop.children[loop.iteration - 1]
         if isinstance(body, Scope):
             ids = tuple(child.step.id for child in body.children)
-            names["steps"] = KnownSteps(self.outputs, [(body, ids), *_visible(loop)])
+            names["steps"] = KnownSteps(self.outputs, [(body, ids), *visible_scopes(loop)])
         names["iteration"] = loop.iteration
         return names
 
@@ -407,15 +392,6 @@ class KnownSteps(Mapping[str, JSON]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _visible(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
-    """The scopes around a node within its run, each with the step ids that edges make visible."""
-    current, parent = node, node.parent
-    while parent is not None and parent.run is node.run:
-        if parent.kind == SCOPE:
-            yield parent, current.step.depends_on
-        current, parent = parent, parent.parent
 
 
 # Whether all references in a text have a value
@@ -520,7 +496,7 @@ class Foresight(ForecastWorld):
         try:
             items = _certainly(expression, names, lambda: items_of(node.step, names))
         except Unknown:
-            self.assumed.list(node)
+            self.assumed.add("lists", node)
             return 1, None
         self._known.items[node.run.id, node.path] = items
         return len(items), None
@@ -531,7 +507,7 @@ class Foresight(ForecastWorld):
         try:
             return _certainly(until, names, lambda: evaluate(until, names) is True)
         except Unknown:
-            self.assumed.loop(loop)
+            self.assumed.add("loops", loop)
             return True
         except ExpressionError:
             return False  # a gate that cannot be evaluated never passes
@@ -542,9 +518,9 @@ class Foresight(ForecastWorld):
             return _certainly(when, names, lambda: condition_holds(when, names))
         except Unknown:
             if node.step.traits.ends is not None:
-                self.assumed.end(node)
+                self.assumed.add("ends", node)
                 return False
-            self.assumed.condition(node)
+            self.assumed.add("conditions", node)
             return True
 
     def sets(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -566,13 +542,13 @@ class Foresight(ForecastWorld):
         action = node.step.action
         if action.traits.waits is not None:
             if action.traits.waits == "person":
-                self.assumed.answer(node)
+                self.assumed.add("people", node)
                 return Question("")
             return Timer(0)
         if isinstance(action, WorkflowAction):
             return self._call(state, node, start, action)
         if self.asks(node) and not node.agreed:
-            self.assumed.answer(node)
+            self.assumed.add("people", node)
         problem = self._work_out(node)
         if problem is not None:
             return not_started(node, start, problem)

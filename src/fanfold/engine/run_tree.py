@@ -513,7 +513,6 @@ class RunTree:
     def report(self, run: str, at: int, data: Data) -> None:
         """Apply one event, then handle every command that the kernel issues because of it."""
         if self.journal is not None and self.journal.links and isinstance(data, SubagentEvent):
-            assert self.journal is not None
             link = self.journal.links.pop(session_id(run, data.step, max(1, data.attempt)), b"")
             data = replace(data, chain=link.hex()) if link else data
         self._fold(mark_late(self.state, Event(run, at, data)))

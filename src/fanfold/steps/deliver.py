@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Failure
@@ -201,11 +201,7 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
             job.message,
             order.write_set or EVERYTHING,
             job.push,
-            None
-            if job.pull_request is None
-            else PullRequestText(
-                job.pull_request.title, job.pull_request.body, job.pull_request.base, job.pull_request.draft
-            ),
+            None if job.pull_request is None else PullRequestText(*structs.astuple(job.pull_request)),
         )
         made = await in_thread(lambda: deliveries.compose(name, wish, receipts))
     planned = made

@@ -312,18 +312,10 @@ class KnownNames(Filling, frozen=True):
     """Maps a path to its text, for values of which only a part is known."""
 
     def text(self, template: str) -> str:
-        if "{{" not in template:
-            return template
-        parts = parse_template(template)
-        return "".join(part if isinstance(part, str) else self._filled(part, render) for part in parts)
+        return self._filled(template, str)
 
     def pattern(self, template: str) -> str:
-        parts = parse_template(template)
-
-        def literal(hole: tuple[Hole], names: Mapping[str, JSON]) -> str:
-            return escape(render(hole, names))
-
-        return "".join(part if isinstance(part, str) else self._filled(part, literal) for part in parts)
+        return self._filled(template, escape)
 
     def value(self, value: Output) -> JSON:
         """A value of a step. Unknown parts are shown as their path in braces."""
@@ -337,11 +329,14 @@ class KnownNames(Filling, frozen=True):
             assert isinstance(value, Ref)
             return UnknownText(self._unknown(value.path))
 
-    def _filled(self, hole: Hole, fill: Callable[[tuple[Hole], Mapping[str, JSON]], str]) -> str:
-        try:
-            return fill((hole,), self.names)
-        except UnresolvedPath:
-            return self._unknown(hole.path.text)
+    def _filled(self, template: str, form: Callable[[str], str]) -> str:
+        texts: list[str] = []
+        for part in parse_template(template) if "{{" in template else (template,):
+            try:
+                texts.append(part if isinstance(part, str) else form(render((part,), self.names)))
+            except UnresolvedPath:
+                texts.append(self._unknown(part.path.text) if isinstance(part, Hole) else "")
+        return "".join(texts)
 
     def _unknown(self, path: str) -> str:
         return self.partly.get(path, f"{{{{{path}}}}}")

@@ -124,12 +124,9 @@ class Vote(Struct, frozen=True):
     """Why the vote does not count; empty if it counts."""
 
 
-class ReviewedClaim(Struct, frozen=True):
+class ReviewedClaim(ReviewClaim, frozen=True):
     """A claim with its votes and its result."""
 
-    name: str
-    text: str
-    whole: bool
     fate: Fate
     votes: list[Vote]
 
@@ -360,13 +357,13 @@ class Values:
     def at(self, node: Node) -> dict[str, JSON]:
         """The names that a step's own templates and expressions may use."""
         names = self._surroundings(node)
-        names["steps"] = StepsView(self, list(_visible(node)))
+        names["steps"] = StepsView(self, list(visible_scopes(node)))
         return names
 
     def inside(self, scope: Composite, node: Node) -> dict[str, JSON]:
         """The names that the output of a group, or the gate of its loop, may use, including its own steps."""
         names = self._surroundings(node)
-        names["steps"] = StepsView(self, [scope, *_visible(node)])
+        names["steps"] = StepsView(self, [scope, *visible_scopes(node)])
         return names
 
     def of_run(self, run: Run) -> dict[str, JSON]:
@@ -567,7 +564,7 @@ def error_text(node: Node) -> str:
     return f"[{node.path} {node.status}: {node.error.code}] {node.error.message}"
 
 
-def _visible(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
+def visible_scopes(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
     """The scopes around a node within its run, each with the step ids that edges make visible."""
     current: Node | None = node
     while current is not None and current.parent is not None and current.parent.run is node.run:

@@ -163,7 +163,7 @@ class AgentMessages:
             if isinstance(meta, dict)
             else []
         )
-        tool = next((name for named in own if isinstance(named, str)), None)
+        tool = next((named for named in own if isinstance(named, str)), None)
         tool = tool or str(known.get("kind") or known.get("title") or "tool")
         facts: list[Fact] = []
         if known.get("rawInput") is not None or known.get("status") in (*_OVER, "in_progress"):

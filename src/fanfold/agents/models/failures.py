@@ -69,7 +69,7 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
 
     if (wrong := _in_chain(error, WrongResponse)) is not None:
         if wrong.passes:
-            return _passing("transport", wrong.code, model, str(wrong), None)
+            return _passing("transport", wrong.code, model, str(wrong))
         hint = "is the base URL right? An API is often below /v1, and must stream; then resume the run"
         return Problem(failure=_failure("permission", wrong.code, model, str(wrong), hint), terminal=True)
     if isinstance(error, exceptions.ModelAPIError):
@@ -77,7 +77,7 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
     if isinstance(error, exceptions.ContentFilterError):
         return _filtered(model, error.message)
     if isinstance(error, exceptions.UnexpectedModelBehavior):
-        return _passing("transport", "model.garbled", model, error.message, None)
+        return _passing("transport", "model.garbled", model, error.message)
     if isinstance(error, exceptions.UserError):
         failure = _failure("agent", "model.unusable", model, error.message, "choose another model")
         return Problem(failure=failure)
@@ -86,7 +86,7 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
 
     reason = str(error) or type(error).__name__
     if isinstance(error, httpx2.TimeoutException):
-        return _passing("timeout", "model.timeout", model, _silence(error), None)
+        return _passing("timeout", "model.timeout", model, _silence(error))
     if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
         return _passing("transport", "model.broken_off", model, reason, None)
     return None
@@ -322,7 +322,7 @@ def fault_of(response: ModelResponse, model: str) -> Problem | None:
 
 def broken_off(model: str, reason: str) -> Problem:
     """Return the problem for an incomplete response."""
-    return _passing("transport", "model.broken_off", model, reason, None)
+    return _passing("transport", "model.broken_off", model, reason)
 
 
 def stopped(model: str) -> Problem:
@@ -331,7 +331,7 @@ def stopped(model: str) -> Problem:
     return Problem(failure=Failure("cancelled", "model.stopped", message, "", False))
 
 
-def _passing(kind: str, code: str, model: str, reason: str, wait_s: float | None) -> Problem:
+def _passing(kind: str, code: str, model: str, reason: str, wait_s: float | None = None) -> Problem:
     hints = {
         "rate_limit": "lower the concurrency, or ask the provider for a higher limit",
         "timeout": "the provider did not answer in time; models.silence_s sets how long to wait",
