@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
 
-from fanfold.agents.backend import (
-    Backend,
-    Progress,
-    Record,
-    SessionFailed,
-    SessionRequest,
-    SessionResult,
-)
+from fanfold.agents.backend import Backend, Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.entries import (
     E,
     Entry,

@@ -70,16 +70,7 @@ from fanfold.language.leaf_steps import AgentBody, find_body, read_body
 from fanfold.language.template import UnresolvedPath
 from fanfold.language.terminal import shorten
 from fanfold.steps.ids import failure_value, is_interruption, new_run_id, root_of, session_id
-from fanfold.steps.order import (
-    CallJob,
-    EarlierTurn,
-    Job,
-    NeededAgreement,
-    Order,
-    Question,
-    SettledJob,
-    Timer,
-)
+from fanfold.steps.order import CallJob, EarlierTurn, Job, NeededAgreement, Order, Question, SettledJob, Timer
 from fanfold.steps.records import Memory, child_of, home_of, is_agent, session_of, subagent_event, turn_before
 from fanfold.steps.set_and_end import EndBody
 from fanfold.steps.step_type import (

@@ -25,15 +25,7 @@ from fanfold.language.tables import Entries, read_entries
 from fanfold.language.tree import Scalar
 from fanfold.steps.ids import root_of, session_id, typed_path
 from fanfold.steps.order import Job, NeededAgreement, Outcome
-from fanfold.steps.step_type import (
-    Execution,
-    Filling,
-    LeafType,
-    Preparation,
-    Services,
-    StepLabel,
-    StepReply,
-)
+from fanfold.steps.step_type import Execution, Filling, LeafType, Preparation, Services, StepLabel, StepReply
 from fanfold.store.protocol import LeaseLost, StoreFault
 
 if TYPE_CHECKING:
