@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.backend_registry import Backends, Pipelines
+from fanfold.agents.backend_registry import Backends
 from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
+from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
 from fanfold.agents.roles import Registry, Root, load_roles

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
-from fanfold.agents.backend_registry import Pipelines
+from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role, SandboxMode, Stage
 from fanfold.agents.tools.toolbox import SessionTools

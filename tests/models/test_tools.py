@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from fanfold.agents.backend import ToolFailed
-from fanfold.agents.backend_registry import Pipelines
 from fanfold.agents.entries import ToolResult
+from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Stage
 from fanfold.agents.tools.toolbox import SessionTools

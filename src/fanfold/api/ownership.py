@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.steps.functions import FunctionProcesses
+    from fanfold.steps.lead_tools import DirectChanges
     from fanfold.steps.records import Merge, SandboxUse
-    from fanfold.steps.toolboxes import DirectChanges
 
 
 class RunParts(Struct, frozen=True, kw_only=True):
@@ -248,7 +248,7 @@ def supervise(
     allowed = project.config.names(command.SETTING)
 
     def direct_changes(request: SessionRequest) -> DirectChanges:
-        from fanfold.steps.toolboxes import DirectChanges
+        from fanfold.steps.lead_tools import DirectChanges
 
         return DirectChanges(request, project.isolation, project.store, note)
 
