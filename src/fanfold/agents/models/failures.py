@@ -88,7 +88,7 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
     if isinstance(error, httpx2.TimeoutException):
         return _passing("timeout", "model.timeout", model, _silence(error))
     if isinstance(error, httpx2.TransportError | httpx2.StreamError | ConnectionError):
-        return _passing("transport", "model.broken_off", model, reason, None)
+        return _passing("transport", "model.broken_off", model, reason)
     return None
 
 
