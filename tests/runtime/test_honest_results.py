@@ -149,6 +149,12 @@ def test_an_agent_that_repeats_a_call_is_warned_once_and_then_fails_with_its_cos
     texts = [json.dumps(asked.body["messages"]) for asked in provider.asked]
     assert [text.count("You repeat calls") for text in texts] == [0] * MAX_REPEATS + [1] * MAX_REPEATS
     assert done.usage.input_tokens > 0
+    opened = client(place.folder, place.environment)
+    try:
+        entries = opened.transcript(done.run_id, "a").entries
+    finally:
+        opened.project.close()
+    assert [entry.kind for entry in entries if "You repeat calls" in entry.text] == ["tool_result"]
 
 
 @pytest.mark.full

@@ -224,7 +224,8 @@ class TranscriptBuilder:
             case ToolCall():
                 return {"id": entry.id, "tool": entry.tool, "args": entry.args}
             case ToolResult():
-                call = {"id": entry.id, "tool": entry.tool, "text": entry.complaint, "output": entry.output}
+                text = entry.complaint or entry.note
+                call = {"id": entry.id, "tool": entry.tool, "text": text, "output": entry.output}
                 return {**call, "result": entry.result, "error": entry.error, "outcome": entry.outcome}
             case FailedRequest():
                 error = ToolError(entry.code, entry.message, kind=entry.kind)
