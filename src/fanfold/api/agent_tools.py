@@ -418,9 +418,6 @@ def _result(caller: ToolContext, child: Subagent, most: int) -> TaskResult:
     if child.status == COMPLETED:
         run = caller.open_run or subagents.current_run(caller.project)
         output = inspect_step(caller.project, run, child.id).output
-    text = as_text(output)
+    text, state = as_text(output), agent_state(child)
     cut = len(text) > most
-    error = None if child.error is None else child.error.message
-    return TaskResult(
-        agent=agent_state(child), output=shorten(text, most) if cut else output, cut=cut, error=error
-    )
+    return TaskResult(agent=state, output=shorten(text, most) if cut else output, cut=cut, error=state.error)

@@ -383,12 +383,9 @@ def _start_pending(project: Project, state: ScheduleState) -> None:
             final = isinstance(error, AuthorError) or error.exit_status == EXIT_PERMISSION
             over = final or one.tries + 1 >= MAX_TRIES
             outcome, inputs = ("refused", {}) if over else ("pending", one.inputs)
+            message, tries = error.message[:MAX_MESSAGE_CHARS], one.tries + 1
             state.occurrences[place] = structs.replace(
-                one,
-                outcome=outcome,
-                inputs=inputs,
-                message=error.message[:MAX_MESSAGE_CHARS],
-                tries=one.tries + 1,
+                one, outcome=outcome, inputs=inputs, message=message, tries=tries
             )
 
 
@@ -402,12 +399,11 @@ def _start(project: Project, schedule: Schedule, one: Occurrence) -> None:
     plan, options = _plan(project, schedule), _options(project, schedule)
     if schedule_consent(project, schedule, plan)[0] != schedule.permitted:
         raise _changed(schedule)
-    if schedule.webhook is not None and not schedule.allow_effects:
+    strange = schedule.webhook is not None and not schedule.allow_effects
+    if strange:
         _check_for_strangers(project, plan, schedule)
-        owned = start(project, plan, one.inputs, options, permitted=True, run_id=one.run_id)
-    else:
-        owned = start(project, plan, one.inputs, options, yes=True, run_id=one.run_id)
-    hand_over(owned)
+    run = one.run_id
+    hand_over(start(project, plan, one.inputs, options, permitted=strange, yes=not strange, run_id=run))
 
 
 def _changed(schedule: Schedule) -> WorldError:

@@ -116,9 +116,16 @@ def spawn_command(
         child = asyncio.run(subagents.spawn(project, wanted, options, yes=yes, attendant=attendant))
         if waiting:
             found = asyncio.run(subagents.wait(project, [child.id], timeout + PATIENCE_S))
-            return _print_result(call, next(iter(found.values()))[0])
-    call.give(child, lambda: f"{child.id}\n")
-    return EXIT_OK
+            child = next(iter(found.values()))[0]
+    if not waiting:
+        call.give(child, lambda: f"{child.id}\n")
+        return EXIT_OK
+    if call.as_json or child.status != COMPLETED:
+        _print_status(call, child)
+    else:
+        print_text(f"{plain(child.summary)}\n")
+        notify("".join(f"{line}\n" for line in _changes(child)))
+    return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
 
 
 @command("wait", summary="Wait until subagents finish")
@@ -210,18 +217,6 @@ def ps_command(call: Invocation, everything: bool) -> None:
 
 
 # Output
-
-
-def _print_result(call: Invocation, child: Subagent) -> int:
-    """Print the result of one subagent; return the exit status."""
-    if call.as_json:
-        print_json(child)
-    elif child.status != COMPLETED:
-        _print_status(call, child)
-    else:
-        print_text(f"{plain(child.summary)}\n")
-        notify("".join(f"{line}\n" for line in _changes(child)))
-    return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
 
 
 def _print_status(call: Invocation, child: Subagent) -> None:

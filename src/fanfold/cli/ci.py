@@ -76,20 +76,17 @@ class OutcomeOptions(Struct, frozen=True):
     def taken_from(cls, given: dict[str, Any], project: Path) -> OutcomeOptions:
         """Remove the values of `ci_options` from the options of a command, check them, and set variables."""
         options = cls(given.pop("quiet"), given.pop("report"), given.pop("summary"))
-        options._check(project)
-        add_variables(project, given.pop("env_from"))
-        return options
-
-    def _check(self, project: Path) -> None:
-        """Refuse file names that could not be written at the end."""
-        if self.report is not None and Path(self.report).suffix not in FORMATS:
-            message = f"--report {self.report} has no known format"
+        if options.report is not None and Path(options.report).suffix not in FORMATS:
+            message = f"--report {options.report} has no known format"
             raise AuthorError("usage.bad_value", message, hint=f"end the name with {', '.join(FORMATS)}")
-        for flag, file in (("--report", self.report), ("--summary", self.summary)):
+        # Refuse file names that could not be written at the end.
+        for flag, file in (("--report", options.report), ("--summary", options.summary)):
             folder = Path(file or "").parent
             if file and not folder.is_dir() and not (project / folder).is_dir():
                 message = f"{flag} {file}: there is no folder {folder}"
                 raise AuthorError("usage.bad_file", message, hint="create the folder first")
+        add_variables(project, given.pop("env_from"))
+        return options
 
     def write(self, project: Project, tree: RunTree) -> None:
         """Write the requested files from the current log."""
@@ -101,10 +98,8 @@ class OutcomeOptions(Struct, frozen=True):
         if self.summary:
             write_file(project.folder, Path(self.summary), text, "--summary")
         elif target := os.environ.get(STEP_SUMMARY):
-            try:
-                with open(
-                    target, "a", encoding="utf-8"
-                ) as opened:  # other steps of the job write to the same file
+            try:  # other steps of the job write to the same file
+                with open(target, "a", encoding="utf-8") as opened:
                     opened.write(text)
             except OSError as error:
                 raise AuthorError("usage.bad_file", f"{STEP_SUMMARY} {target}: {error.strerror}") from None

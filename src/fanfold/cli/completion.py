@@ -29,11 +29,16 @@ from fanfold.errors import FanfoldError
 
 _UNQUOTED = frozenset({"bash"})
 """Shells that put what several names have in common onto the line as it is; the others quote it."""
-_SETUP = {
+_FOLDERS = {
     "bash": ("~/.local/share/bash-completion/completions", "fanfold", ""),
     "zsh": ("~/.zfunc", "_fanfold", "  # a folder of $fpath"),
     "fish": ("~/.config/fish/completions", "fanfold.fish", ""),
 }
+_SETUP = "\n".join(
+    f"mkdir -p {folder} && fanfold completion {shell} > {folder}/{file}{note}"
+    for shell, (folder, file, note) in _FOLDERS.items()
+)
+"""A line for each shell, to be copied whole."""
 _NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
 """Arguments that are called otherwise than what they name."""
 _ANSWERS = frozenset({"approve", "reject", "answer"})
@@ -46,21 +51,13 @@ _MAX_RUNS = 50
 _MAX_STEPS = 500
 
 
-def _setup() -> list[str]:
-    """A line for each shell, to be copied whole."""
-    return [
-        f"mkdir -p {folder} && fanfold completion {shell} > {folder}/{file}{note}"
-        for shell, (folder, file, note) in _SETUP.items()
-    ]
-
-
 @command(
     "completion",
     summary="Print the completion script of a shell",
-    epilog="\b\nSet up with one of these:\n" + "\n".join(_setup()),
+    epilog="\b\nSet up with one of these:\n" + _SETUP,
     says_where=False,
 )
-@click.argument("shell", type=click.Choice(list(_SETUP)))
+@click.argument("shell", type=click.Choice(list(_FOLDERS)))
 @option("--words", is_flag=True, hidden=True)
 @click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:

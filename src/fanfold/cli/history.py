@@ -120,19 +120,14 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
         wrapped = wrap_text(f"  {name.ljust(9)} {value}", " " * 12)
         yield f"  {paint(name.ljust(9), 'dim', colour)}{wrapped[11:]}\n"
     yield f"\n{paint('Steps', 'bold', colour)}\n"
-    yield from step_lines(run, _without_cause(run, rows), every=steps, colour=colour)
+    # Without the failure that is shown above as the reason of the run.
+    cause = None if run.error is None else gist(run.error, MAX_NOTE_CHARS)
+    shown = [structs.replace(row, note="") if row.note == cause else row for row in rows]
+    yield from step_lines(run, shown, every=steps, colour=colour)
     if run.state:
         yield f"\n{paint('State', 'bold', colour)}\n"
         known = structs.asdict(run.state)
         yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
-
-
-def _without_cause(run: InspectDocument, rows: list[Row]) -> list[Row]:
-    """Return the rows without the failure that is shown above them as the reason of the run."""
-    if run.error is None:
-        return rows
-    cause = gist(run.error, MAX_NOTE_CHARS)
-    return [structs.replace(row, note="") if row.note == cause else row for row in rows]
 
 
 def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:

@@ -130,7 +130,10 @@ class Frames:
         indent = "  " * min(row.depth, self._levels)
         text = Text(indent)
         text.append(f"{mark} ", STYLES.get(row.status, ""))
-        name = _cut(row, max(1, room - len(indent) - 2))
+        room = max(1, room - len(indent) - 2)
+        address = row.name.removesuffix(row.item)  # its whole path if it fits, and the distinctive part of it
+        left = room - cells(address)
+        name = address + cut_name(row.item, left) if row.item and left > 1 else cut_end(row.name, room)
         return text.append(name, "dim" if row.status in (PENDING, READY, SKIPPED) else "")
 
     def _note(self, row: Row, room: int) -> Text:
@@ -178,13 +181,6 @@ def _without_causes(tree: RunTree, rows: Sequence[Row]) -> Sequence[Row]:
     if tree.root.status not in RUN_TERMINAL or len(failed) > MAX_FAILURES:
         return rows
     return [replace(row, note="") if row.path in failed else row for row in rows]
-
-
-def _cut(row: Row, room: int) -> str:
-    """Return the name of a row: its whole path if it fits, and the distinctive part of its item."""
-    address = row.name.removesuffix(row.item)
-    left = room - cells(address)
-    return address + cut_name(row.item, left) if row.item and left > 1 else cut_end(row.name, room)
 
 
 def _padded(text: Text, width: int) -> Text:

@@ -52,7 +52,12 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
         indent = "  " * (row.depth + 3)
         if step.approval is not None:
             rest = f"fanfold inspect {run.run_id} {shlex.quote(row.path)}"
-            yield from _asked(step.approval, indent, colour, None if every else rest)
+            # What a user must read before answering; the row contains a short question.
+            asked = step.approval
+            long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
+            text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
+            most, rest = (MAX_ASKED_CHARS, "") if every else (MAX_STEP_LINES, rest)
+            yield from shown_lines(text, asked, indent, colour, most, rest)
         if every and row.leaf:
             if step.error is not None and step.error.hint:
                 yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(step.error.hint)}\n"
@@ -64,14 +69,6 @@ def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
     """Yield the whole question of a step."""
     text = "\n\n".join(part for part in (asked.question, asked.show) if part)
     yield from shown_lines(text, asked, "  ", colour, MAX_ASKED_CHARS)
-
-
-def _asked(asked: ApprovalDocument, indent: str, colour: bool, rest: str | None) -> Iterator[str]:
-    """Yield what a user must read before answering an approval; the row contains a short question."""
-    long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
-    text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
-    most = MAX_ASKED_CHARS if rest is None else MAX_STEP_LINES
-    yield from shown_lines(text, asked, indent, colour, most, rest or "")
 
 
 def shown_lines(

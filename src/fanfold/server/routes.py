@@ -377,8 +377,7 @@ def fork_run(state: AppState, parameters: RunQuery, body: ForkBody) -> ForkedRun
     found = find_run(project, parameters.run)
     step = None if body.step is None else found.tree_path(body.step)
     at = at_turn(body.turn, body.say)
-    fork = plan_fork(found.tree, step, body.inputs, body.prompt, at, body.chosen())
-    return _fork(project, fork, body)
+    return _fork(project, plan_fork(found.tree, step, body.inputs, body.prompt, at, body.chosen()), body)
 
 
 @ROUTES.change("POST", "/api/runs/{run}/retry", "Run the failed steps again")
