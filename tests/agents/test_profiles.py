@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.command.calls import Turn, make_call
+from fanfold.agents.command.calls import AgentCredentials, Turn, make_call
 from fanfold.agents.command.events import GROUPS, TAKES, VALUES, TurnEnd, check_profile, read_line
 from fanfold.agents.command.profile import TAKEN, Profile, is_program, profile_names
 from fanfold.agents.command.profile_files import find_profile, load_profiles
@@ -142,3 +142,14 @@ def test_the_page_names_every_word_and_its_profile_can_be_used(write):
     assert profile is not None
     [fact] = read_line(b'{"kind": "answer", "words": "hello"}', profile.events) or []
     assert fact == TurnEnd(text="hello")
+
+
+@pytest.mark.parametrize("name", ["opencode.json", "opencode.jsonc"])
+def test_the_address_of_a_provider_is_read_from_settings_with_comments(tmp_path: Path, name: str) -> None:
+    profile = find_profile("opencode", tmp_path)
+    assert profile is not None
+    file = tmp_path / ".config" / "opencode" / name
+    file.parent.mkdir(parents=True)
+    options = '"options": {"baseURL": "https://llm.example.com/v1", /* ours */},'
+    file.write_text(f'{{ // mine\n "provider": {{"ours": {{{options}}},}},}}')
+    assert "llm.example.com:443" in AgentCredentials(profile, {"HOME": str(tmp_path)}).hosts()

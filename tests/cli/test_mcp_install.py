@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from fanfold.api.mcp_setup import CLIENTS
-from fanfold.language.json_text import remove_entry, set_entry
+from fanfold.language.json_text import entry_at, remove_entry, set_entry
 from fanfold.language.toml_text import remove_table, set_table
 
 NAMES = [client.name for client in CLIENTS]
@@ -245,3 +245,14 @@ def test_what_a_user_added_to_the_entry_stays_when_it_is_installed_again(fanfold
     assert done["change"] == "written"
     assert entry(client, file)["env"]["MINE"] == "1"
     assert install(fanfold, client.name, "--scope", "user", "--permission", "auto")["change"] == "unchanged"
+
+
+def test_the_environment_that_a_user_wrote_with_comments_stays_when_it_is_installed_again(fanfold):
+    client = next(one for one in CLIENTS if one.name == "gemini")
+    install(fanfold, "gemini")
+    file = client.user_file(os.environ)
+    own = '"fanfold": {"env": {"MINE": "a, }"}, // mine\n "note": [1, /* two */ 2,],},'
+    file.write_text(f'{{"mcpServers": {{{own}}}}}')
+    assert install(fanfold, "gemini")["change"] == "written"
+    made = entry_at(file.read_text(), client.where)
+    assert (made["env"]["MINE"], made["note"]) == ("a, }", [1, 2])

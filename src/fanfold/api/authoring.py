@@ -48,7 +48,7 @@ from fanfold.language.convert.source import MAX_BYTES as MAX_FOREIGN_BYTES
 from fanfold.language.convert.source import ForeignFile, Loss
 from fanfold.language.diagnostics import Diagnostic, Fix, Position
 from fanfold.language.draft import FoundRecipe
-from fanfold.language.json_text import SettingsUnreadableError, has_entry, set_entry
+from fanfold.language.json_text import SettingsUnreadableError, entry_at, set_entry
 from fanfold.language.leaf_steps import AgentBody, read_body
 from fanfold.project_files import read_beneath, read_named, write_beneath, write_whole
 from fanfold.sessions.log import read_entries
@@ -331,7 +331,7 @@ def set_up_editors(project: Project) -> EditorSetUp:
     before = _read(project.folder, SETTINGS_FILE)
     try:
         where = ("yaml.schemas", f"./{SCHEMA_FILE}")
-        after = before if has_entry(before, where) else set_entry(before, where, RECIPE_GLOBS)
+        after = set_entry(before, where, RECIPE_GLOBS) if entry_at(before, where) is None else before
     except SettingsUnreadableError:
         line = f'"yaml.schemas": {{"./{SCHEMA_FILE}": {msgspec.json.encode(RECIPE_GLOBS).decode()}}}'
         note = f"The settings could not be understood and were left alone; add this yourself:\n  {line}"

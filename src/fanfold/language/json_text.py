@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -441,7 +441,7 @@ def set_entry(text: str, path: Sequence[str], value: JSON) -> str:
     tokens, brace, entries, found, depth = _locate(text, path)
     newline = line_end(text)
     if found is not None:
-        if _value_of(text, tokens, found) == [value]:
+        if _value_of(tokens, found) == [value]:
             return text
         written = _written(value, depth + 1).replace("\n", newline)
         return f"{text[: tokens[found.first].start()]}{written}{text[tokens[found.last].end() :]}"
@@ -479,17 +479,12 @@ def remove_entry(text: str, path: Sequence[str]) -> str:
 
 
 def entry_at(text: str, path: Sequence[str]) -> JSON:
-    """Return the value under a path of keys; None if there is none, or if it contains comments."""
+    """Return the value under a path of keys; None if there is none, or if it is invalid."""
     if not text.strip():
         return None
     tokens, _, _, found, _ = _locate(text, path)
-    values = _value_of(text, tokens, found) if found is not None else []
+    values = _value_of(tokens, found) if found is not None else []
     return values[0] if values else None
-
-
-def has_entry(text: str, path: Sequence[str]) -> bool:
-    """Return whether there is an entry under a path of keys."""
-    return remove_entry(text, path) != text
 
 
 def line_end(text: str) -> str:
@@ -550,10 +545,12 @@ def _read_object(tokens: Sequence[re.Match[str]], brace: int) -> tuple[list[_Ent
 _NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
-def _value_of(text: str, tokens: Sequence[re.Match[str]], entry: _Entry) -> list[JSON]:
-    """Return the value of an entry in a list, which is empty if the value contains comments."""
+def _value_of(tokens: Sequence[re.Match[str]], entry: _Entry) -> list[JSON]:
+    """Return the value of an entry in a list, which is empty if the value is invalid."""
+    span = [token[0] for token in tokens[entry.first : entry.last + 1]]
+    kept = (one for one, after in pairwise([*span, ""]) if one != "," or after not in ("}", "]"))
     try:
-        return [json.loads(text[tokens[entry.first].start() : tokens[entry.last].end()])]
+        return [json.loads("".join(kept))]
     except ValueError:
         return []
 

@@ -23,7 +23,7 @@ from fanfold.agents.models.messages import Contract
 from fanfold.agents.tool_names import spellings
 from fanfold.agents.tools.mcp_servers import Server, unavailable
 from fanfold.errors import AuthorError, WorldError
-from fanfold.language.json_text import SettingsUnreadableError, remove_entry
+from fanfold.language.json_text import SettingsUnreadableError, entry_at, remove_entry
 from fanfold.language.terminal import shorten_middle
 from fanfold.language.toml_text import remove_table
 from fanfold.workspace.homes import forget_lent, is_lent_by_another, note_lent, remove_beneath, write_beneath
@@ -564,9 +564,10 @@ class AgentCredentials:
         found: list[str] = []
         for name, paths in by_file.items():
             try:
-                data = _read(self._folder() / name)
-                value = tomllib.loads(data.decode()) if name.endswith(".toml") else msgspec.json.decode(data)
-            except (OSError, ValueError):
+                text = _read(self._folder() / name).decode()
+                is_toml, keys = name.endswith(".toml"), [path.partition(".")[0] for path in paths]
+                value = tomllib.loads(text) if is_toml else {key: entry_at(text, [key]) for key in keys}
+            except (OSError, ValueError, SettingsUnreadableError):
                 continue  # the agent itself will report the problem
             for path in paths:
                 found += [one for one in found_at(value, path) if isinstance(one, str)]
