@@ -294,35 +294,27 @@ class ProjectShape(Struct, frozen=True):
         """Return the description for a prompt."""
         many = f"{self.files} files" if self.whole else f"more than {self.files} files"
         spoken = ", ".join(f"{name} ({count})" for name, count in self.languages.items()) or "none known"
-        return "\n".join(
-            (
-                f"size: {many}",
-                f"languages: {spoken}",
-                f"folders: {', '.join(self.folders) or 'none'}",
-                f"tests: {self.tests or 'nothing says how to run them'}",
-                f"lint: {self.lint or 'nothing says how to run it'}",
-            )
+        lines = (
+            f"size: {many}",
+            f"languages: {spoken}",
+            f"folders: {', '.join(self.folders) or 'none'}",
+            f"tests: {self.tests or 'nothing says how to run them'}",
+            f"lint: {self.lint or 'nothing says how to run it'}",
         )
+        return "\n".join(lines)
 
 
 def look_at(folder: Path) -> ProjectShape:
     """Return the shape of the project in a folder."""
-    counted: Counter[str] = Counter()
-    files = 0
-    whole = True
-    for name in _file_names(str(folder)):
-        if name is None:
-            whole = False
-            break
-        files += 1
-        language = _LANGUAGES.get(name.rpartition(".")[2].lower())
-        if language is not None:
-            counted[language] += 1
+    names = list(_file_names(str(folder)))
+    known = [name for name in names if name is not None]
+    languages = (_LANGUAGES.get(name.rpartition(".")[2].lower()) for name in known)
+    counted = Counter(language for language in languages if language is not None)
     folders = [entry.name for entry in _entries(str(folder)) if entry.is_dir(follow_symlinks=False)]
     usual = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
     return ProjectShape(
-        files=files,
-        whole=whole,
+        files=len(known),
+        whole=len(known) == len(names),
         languages=dict(usual[:MAX_LANGUAGES]),
         folders=tuple(one_line(name, NAME_CHARS) for name in folders[:MAX_FOLDERS]),
         tests=_own(folder, "tests"),

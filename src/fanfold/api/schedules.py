@@ -38,6 +38,7 @@ from msgspec import Struct, structs
 
 from fanfold.api.notifications import sign
 from fanfold.api.ownership import go_on_detached, hand_over
+from fanfold.api.permission import consent_of
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
 from fanfold.api.run_options import Options, RunOptions
@@ -296,8 +297,6 @@ def _options(project: Project, schedule: Schedule) -> Options:
 
 def _check_for_strangers(project: Project, plan: Plan, schedule: Schedule) -> None:
     """Refuse a recipe that does more than read and propose with text of strangers."""
-    from fanfold.api.permission import consent_of
-
     effects = consent_of(project, plan, project.roles.find, _options(project, schedule)).effects
     named = [one.text for one in effects if one.kind != "write"]
     merged = [one for one in all_steps_below(plan) if one.posture != "read_only" and one.merge == "auto"]

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
+from fanfold.agents.local.weights import PROVIDER, SMOLLM2
 from fanfold.api.approvals import ErrorBody, error_body, shown
 from fanfold.api.project import Project
 from fanfold.api.run_documents import RunDocument, exit_status, run_document
@@ -28,6 +29,7 @@ from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
 from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
 from fanfold.kernel.events import Envelope
 from fanfold.language.compile import compile_recipe
+from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.project_files import write_beneath
 from fanfold.sessions.log import read_entries
 from fanfold.steps.records import FileChange
@@ -403,9 +405,6 @@ def run_scenario(
             given = Options(permission="auto")
             ran, tree = run_smoke(project, recipe.replace(FOLDER, own), given)
             # Collect the data that is checked, with the folder named as in the recipe.
-            from fanfold.agents.local.weights import PROVIDER, SMOLLM2
-            from fanfold.language.leaf_steps import AgentBody, find_body
-
             frozen = tree.frozen()
             bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
             models = {frozen.model_of(body) or frozen.default_model for body in bodies if body is not None}

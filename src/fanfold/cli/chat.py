@@ -140,7 +140,7 @@ class _Talk:
     def __init__(self, call: Invocation, project: Project, flags: dict[str, Any], resume: str | None) -> None:
         self._call = call
         self._colour = wants_colour(sys.stderr, call.no_color)
-        self._keyboard = Keyboard(project.config.home, tuple(WORDS))
+        self._keyboard = Keyboard(project.config.home)
         self._speech = Speech(self._colour)
         self._project = project
         self._flags = flags
@@ -296,9 +296,8 @@ HISTORY = "chat_history"
 class Keyboard:
     """The user at this terminal: reads their lines, and asks them one question at a time."""
 
-    def __init__(self, home: Path, words: Sequence[str]) -> None:
+    def __init__(self, home: Path) -> None:
         self._home = home
-        self._words = words
         self._session: PromptSession[str] | None = None
         self._asking = asyncio.Lock()
         self._reading = False
@@ -331,7 +330,7 @@ class Keyboard:
             history=FileHistory(str(file)),
             multiline=True,
             key_bindings=_keys(),
-            completer=WordCompleter(list(self._words), sentence=True),
+            completer=WordCompleter(list(WORDS), sentence=True),
             complete_while_typing=False,
             prompt_continuation="  ",
         )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
 
 import click
 
 from fanfold import __version__
+from fanfold.api.run_trees import pull
+from fanfold.api.system import ClusterStatus, ClusterTables, init_cluster
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import notify, print_text
 from fanfold.cli.step_text import pulled
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.language.tables import parse_duration
 from fanfold.language.terminal import one_line
-
-if TYPE_CHECKING:
-    from fanfold.api.system import ClusterStatus, ClusterTables
+from fanfold.wiring import drain_worker, read_cluster, run_worker
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
@@ -42,8 +41,6 @@ def worker_command(
     On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes nothing new. Sessions stop after their
     recorded turn, and other workers continue them.
     """
-    from fanfold.wiring import run_worker
-
     given = tuple(dict.fromkeys(tag.strip() for tag in tags.split(",")))
     for tag in given:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", tag) or tag in ("drive", "home"):
@@ -83,23 +80,16 @@ def cluster_command(call: Invocation, action: str, worker: str | None) -> int:
     JSON of init: {"place", "project", "before", "format"}, where before is the format of the tables before
     this call, 0 if there were none.
     """
-    from fanfold.wiring import drain_worker, read_cluster
-
     if action == "drain":
         if worker is None:
-            raise AuthorError(
-                "usage.missing_argument",
-                "drain needs the name of a worker",
-                hint="the action status lists them",
-            )
+            message, hint = "drain needs the name of a worker", "the action status lists them"
+            raise AuthorError("usage.missing_argument", message, hint=hint)
         drained = asyncio.run(drain_worker(call.project, worker))
         call.give({"worker": drained}, lambda: print_text(f"{one_line(drained)} takes no more jobs\n"))
         return EXIT_OK
     if worker is not None:
         raise AuthorError("usage.conflict", f"{action} takes no worker", hint="leave it out")
     if action == "init":
-        from fanfold.api.system import init_cluster
-
         with call.open_project() as project:
             made = init_cluster(project)
         call.give(made, lambda: print_text(_text_tables(made)))
@@ -146,8 +136,6 @@ def pull_command(call: Invocation, run: str) -> None:
     status 1). With --json: {"run_id", "tree", "changes": [{"path", "kind"}]}; conflicts are in the details of
     the error.
     """
-    from fanfold.api.run_trees import pull
-
     with call.open_project() as project:
         done = pull(project, run)
     call.give(done, lambda: pulled(done))

@@ -93,7 +93,7 @@ def wait_for_no_reader(stream: TextIO) -> None:
     except (OSError, ValueError):
         return  # it is no file
     if number not in _outboxes:
-        _outboxes[number] = open_outbox(stream)
+        _outboxes[number] = open_outbox(number)
 
 
 def is_behind(stream: TextIO) -> bool:
@@ -265,14 +265,13 @@ PIECE = 512
 """The bytes that a writable file accepts without blocking (guaranteed by POSIX for a pipe)."""
 
 
-def open_outbox(stream: TextIO) -> Outbox | None:
-    """Return an outbox for a stream whose writes can block, else None."""
+def open_outbox(number: int) -> Outbox | None:
+    """Return an outbox for a file whose writes can block, else None."""
     try:
-        number = stream.fileno()
         mode = os.fstat(number).st_mode
-        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)):
-            return None
-    except (OSError, ValueError):  # closed, or no file at all
+    except OSError:  # closed
+        return None
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)):
         return None
     try:
         own = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

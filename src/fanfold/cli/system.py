@@ -39,7 +39,7 @@ from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, AuthorError, W
 from fanfold.kernel.state import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.language.terminal import one_line
 from fanfold.steps.run_config import how_to_resume, is_chat, is_kept_open
-from fanfold.wiring import wire
+from fanfold.wiring import serve, wire
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -236,7 +236,6 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
         if not call.as_json:
             notify(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
         return
-    from fanfold.wiring import serve
 
     def report_address(served: ServeAddress) -> None:
         call.give(served, lambda: f"{served.link or served.url}\n")

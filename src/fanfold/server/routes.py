@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fanfold.agents.script import Script
 from fanfold.api import run_handle
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import AnswerResult
@@ -337,11 +338,7 @@ def start_run(state: AppState, body: StartBody, traceparent: str) -> StartedRun:
 
 def _script(given: dict[str, JSON] | None) -> str | None:
     """Return the text of a script; raise now if it contains an error, not when its step starts."""
-    if given is None:
-        return None
-    from fanfold.agents.script import Script
-
-    return Script.load(msgspec.json.encode(given), "script").source
+    return None if given is None else Script.load(msgspec.json.encode(given), "script").source
 
 
 @ROUTES.change("POST", "/api/runs/{run}/pause", "Pause a whole run")
