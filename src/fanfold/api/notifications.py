@@ -107,14 +107,12 @@ class _Marker(Struct, frozen=True):
 
 def channels(config: Config) -> list[Channel]:
     """The channels that the user configured."""
-    found: list[Channel] = []
-    if config.text("notify.command") not in (None, "[]"):
-        found.append("command")
-    if config.text("notify.webhook"):
-        found.append("webhook")
-    if config.switch("notify.desktop"):
-        found.append("desktop")
-    return found
+    configured: dict[Channel, bool] = {
+        "command": config.text("notify.command") not in (None, "[]"),
+        "webhook": bool(config.text("notify.webhook")),
+        "desktop": config.switch("notify.desktop"),
+    }
+    return [channel for channel, is_configured in configured.items() if is_configured]
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -214,14 +214,6 @@ def _project_here(quiet: bool) -> Path:
 
 REPORT_HINT = "this is a bug in Fanfold: please report it with the command and what FANFOLD_DEBUG=1 shows"
 
-_CLICKS_WORDS = {
-    "is not a valid integer range": "is no whole number",
-    "is not a valid integer": "is no whole number",
-    "is not a valid float range": "is no number",
-    "is not a valid float": "is no number",
-}
-"""Plain words for the number types of click."""
-
 
 def report(error: BaseException, arguments: list[str]) -> int:
     """Print `error` for the user; return the exit status."""
@@ -322,8 +314,8 @@ def _usage_failure(error: click.ClickException) -> FanfoldError:
         if context
         else "fanfold --help lists the commands"
     )
-    for theirs, ours in _CLICKS_WORDS.items():
-        message = message.replace(theirs, ours)
+    message = re.sub("is not a valid integer( range)?", "is no whole number", message)
+    message = re.sub("is not a valid float( range)?", "is no number", message)
     near = getattr(error, "possibilities", None)
     param, typed = getattr(error, "param", None), error.message.partition("' is not one of ")[0].lstrip("'")
     if not near and param and isinstance(param.type, click.Choice) and typed != error.message:

@@ -61,7 +61,7 @@ def approve_command(call: Invocation, run: str, step: str | None, **given: str |
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
     out when only one approval waits.
     """
-    _answer(call, run, step, "approve", **given)
+    _answer(call, run, step, "approve", given)
 
 
 @command("reject", summary="Reject a waiting step")
@@ -72,7 +72,7 @@ def approve_command(call: Invocation, run: str, step: str | None, **given: str |
 @option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
 def reject_command(call: Invocation, run: str, step: str | None, **given: str | None) -> None:
     """Reject STEP of RUN. A run without an owner continues in the background."""
-    _answer(call, run, step, "reject", **given)
+    _answer(call, run, step, "reject", given)
 
 
 @command("answer", summary="Answer the question of an ask step or an agent")
@@ -95,16 +95,8 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
         _print_answer(call, project, asyncio.run(run_handle.reply(project, run, step, text or "")))
 
 
-def _answer(
-    call: Invocation,
-    run: str,
-    step: str | None,
-    usual: str,
-    *,
-    choice: str | None,
-    comment: str | None,
-    edit: str | None,
-) -> None:
+def _answer(call: Invocation, run: str, step: str | None, usual: str, given: dict[str, str | None]) -> None:
+    choice, comment, edit = (given[name] for name in ("choice", "comment", "edit"))
     with call.open_project() as project:
         edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
         answering = run_handle.answer(project, run, step, choice or usual, comment, edited)
@@ -166,14 +158,7 @@ def import_command(call: Invocation, file: str) -> None:
 # A patch is written unchanged to a file or pipe; on a terminal, control characters are made visible.
 
 MAX_FILES = 40
-_COLOURS = (
-    ("diff --git ", "bold"),
-    ("--- ", "bold"),
-    ("+++ ", "bold"),
-    ("@@", "cyan"),
-    ("+", "green"),
-    ("-", "red"),
-)
+_COLOURS = {"diff --git ": "bold", "--- ": "bold", "+++ ": "bold", "@@": "cyan", "+": "green", "-": "red"}
 
 
 @command("diff", summary="Show what steps merged, proposed or left unmerged")
@@ -250,7 +235,7 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         print_text(step.patch)
         return
     for line in step.patch.splitlines():
-        shade = next((shade for start, shade in _COLOURS if line.startswith(start)), "")
+        shade = next((shade for start, shade in _COLOURS.items() if line.startswith(start)), "")
         text = plain(line)
         print_text((paint(text, shade, colour) if shade else text) + "\n")
 

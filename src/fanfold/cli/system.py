@@ -201,20 +201,10 @@ def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
 
 @command("serve", summary="Serve the console and the HTTP API of this project")
 @option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    metavar="N",
-    default=8420,
-    show_default=True,
+    "--port", type=click.IntRange(0, 65_535), metavar="N", default=8420, show_default=True,
     help="0: any free one.",
-)
-@option(
-    "--host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="One of this machine.",
-)
+)  # fmt: skip
+@option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="One of this machine.")
 @option("--take-over", is_flag=True, help="Continue runs whose process has died.")
 @option(
     "--new-token",
