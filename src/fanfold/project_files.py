@@ -60,10 +60,8 @@ class NotAFile(OSError):
 def read_beneath(top: Path, file: Path, max_bytes: int) -> bytes:
     """Return at most `max_bytes` of a file below `top`. Raises OSError, including `LedOut` and `NotAFile`."""
     folder, name = _open_parent(top, file)
-    try:
+    with Closing(folder):
         handle = os.open(name, _FILE, dir_fd=folder)
-    finally:
-        os.close(folder)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise NotAFile(file)
@@ -99,14 +97,8 @@ def write_named(top: Path, file: Path, data: bytes, *, replace: bool = True) -> 
 def list_beneath(top: Path, folder: Path) -> list[str]:
     """Return the names in a folder below `top`, sorted. Raises OSError."""
     parent, name = _open_parent(top, folder)
-    try:
-        handle = os.open(name, _FOLDER, dir_fd=parent)
-    finally:
-        os.close(parent)
-    try:
+    with Closing(parent), Closing(os.open(name, _FOLDER, dir_fd=parent)) as handle:
         return sorted(os.listdir(handle))
-    finally:
-        os.close(handle)
 
 
 def walk_beneath(
@@ -125,15 +117,12 @@ def walk_beneath(
             break
         below = waiting.pop(0)
         parent, name = _open_parent(top, folder / below)
-        try:
-            handle = os.open(name, _FOLDER, dir_fd=parent)
-        finally:
-            os.close(parent)
-        try:
-            with os.scandir(handle) as entries:
-                listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-        finally:
-            os.close(handle)
+        with (
+            Closing(parent),
+            Closing(os.open(name, _FOLDER, dir_fd=parent)) as handle,
+            os.scandir(handle) as entries,
+        ):
+            listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
         for name, is_folder in listed:
             path = f"{below}/{name}" if below else name
             if not is_folder and name.endswith(suffixes):
@@ -159,17 +148,17 @@ def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True, mo
     *folders, name = names_below(path)
     handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for folder in folders:
-        try:
-            below = _enter_or_make(handle, folder)
-        finally:
-            os.close(handle)
+        with Closing(handle):
+            try:
+                below = os.open(folder, _FOLDER, dir_fd=handle)
+            except FileNotFoundError:
+                os.mkdir(folder, dir_fd=handle)
+                below = os.open(folder, _FOLDER, dir_fd=handle)
         handle = below
-    try:
+    with Closing(handle):
         if not replace and name in os.listdir(handle):
             return False
         write_whole(name, data, folder=handle, mode=mode)
-    finally:
-        os.close(handle)
     return True
 
 
@@ -212,19 +201,8 @@ def write_whole(
 
 def sync_folder(folder: str | Path) -> None:
     """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _enter_or_make(parent: int, name: str) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=parent)
-    except FileNotFoundError:
-        os.mkdir(name, dir_fd=parent)
-        return os.open(name, _FOLDER, dir_fd=parent)
 
 
 def resolve_beneath(top: Path, file: Path) -> str:
@@ -287,9 +265,7 @@ def _open_parent(top: Path, file: Path) -> tuple[int, str]:
     names = os.path.relpath(resolve_beneath(top, file), above).split(os.sep)
     handle = os.open(above, _FOLDER)
     for name in names[:-1]:
-        try:
+        with Closing(handle):
             below = os.open(name, _FOLDER, dir_fd=handle)
-        finally:
-            os.close(handle)
         handle = below
     return handle, names[-1]

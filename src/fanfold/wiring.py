@@ -137,7 +137,11 @@ class ProjectWiring:
         providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
         self.folder = folder
-        _check_text(folder)
+        try:
+            str(folder.resolve()).encode()
+        except UnicodeEncodeError:
+            message = f"the path of the project is not UTF-8 text: {folder}"
+            raise AuthorError("usage.bad_project", message, hint="rename the folder") from None
         self.notice = require_ours(folder, fanfold_home(environment))
         self._backend_kinds = backends
         self.config = Config.read(folder, environment, providers)
@@ -227,15 +231,6 @@ class ProjectWiring:
         # Commands may be given these, whatever they are called; see `runtime.steps.programs.own_variables`.
         allowed = self.config.names("environment.allow")
         return Redactor.of(self._environment, [self._environment.get(name) for name in sorted(allowed)])
-
-
-def _check_text(folder: Path) -> None:
-    """What a log says of a project is text, and so is its path."""
-    try:
-        str(folder.resolve()).encode()
-    except UnicodeEncodeError:
-        message = f"the path of the project is not UTF-8 text: {folder}"
-        raise AuthorError("usage.bad_project", message, hint="rename the folder") from None
 
 
 def wire(

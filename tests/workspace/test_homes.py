@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace import layout as trash
-from fanfold.workspace.homes import MAX_DEPTH, is_lent_by_another, note_lent, open_home, throw_away
+from fanfold.workspace.children import MAX_DEPTH, is_lent_by_another, note_lent, open_home
 from fanfold.workspace.layout import Layout
 
 pytestmark = pytest.mark.full
@@ -66,7 +66,7 @@ def test_a_copy_has_what_can_be_copied_and_follows_no_link(layout: Layout) -> No
 def test_a_home_is_deleted_however_deep_its_program_dug(layout: Layout) -> None:
     home = open_home(layout, "s-one", "run")
     put_folders_into_folders(home)
-    throw_away(layout, home.parent)
+    trash.throw_away(home.parent, layout.trash)
     assert trash.empty(layout.trash)
     assert list(layout.trash.iterdir()) == []
 
@@ -74,7 +74,7 @@ def test_a_home_is_deleted_however_deep_its_program_dug(layout: Layout) -> None:
 LENDING = """\
 import sys
 from pathlib import Path
-from fanfold.workspace.homes import note_lent
+from fanfold.workspace.children import note_lent
 note_lent(Path(sys.argv[1]), ["login"])
 print("lent", flush=True)
 sys.stdin.read()

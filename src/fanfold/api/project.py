@@ -350,7 +350,7 @@ def take_back_lent(folder: Path) -> None:
             return
     except OSError:
         return  # nothing was ever lent here
-    from fanfold.workspace.homes import take_back_abandoned
+    from fanfold.workspace.children import take_back_abandoned
     from fanfold.workspace.layout import Layout
 
     take_back_abandoned(Layout(folder))

@@ -117,7 +117,7 @@ def patch_of(project: Project, node: Node) -> str | None:
     merges = trees.merges.get((node.run.id, node.path), [])
     for _, tree in merges:
         trees.fetch(tree)
-    return "".join(trees.objects.draw(base, tree) for base, tree in merges) or None
+    return "".join(trees.objects.draw_trees(base, tree) for base, tree in merges) or None
 
 
 def fetch_proposal(project: Project, node: Node) -> None:

@@ -38,9 +38,8 @@ WRONG_CLOCK_S = 5.0
 async def _connected(project: Project) -> AsyncIterator[tuple[TemporalLink, str]]:
     address = project.config.text("cluster.temporal")
     if address is None:
-        raise AuthorError(
-            "cluster.off", "no cluster is configured", hint="set FANFOLD_TEMPORAL=host:port[/namespace]"
-        )
+        message = "no cluster is configured"
+        raise AuthorError("cluster.off", message, hint="set FANFOLD_TEMPORAL=host:port[/namespace]")
     identity = f"cluster status, process {os.getpid()} on {socket.gethostname()}"
     link = TemporalLink(check_address(address), identity, project.config.integer("cluster.heartbeat_s"))
     await link.connect()

@@ -129,11 +129,8 @@ class TemporalLink:
                 self._client = await self._there(Client.connect(**settings))
         except (RuntimeError, TimeoutError) as error:
             message = f"no Temporal server answers at {self._address}: {str(error) or 'time-out'}"
-            raise WorldError(
-                "cluster.unreachable",
-                message,
-                hint="start it, or correct FANFOLD_TEMPORAL (host:port[/namespace])",
-            ) from None
+            hint = "start it, or correct FANFOLD_TEMPORAL (host:port[/namespace])"
+            raise WorldError("cluster.unreachable", message, hint=hint) from None
 
     @property
     def _connected(self) -> Client:
@@ -338,9 +335,7 @@ def check_address(address: str) -> str:
     """Return the address of a Temporal server, `host:port[/namespace]`; raises `AuthorError`."""
     host, _, port = address.partition("/")[0].rpartition(":")
     if not host or not port.isdecimal():
-        raise AuthorError(
-            "config.bad_value",
-            f"cluster.temporal is {address!r}, not host:port[/namespace]",
-            hint="for example FANFOLD_TEMPORAL=127.0.0.1:7233/default",
-        )
+        message = f"cluster.temporal is {address!r}, not host:port[/namespace]"
+        hint = "for example FANFOLD_TEMPORAL=127.0.0.1:7233/default"
+        raise AuthorError("config.bad_value", message, hint=hint)
     return address

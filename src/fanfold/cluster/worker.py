@@ -272,11 +272,8 @@ class WorkerProcess:
         self._open_folder = open_folder
         address = project.config.text("cluster.temporal")
         if address is None:
-            raise AuthorError(
-                "cluster.off",
-                "a worker needs a Temporal server",
-                hint="set FANFOLD_TEMPORAL=host:port[/namespace]",
-            )
+            message = "a worker needs a Temporal server"
+            raise AuthorError("cluster.off", message, hint="set FANFOLD_TEMPORAL=host:port[/namespace]")
         self._project = project
         self._options = options
         machine = socket.gethostname()
@@ -561,7 +558,12 @@ class WorkerProcess:
             return "ended"
         tree = owned.tree
         pausing = tree.state.pausing if tree.root.status == RUNNING else ""
-        raised, keep_waits = self._how_to_continue(owned)
+        requests = [from_row(row) for row in self._project.store.requests(root) if row.kind == "continue"]
+        raised: LimitsRaised | None = None  # the limits that users raised meanwhile
+        for request in requests:
+            assert isinstance(request, ContinueRequest)
+            raised = request.raised or raised
+        keep_waits = all(isinstance(one, ContinueRequest) and one.keep_waits for one in requests)
         merges: TreeMerges | None = None
         if self._open_folder is not None and tree.frozen().tree:
             trees = trees_of(self._project, root)
@@ -584,30 +586,14 @@ class WorkerProcess:
             head = self._project.store.head(root)
             if head is None or head.status in RUN_TERMINAL:
                 return None
+            project = self._project
+            if self._open_folder is not None and has_tree(project, root):  # driven in a folder of its own
+                project = self._open_folder(run_folder(cache_folder(project), root, "drive"))
             try:
-                return own(self._project_of(root), root)
+                return own(project, root)
             except LeaseHeld:
                 with self._project.store.follow(root) as changed:
                     await changed.wait(timeout_s=LEASE_CHECK_S)
-
-    def _project_of(self, root: str) -> Project:
-        """The project for driving a run: a folder of its own if the run has its own tree."""
-        if self._open_folder is None or not has_tree(self._project, root):
-            return self._project
-        return self._open_folder(run_folder(cache_folder(self._project), root, "drive"))
-
-    def _how_to_continue(self, owned: OwnedRun) -> tuple[LimitsRaised | None, bool]:
-        """The limits that users raised meanwhile, and whether open waits keep their times."""
-        raised: LimitsRaised | None = None
-        keep_waits = True
-        for row in self._project.store.requests(owned.tree.root.id):
-            if row.kind != "continue":
-                continue
-            request = from_row(row)
-            assert isinstance(request, ContinueRequest)
-            raised = request.raised or raised
-            keep_waits = keep_waits and request.keep_waits
-        return raised, keep_waits
 
 
 async def _refuse(_payload: str, _control: JobControl) -> str:

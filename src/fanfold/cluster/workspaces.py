@@ -125,7 +125,12 @@ class TreeIsolation(Isolation):
                 return place
             write_whole(child.folder / BASE_FILE, tree.encode())
             if saved is not None:
-                self._restore(child, saved)
+                objects = self._trees.objects
+                fact = Merge(mode="auto", proposal="saved", changes=(), tree=saved.tree, base=saved.base)
+                self._trees.note(replace(fact, packs=(StoredPack(saved.tree, saved.parts),)))
+                self._trees.fetch(saved.tree)
+                write_files(child.path, objects.files(saved.base), objects.files(saved.tree), objects)
+                write_whole(child.folder / SAVED_FILE, saved.tree.encode())
             # Every mutating call that has a result also has its files.
             place.is_new = order.execution == 1 or order.step.traits.role is None
         return place
@@ -165,16 +170,6 @@ class TreeIsolation(Isolation):
             return None
         entries = reversed(self._trees.entries(order.session))
         return next((one.files for one in entries if isinstance(one, ToolResult) and one.files), None)
-
-    def _restore(self, child: Child, saved: SavedTree) -> None:
-        objects = self._trees.objects
-        pack = StoredPack(saved.tree, saved.parts)
-        self._trees.note(
-            Merge(mode="auto", proposal="saved", changes=(), tree=saved.tree, base=saved.base, packs=(pack,))
-        )
-        self._trees.fetch(saved.tree)
-        write_files(child.path, objects.files(saved.base), objects.files(saved.tree), objects)
-        write_whole(child.folder / SAVED_FILE, saved.tree.encode())
 
     def _find(self, order: Order[Job], stored_in: str, epoch: int) -> StepWorkspace | None:
         """The workspace of an earlier execution on this machine, unless the session continued elsewhere."""
@@ -246,10 +241,8 @@ class TreeIsolation(Isolation):
     def _keep(self, child: Child, merged: MergeResult) -> ReturnedTree:
         """The tree of a finished step. It is stored beside its snapshot."""
         note = child.folder / RETURNED_FILE
-        try:
+        with suppress(FileNotFoundError):
             return msgspec.json.decode(read_kept(note), type=ReturnedTree)
-        except FileNotFoundError:
-            pass
         base = read_kept(child.folder / BASE_FILE).decode()
         revision = self.spaces.take_proposal(merged.proposal)
         files = apply_revision(self._trees.objects.files(base), revision)

@@ -216,7 +216,7 @@ class ConfinedAgents:
         import shutil
 
         from fanfold.agents.backend import GATE, SOCKET, proxy_port
-        from fanfold.workspace.homes import write_beneath
+        from fanfold.workspace.children import write_beneath
         from fanfold.workspace.programs import connector, forwarder
 
         if home.own_network:

@@ -69,11 +69,9 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
             raise
 
     def _nothing_there(self) -> NotFoundError:
-        return NotFoundError(
-            "run.not_found",
-            f"nothing has run in {self.folder.parent.resolve()} yet",
-            hint="fanfold list shows what can be run; --project DIR names another folder",
-        )
+        message = f"nothing has run in {self.folder.parent.resolve()} yet"
+        hint = "fanfold list shows what can be run; --project DIR names another folder"
+        return NotFoundError("run.not_found", message, hint=hint)
 
     def examine(self) -> Health | None:
         """Check the store for damage; None if there is no store."""
@@ -185,8 +183,5 @@ def _require_psycopg() -> None:
     from importlib.util import find_spec
 
     if find_spec("psycopg") is None:
-        raise AuthorError(
-            "store.no_driver",
-            "a PostgreSQL store needs the package psycopg, which is not installed",
-            hint='install it: pip install "fanfold[cluster]"',
-        )
+        message = "a PostgreSQL store needs the package psycopg, which is not installed"
+        raise AuthorError("store.no_driver", message, hint='install it: pip install "fanfold[cluster]"')

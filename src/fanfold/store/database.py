@@ -84,12 +84,9 @@ def translated(file: str) -> Iterator[None]:
     except apsw.Error as error:
         raise fault(error, file) from error
     except (msgspec.MsgspecError, TypeError) as error:
-        raise StoreFault(
-            "store.corrupt",
-            f"something that is stored cannot be read: {file} ({error})",
-            hint="fanfold verify --all says what was changed since it was written",
-            details={"file": file},
-        ) from error
+        message = f"something that is stored cannot be read: {file} ({error})"
+        hint = "fanfold verify --all says what was changed since it was written"
+        raise StoreFault("store.corrupt", message, hint=hint, details={"file": file}) from error
 
 
 def be_patient(db: apsw.Connection) -> None:
@@ -133,10 +130,9 @@ def insist(attempt: Callable[[], object]) -> None:
 def undo(db: apsw.Connection) -> None:
     """Roll back the open transaction, if there is one; never raises a database error."""
     if db.in_transaction:
-        try:
+        # the disk failed again; the transaction is gone with the connection's page cache
+        with suppress(apsw.Error):
             db.execute("ROLLBACK")
-        except apsw.Error:
-            pass  # the disk failed again; the transaction is gone with the connection's page cache
 
 
 def bury(db: apsw.Connection) -> None:
@@ -206,12 +202,9 @@ class Presence:
                 " fanfold state adopt; then fanfold runs lists what can be resumed",
                 details={"file": self._file, "now": now},
             )
-        return StoreFault(
-            "store.gone",
-            f"{self._file} was removed or replaced while it was in use: what was stored there is lost",
-            hint="start the run again; keep .fanfold out of the way of git clean -x and the like",
-            details={"file": self._file},
-        )
+        message = f"{self._file} was removed or replaced while it was in use: what was stored there is lost"
+        hint = "start the run again; keep .fanfold out of the way of git clean -x and the like"
+        return StoreFault("store.gone", message, hint=hint, details={"file": self._file})
 
     def _moved_to(self) -> str:
         """Return the new path of the database if its folder was moved, else ""."""
@@ -238,12 +231,8 @@ def refuse_special(file: str) -> None:
         except OSError:
             continue
         if not stat.S_ISREG(mode):
-            raise StoreFault(
-                "store.foreign",
-                f"{name} is not a file",
-                hint="move it away; Fanfold then starts a new database, without the runs of this one",
-                details={"file": name},
-            )
+            hint = "move it away; Fanfold then starts a new database, without the runs of this one"
+            raise StoreFault("store.foreign", f"{name} is not a file", hint=hint, details={"file": name})
 
 
 def refuse_network(folder: Path) -> None:
@@ -254,12 +243,10 @@ def refuse_network(folder: Path) -> None:
     kind = file_system(there)
     if kind is None or not is_network(kind):
         return
-    raise StoreFault(
-        "store.network",
-        f"{folder} is on a network file system ({kind}), where runs would not be safe",
-        hint="keep the project on a disk of this machine, or store runs in PostgreSQL: set FANFOLD_STORE",
-        details={"folder": str(folder), "file_system": kind},
-    )
+    message = f"{folder} is on a network file system ({kind}), where runs would not be safe"
+    hint = "keep the project on a disk of this machine, or store runs in PostgreSQL: set FANFOLD_STORE"
+    details = {"folder": str(folder), "file_system": kind}
+    raise StoreFault("store.network", message, hint=hint, details=details)
 
 
 def file_system(folder: Path) -> str | None:
@@ -449,12 +436,9 @@ def prepare(folder: Path) -> Path:
     except FileExistsError:
         pass
     except OSError as error:
-        raise StoreFault(
-            "store.cannot_open",
-            f"{folder} cannot be used: {error.strerror}",
-            hint="check that the project's folder may be written and the disk has space",
-            details={"file": str(database)},
-        ) from error
+        message = f"{folder} cannot be used: {error.strerror}"
+        hint = "check that the project's folder may be written and the disk has space"
+        raise StoreFault("store.cannot_open", message, hint=hint, details={"file": str(database)}) from error
     return database
 
 

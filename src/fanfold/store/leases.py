@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -181,8 +181,13 @@ def held(root: str, by: Holder) -> LeaseHeld:
         f"run {root} is being driven by {owner.place}",
         hint="watch it, or stop that process first"
         + ("" if owner.is_visible() else f"; should it be dead, the run is free in {seconds:.0f} s"),
-        details={"root": root}
-        | {name: getattr(owner, name) for name in ("pid", "started", "boot_id", "machine")},
+        details={
+            "root": root,
+            "pid": owner.pid,
+            "started": owner.started,
+            "boot_id": owner.boot_id,
+            "machine": owner.machine,
+        },
     )
 
 
@@ -306,8 +311,7 @@ def take_claims(db: apsw.Connection, lease: Lease, claim: Claim) -> Claim | None
     current = current_epoch(db, lease.root)
     if current != lease.epoch:
         raise lost(lease.root, lease.epoch, current)
-    others = "SELECT DISTINCT root FROM claims WHERE root <> ? AND held < 2"
-    for root in [str(root) for (root,) in db.execute(others, (claim.root,))]:
+    for root in _roots(db, claim.root):
         if not _lives(db, root):
             drop_tree(db, root)
     name = (claim.root, claim.run_id, claim.step)
@@ -330,10 +334,8 @@ def find_blocker(db: apsw.Connection, claim: Claim) -> Claim | None:
     ).get
     from fanfold.kernel.paths import overlaps  # commands that only read do not need it
 
-    query = f"SELECT {_COLUMNS} FROM claims WHERE root <> ? AND held < 2 ORDER BY held DESC, id"  # noqa: S608 - constants only
-    for row in db.execute(query, (claim.root,)):
-        other = claim_of(row)
-        ahead = row[5] == HELD or place is None or row[0] < place
+    for number, other, held in _others(db, claim.root):
+        ahead = held == HELD or place is None or number < place
         if ahead and overlaps(claim.patterns, other.patterns) and _lives(db, other.root):
             return other
     return None
@@ -368,7 +370,7 @@ def _forget_past(db: apsw.Connection) -> None:
 def beside(db: apsw.Connection, root: str) -> list[Claim]:
     """Return claims that other trees hold, and released claims that are kept as `PAST`."""
     query = f"SELECT {_COLUMNS} FROM claims WHERE root <> ? AND held > 0 ORDER BY id"  # noqa: S608 - constants only
-    return [claim_of(row) for row in db.execute(query, (root,))]
+    return [_claim(row) for row in db.execute(query, (root,))]
 
 
 def waiting(db: apsw.Connection, root: str) -> list[str]:
@@ -377,8 +379,18 @@ def waiting(db: apsw.Connection, root: str) -> list[str]:
     return [str(other) for (other,) in rows]
 
 
-def claim_of(row: Sequence[Any]) -> Claim:
-    """Return the claim in a row: its id, root, run, step and patterns."""
+def _roots(db: apsw.Connection, root: str) -> list[str]:
+    query = "SELECT DISTINCT root FROM claims WHERE root <> ? AND held < 2"
+    return [other for (other,) in db.execute(query, (root,))]
+
+
+def _others(db: apsw.Connection, root: str) -> Iterator[tuple[int, Claim, int]]:
+    rest = "WHERE root <> ? AND held < 2 ORDER BY held DESC, id"
+    for row in db.execute(f"SELECT {_COLUMNS} FROM claims {rest}", (root,)):  # noqa: S608 - constants only
+        yield int(row[0]), _claim(row), int(row[5])
+
+
+def _claim(row: tuple[Any, ...]) -> Claim:
     _, root, run, step, patterns, _ = row
     return Claim(root, run, step, msgspec.json.decode(patterns, type=tuple[str, ...]))
 

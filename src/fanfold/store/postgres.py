@@ -32,9 +32,9 @@ from fanfold.process_identity import this_process
 from fanfold.store import leases, tables
 from fanfold.store.postgres_connections import (
     Database,
+    PostgresLeases,
     shown,
 )
-from fanfold.store.postgres_leases import PostgresLeases
 from fanfold.store.postgres_tables import (
     COLLECTION,
     GAP,

@@ -507,24 +507,21 @@ class Search:
             except BaseException as error:
                 if not _is_damage(error):
                     raise
-            self._build()
+            import tantivy
+
+            self._index = None
+            if os.path.lexists(self._folder) and not os.path.isdir(self._folder):
+                self._folder.unlink()  # `rmtree` would open it, and block on a pipe
+            elif os.path.lexists(self._folder):
+                # Renamed first: a crash while deleting must not leave a partial index in its place.
+                doomed = self._folder.with_name(f"index.old.{os.getpid()}")
+                self._folder.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+            private_folder(self._folder)
+            tantivy.Index(document_schema(), path=str(self._folder))
+            (self._folder / "version").write_text(_version())
+            self._open()
             self._index_rows()
-
-    def _build(self) -> None:
-        import tantivy
-
-        self._index = None
-        if os.path.lexists(self._folder) and not os.path.isdir(self._folder):
-            self._folder.unlink()  # `rmtree` would open it, and block on a pipe
-        elif os.path.lexists(self._folder):
-            # Renamed first: a crash while deleting must not leave a partial index in its place.
-            doomed = self._folder.with_name(f"index.old.{os.getpid()}")
-            self._folder.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-        private_folder(self._folder)
-        tantivy.Index(document_schema(), path=str(self._folder))
-        (self._folder / "version").write_text(_version())
-        self._open()
 
     @contextmanager
     def _writing(self, patience_s: float = 0) -> Iterator[bool]:

@@ -625,11 +625,9 @@ if sys.platform == "linux":
         def drain(self) -> bool:
             """Discard the pending events; return whether there were any."""
             heard = False
-            try:
+            with suppress(BlockingIOError):
                 while os.read(self._file, 16_384):
                     heard = True
-            except BlockingIOError:
-                pass
             return heard
 
         def close(self) -> None:

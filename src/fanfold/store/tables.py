@@ -220,17 +220,12 @@ def version(db: apsw.Connection) -> int:
     application, number, tables = facts
     ours = application == APPLICATION_ID
     if application == BEFORE or (ours and tables and number < FIRST):
-        raise StoreFault(
-            "store.older",
-            f"{db.filename} has format {number}, and this Fanfold opens formats {FIRST} to {VERSION}",
-            hint="move it away; Fanfold then starts a new one, without the runs of this one",
-        )
+        message = f"{db.filename} has format {number}, and this Fanfold opens formats {FIRST} to {VERSION}"
+        hint = "move it away; Fanfold then starts a new one, without the runs of this one"
+        raise StoreFault("store.older", message, hint=hint)
     if not ours and (tables or number):
-        raise StoreFault(
-            "store.foreign",
-            f"{db.filename} is a database of some other program",
-            hint="move it away; Fanfold then starts a new one",
-        )
+        message = f"{db.filename} is a database of some other program"
+        raise StoreFault("store.foreign", message, hint="move it away; Fanfold then starts a new one")
     if number > VERSION:
         release = ""
         with suppress(apsw.SQLError):
@@ -249,11 +244,8 @@ def version(db: apsw.Connection) -> int:
 def check_readable(db: apsw.Connection) -> None:
     """Raise `StoreFault` for a read-only database without tables."""
     if not version(db):
-        raise StoreFault(
-            "store.read_only",
-            "the database holds nothing yet and cannot be written",
-            hint="open the project once where its .fanfold folder may be written",
-        )
+        hint = "open the project once where its .fanfold folder may be written"
+        raise StoreFault("store.read_only", "the database holds nothing yet and cannot be written", hint=hint)
 
 
 def prepare(db: apsw.Connection, *, make: bool = True, adopts: bool = True) -> None:
@@ -264,11 +256,8 @@ def prepare(db: apsw.Connection, *, make: bool = True, adopts: bool = True) -> N
     if found == VERSION or not (found or make):
         return
     if 0 < found < KEYED and not adopts:
-        raise StoreFault(
-            "store.replaced",
-            f"{db.filename} has format {found}, but the database that Fanfold made here was a newer one",
-            hint="if you put it there, fanfold state adopt keeps it",
-        )
+        message = f"{db.filename} has format {found}, but the database that Fanfold made here was a newer one"
+        raise StoreFault("store.replaced", message, hint="if you put it there, fanfold state adopt keeps it")
     db.execute("BEGIN IMMEDIATE")
     try:
         found = version(db)  # another process may have migrated it meanwhile
@@ -333,12 +322,10 @@ def _refuse_owned(db: apsw.Connection, found: int) -> None:
     for (root,) in db.execute("SELECT root FROM leases WHERE pid IS NOT NULL").fetchall():
         holder = leases.holder(db, str(root), machine="''")  # formats before 5 have no such column
         if holder is not None and holder.is_alive():
-            raise StoreFault(
-                "store.busy",
-                f"an older Fanfold, {holder.owner.place}, runs {root} here (format {found})",
-                hint="let that run finish, or stop that process; then the database is converted",
-                details={"root": root, "pid": holder.owner.pid},
-            )
+            message = f"an older Fanfold, {holder.owner.place}, runs {root} here (format {found})"
+            hint = "let that run finish, or stop that process; then the database is converted"
+            details = {"root": root, "pid": holder.owner.pid}
+            raise StoreFault("store.busy", message, hint=hint, details=details)
 
 
 # -----------------------------------------------------------------------------------------------------------

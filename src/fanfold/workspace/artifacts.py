@@ -18,6 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -78,9 +79,8 @@ class PublishedNames:
         owner = self._files.get(path, own)
         if owner != own:
             hint = "publish it under another name; a map can put {{index}} into it"
-            raise WorldError(
-                "artifact.taken", f"artifacts/{path} is {owner}'s, and only to be read", hint=hint
-            )
+            message = f"artifacts/{path} is {owner}'s, and only to be read"
+            raise WorldError("artifact.taken", message, hint=hint)
         above = next((one for one in _folders_of(path) if one in self._files), "")
         if above or path in self._folders:
             owner = self._files[above] if above else self._folders[path]
@@ -194,10 +194,7 @@ class ArtifactRoom:
         try:
             os.rmdir(self.folder)  # it is nearly always empty
         except OSError:
-            import shutil
-
-            make_removable(self.folder)  # a program may have removed permissions of its folders
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _delete(self.folder)
 
 
 def _folders_of(path: str) -> list[str]:
@@ -254,10 +251,14 @@ def is_whole(file: BufferedReader, size: int, sha256: str) -> bool:
 def clear_staging(home: Path) -> None:
     """Delete the unpublished files of a finished run; `home` is the folder of the run."""
     if (home / "staging").is_dir():
-        make_removable(home / "staging")  # a program may have removed permissions of its folders
-        import shutil
+        _delete(home / "staging")
 
-        shutil.rmtree(home / "staging", ignore_errors=True)
+
+def _delete(folder: Path) -> None:
+    import shutil
+
+    make_removable(folder)  # a program may have removed permissions of its folders
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files_below(
@@ -298,10 +299,8 @@ def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = F
     try:
         for name in names[:-1]:
             here = _enter(here, name)
-            try:
+            with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=there)
-            except FileExistsError:
-                pass
             there = _enter(there, name)
         data = _read(here, names[-1], path)
         write_whole(names[-1], data, folder=there, mode=mode, durable=durable)

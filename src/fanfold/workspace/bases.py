@@ -20,10 +20,9 @@ import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Self
 
 import msgspec
 
@@ -137,23 +136,16 @@ _MANY = 64
 _NOT_SHARED = (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
 
 
-class _Folder:
-    """Opens a folder beneath an open one; `handle` is None if it is gone."""
-
-    def __init__(self, top: int, path: str) -> None:
-        self._top, self._path = top, path
-        self.handle: int | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.handle = open_folder(self._top, self._path)
-        except (FileNotFoundError, PathProblem):
-            self.handle = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.handle is not None:
-            os.close(self.handle)
+@contextmanager
+def _opened(top: int, path: str) -> Iterator[int | None]:
+    """Open a folder beneath an open one; None if it is gone."""
+    try:
+        handle = open_folder(top, path)
+    except (FileNotFoundError, PathProblem):
+        yield None
+        return
+    with Closing(handle):
+        yield handle
 
 
 def _by_folder(paths: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -179,12 +171,12 @@ def copy_files(
         path, names = group
         copied: dict[str, FileEntry] = {}
         gone: list[str] = []
-        with _Folder(source, path) as here, _Folder(target, path) as there:
+        with _opened(source, path) as here, _opened(target, path) as there:
             for name in names:
                 where = f"{path}/{name}" if path else name
                 entry = None
-                if here.handle is not None and there.handle is not None:
-                    entry = copier.copy(here.handle, name, there.handle, where)
+                if here is not None and there is not None:
+                    entry = copier.copy(here, name, there, where)
                 if entry is None:
                     gone.append(where)
                 else:
@@ -210,14 +202,12 @@ def link_files(source: OpenLayers, target: int, paths: Iterable[str]) -> list[st
     rest: list[str] = []
     for tree, members in source.split(paths):
         for path, names in _by_folder(members):
-            with _Folder(tree, path) as here, _Folder(target, path) as there:
-                assert here.handle is not None, "a base holds what its manifest says"
-                assert there.handle is not None, "folders are made before files"
+            with _opened(tree, path) as here, _opened(target, path) as there:
+                assert here is not None, "a base holds what its manifest says"
+                assert there is not None, "folders are made before files"
                 for name in names:
                     try:
-                        os.link(
-                            name, name, src_dir_fd=here.handle, dst_dir_fd=there.handle, follow_symlinks=False
-                        )
+                        os.link(name, name, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
                     except OSError as error:
                         if error.errno not in _NOT_SHARED:
                             raise
@@ -235,11 +225,9 @@ def same_files(top: int, ours: OpenLayers, paths: Iterable[str], now: Manifest, 
             asked.append(path)
     for tree, members in ours.split(asked):
         for path, names in _by_folder(members):
-            with _Folder(top, path) as theirs, _Folder(tree, path) as kept:
-                if theirs.handle is None or kept.handle is None:
-                    continue
+            with _opened(top, path) as theirs, _opened(tree, path) as kept:
                 for name in names:
-                    if same_content(theirs.handle, kept.handle, name):
+                    if theirs is not None and kept is not None and same_content(theirs, kept, name):
                         same.add(f"{path}/{name}" if path else name)
     return same
 
@@ -381,10 +369,8 @@ class Bases:
             return fresh
         delta = plan_delta(now, previous.root.manifest, (previous.own & now.files.keys()).union(changed))
         if delta is not None:
-            try:
+            with suppress(CannotHide):
                 return self._make_delta(top, now, previous, changed, delta)
-            except CannotHide:
-                pass
         return self._make_root(top, now, previous, changed)
 
     def _make_root(self, top: int, now: Manifest, previous: Base | None, changed: Collection[str]) -> Base:
@@ -413,14 +399,12 @@ class Bases:
         folder = self._layout.bases / f".{os.urandom(8).hex()}"
         for made in (folder, folder / "tree"):
             made.mkdir(mode=0o700)
-        tree = open_top(folder / "tree")
-        try:
-            yield folder, tree
-        except BaseException:
-            trash.throw_away(folder, self._layout.trash)
-            raise
-        finally:
-            os.close(tree)
+        with Closing(open_top(folder / "tree")) as tree:
+            try:
+                yield folder, tree
+            except BaseException:
+                trash.throw_away(folder, self._layout.trash)
+                raise
 
     def _complete(
         self, begun: Path, now: Manifest, root: Base | None = None, own: Collection[str] = ()
@@ -455,10 +439,7 @@ def _fill(
     changed: Collection[str],
     linked: Collection[str],
 ) -> list[str]:
-    """Fill the tree of a new base: copy changed files of the project, link the others from the previous base.
-
-    Updates the manifest, and returns the files that are gone since the scan.
-    """
+    """Copy changed files into a new base and link the others; return files that are gone since the scan."""
     copied = list(changed)
     if previous is not None:
         with previous.opened() as before:

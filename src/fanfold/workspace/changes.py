@@ -21,7 +21,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -119,6 +119,7 @@ _BROUGHT = tuple(f".fanfold/{name}" for name in ("agents", "workflows", "config.
 _PLACES = (*(name for name in OWNERS if name not in (".git", ".fanfold")), *_BROUGHT)
 """Git follows no such link. Of `.fanfold`, only the files that a project brings count."""
 _GIT_FOLDER = "gitdir:"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MAX_BYTES = 4_096
 
 
@@ -135,9 +136,7 @@ def _git_folder(tree: int) -> str:
     """Return the path of the repository that a `.git` file names; empty if it is outside the tree."""
     try:
         with spot_beneath(tree, ".git") as spot:
-            handle = os.open(
-                spot.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=spot.folder
-            )
+            handle = os.open(spot.name, _READ, dir_fd=spot.folder)
         with os.fdopen(handle, "rb") as opened:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return ""
@@ -155,13 +154,11 @@ def _git_folder(tree: int) -> str:
 
 def link_at(tree: int | None, path: str) -> str | None:
     """Return the target of the link at a path of a tree; None if there is no link."""
-    if tree is None:
-        return None
-    try:
-        with spot_beneath(tree, path) as spot:
-            return os.readlink(spot.name, dir_fd=spot.folder)
-    except (OSError, PathProblem):
-        return None
+    with suppress(OSError, PathProblem):
+        if tree is not None:
+            with spot_beneath(tree, path) as spot:
+                return os.readlink(spot.name, dir_fd=spot.folder)
+    return None
 
 
 def _look(tree: int, path: str, depth: int, found: list[str]) -> None:
@@ -315,11 +312,9 @@ def lift(target: Path) -> None:
 def is_rewritten(handle: int) -> bool:
     """Return whether an open folder of a layer hides the folder below it, or shows another one's content."""
     for name in (*_OPAQUE, *_REDIRECT):
-        try:
+        with suppress(OSError):  # not set, or no permission to read it
             if os.getxattr(handle, name):
                 return True
-        except OSError:
-            pass  # not set, or no permission to read it
     return False
 
 
@@ -360,17 +355,16 @@ class TreeLook(NamedTuple):
 
 def look_at(tree: int | None) -> TreeLook:
     """Return the view of an open folder. Without one there are no links and no repositories."""
-    return TreeLook(partial(link_at, tree), partial(_exists, tree))
 
-
-def _exists(tree: int | None, path: str) -> bool:
-    try:
-        if tree is not None:
-            with spot_beneath(tree, path) as spot:
-                os.stat(spot.name, dir_fd=spot.folder, follow_symlinks=False)
-    except (OSError, PathProblem):
+    def exists(path: str) -> bool:
+        with suppress(OSError, PathProblem):
+            if tree is not None:
+                with spot_beneath(tree, path) as spot:
+                    os.stat(spot.name, dir_fd=spot.folder, follow_symlinks=False)
+                    return True
         return False
-    return tree is not None
+
+    return TreeLook(partial(link_at, tree), exists)
 
 
 class FoundChanges(msgspec.Struct, frozen=True):
@@ -495,18 +489,13 @@ class TouchedPaths:
     def missing(self, top: int) -> None:
         """Add the paths of the base that are missing in an open copied workspace."""
         seen: dict[str, set[str]] = {}
-        for path in self.known.files:
-            folder, _, name = path.rpartition("/")
-            if folder not in seen:
-                seen[folder] = _names_changes(top, folder)
-            if name not in seen[folder]:
-                self.paths.add(path)
-        for folder in self.known.folders:
-            parent, _, name = folder.rpartition("/")
-            if parent not in seen:
-                seen[parent] = _names_changes(top, parent)
-            if name not in seen[parent]:
-                self.trees.add(folder)
+        for paths, gone in ((self.known.files, self.paths), (self.known.folders, self.trees)):
+            for path in paths:
+                folder, _, name = path.rpartition("/")
+                if folder not in seen:
+                    seen[folder] = _names_changes(top, folder)
+                if name not in seen[folder]:
+                    gone.add(path)
 
     def expand(self, child: int) -> None:
         """Replace trees by all their paths in the base and in the workspace, an open tree."""

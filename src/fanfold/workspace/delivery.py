@@ -92,7 +92,10 @@ class Commits:
         """Create the commit; return its hash and paths. Raises `DeliveryConflict`."""
         chosen = [[file for file in merge if wanted(file.path)] for merge in merges]
         paths = sorted({self._prefix + file.path for merge in chosen for file in merge})
-        before = self._states(base, paths)
+        before: dict[str, FileState] = {}
+        for start in range(0, len(paths), AT_ONCE):
+            asked = ["--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", base, "--"]
+            before |= read_listing(self._git([*asked, *paths[start : start + AT_ONCE]]))
         state: dict[str, FileState | None] = {path: before.get(path) for path in paths}
         for merge in chosen:
             self._carry(state, merge)
@@ -162,13 +165,6 @@ class Commits:
             hint = 'git config --global user.name "Your Name"; git config --global user.email you@example.org'
             raise WorldError("deliver.no_identity", message, hint=hint)
         return values[0], values[1]
-
-    def _states(self, commit: str, paths: Sequence[str]) -> dict[str, FileState]:
-        found: dict[str, FileState] = {}
-        for start in range(0, len(paths), AT_ONCE):
-            asked = ["--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", commit, "--"]
-            found |= read_listing(self._git([*asked, *paths[start : start + AT_ONCE]]))
-        return found
 
     def _carry(self, state: dict[str, FileState | None], merge: Sequence[PathRevision]) -> None:
         """Apply the changes of one merge to the current state."""
@@ -398,9 +394,8 @@ def _lock(folder: int, last: str, commit: str, branch: str) -> None:
             if os.read(held, len(commit) + 2).strip() == commit.encode():
                 return
         message = f"another git has locked the branch {branch}, or died while it had"
-        raise WorldError(
-            "deliver.locked", message, hint=f"remove refs/heads/{branch}.lock if none runs, then resume"
-        ) from None
+        hint = f"remove refs/heads/{branch}.lock if none runs, then resume"
+        raise WorldError("deliver.locked", message, hint=hint) from None
     finally:
         os.close(handle)
         os.unlink(beside, dir_fd=folder)
@@ -487,9 +482,8 @@ class Deliveries:
         commit, files = self._commits.compose(base, *self._of(wish, receipts), text)
         if not commit:
             message = "there is nothing to deliver: this run merged no change of these paths"
-            raise WorldError(
-                "deliver.nothing", message, hint="a deliver step takes what steps before it merged"
-            )
+            hint = "a deliver step takes what steps before it merged"
+            raise WorldError("deliver.nothing", message, hint=hint)
         if self._refs.find(f"refs/heads/{wish.branch}") not in ("", commit):
             raise _branch_exists(wish.branch)  # do not ask for approval of an impossible delivery
         made = Delivery(
@@ -575,16 +569,13 @@ class Deliveries:
             # Created again with the same result: the private store may have been cleared meanwhile.
             commit, _ = self._commits.compose(made.base, *self._of(made.wish, receipts), made.text)
             if commit != made.commit:
-                raise WorldError(
-                    "deliver.changed", "what was shown cannot be made again", hint="run the step anew"
-                )
+                message = "what was shown cannot be made again"
+                raise WorldError("deliver.changed", message, hint="run the step anew")
             self._begin()
             self._commits.publish(made.base, made.commit)
-            try:
+            with suppress(FileExistsError):
                 self._refs.make(made.wish.branch, made.commit)
                 return
-            except FileExistsError:
-                pass
         if self._refs.find(f"refs/heads/{made.wish.branch}") != made.commit:
             raise _branch_exists(made.wish.branch)
 

@@ -479,9 +479,8 @@ class Remote:
         )
         if re.search(_PROTECTED, message):
             message = f"{shown} does not take the branch: {words}"
-            return WorldError(
-                "deliver.protected", message, hint="choose a branch that may be pushed, or ask for it"
-            )
+            hint = "choose a branch that may be pushed, or ask for it"
+            return WorldError("deliver.protected", message, hint=hint)
         if re.search(_NO_ACCESS, message):
             message = f"{shown} does not let you in: {words}"
             hint = "sign in (gh auth login, or a key for ssh), then resume"
@@ -569,9 +568,8 @@ class PullRequests:
         try:
             found = msgspec.json.decode(listing or b"[]", type=list[FoundRequest])
         except msgspec.DecodeError as error:
-            raise WorldError(
-                "deliver.gh_failed", f"gh did not say which pull requests there are: {error}"
-            ) from None
+            message = f"gh did not say which pull requests there are: {error}"
+            raise WorldError("deliver.gh_failed", message) from None
         mine = [one for one in found if not one.is_cross_repository]
         ours = [one for one in mine if one.head_ref_oid == commit or one.state.upper() == "OPEN"]
         return ours[0].url if ours else ""
@@ -596,16 +594,13 @@ class PullRequests:
             ended = self._calls.run(command, environment, self._folder, stdin)
         except TimeoutError:
             message = f"gh did not answer within {PATIENCE_S} s"
-            raise WorldError(
-                "deliver.interrupted", message, hint="resume when the server can be reached"
-            ) from None
+            hint = "resume when the server can be reached"
+            raise WorldError("deliver.interrupted", message, hint=hint) from None
         if ended.code == 0:
             return ended.stdout
         message = " ".join((ended.stderr + ended.stdout).decode("utf-8", "replace").split())[-400:]
         if ended.code == SIGNED_OUT or re.search(_PULL_REQUESTS_NO_ACCESS, message):
-            raise WorldError(
-                "deliver.no_credential", f"gh is not signed in: {message}", hint="gh auth login, then resume"
-            )
-        raise WorldError(
-            "deliver.gh_failed", f"gh {' '.join(arguments[:2])}: {message}", hint="resume when it works"
-        )
+            hint = "gh auth login, then resume"
+            raise WorldError("deliver.no_credential", f"gh is not signed in: {message}", hint=hint)
+        hint = "resume when it works"
+        raise WorldError("deliver.gh_failed", f"gh {' '.join(arguments[:2])}: {message}", hint=hint)

@@ -49,6 +49,7 @@ from fanfold.workspace.changes import (
     WriteViolation,
     bare_repository,
     behind_links,
+    link_at,
     look_at,
     violations,
 )
@@ -76,10 +77,9 @@ if TYPE_CHECKING:
 
 REFUSED = "refused"
 """The folder below `.fanfold/workspace` for files that were moved out of the project."""
-_OWN = ".fanfold"
 _PARTS = {
     ".git": ("config", "config.worktree", "commondir", "hooks"),
-    _OWN: ("agents", "workflows", "config.toml"),
+    OWN_FOLDER: ("agents", "workflows", "config.toml"),
 }
 """The parts of a folder that configure programs; other parts change all the time. In other folders, all parts
 count."""
@@ -117,7 +117,7 @@ class Guard:
             return GuardFindings()
         confined = is_confined(self._project)
         differ = [path for path in sorted(before | now) if before.get(path) != now.get(path)]
-        folder = self._project / _OWN / "workspace" / REFUSED
+        folder = self._project / OWN_FOLDER / "workspace" / REFUSED
         moved: list[str] = []
         changed: list[str] = []
         for path in differ:
@@ -126,7 +126,7 @@ class Guard:
             top, _, rest = path.partition("/")
             place = f"{top}/{rest.partition('/')[0]}" if plain_name(top) in FOLDERS and rest else top
             rest = path[len(place) + 1 :]
-            if confined and plain_name(place) == _OWN:
+            if confined and plain_name(place) == OWN_FOLDER:
                 continue
             whole = not rest or ("/" not in rest and plain_name(place) not in _PARTS and not confined)
             if whole and path not in before:
@@ -185,7 +185,7 @@ def _look(project: Path) -> dict[str, FileEntry | int]:
                             with _inside(folder, name) as inner:
                                 for one in _names(inner):
                                     note(inner or -1, one, f"{place}/{name}/{one}")
-    found.pop(_OWN, None)
+    found.pop(OWN_FOLDER, None)
     return found
 
 
@@ -213,10 +213,8 @@ def _inside(top: int, path: str) -> Iterator[int | None]:
     except (FileNotFoundError, NotADirectoryError, PathProblem):
         yield None
         return
-    try:
+    with Closing(handle):
         yield handle
-    finally:
-        os.close(handle)
 
 
 def _names(folder: int | None) -> list[str]:
@@ -436,9 +434,8 @@ class WorkspaceWatch:
         found.folder(top, "", 0)
         found.hidden(find_hidden(top, self._before.left_out, self._hidden), self._hidden)
         found.ask(self._ignoring)
-        found.modified = {
-            path: row for path, row in found.modified.items() if not self._is_rewritten(path, row)
-        }
+        changed = [(path, row) for path, row in found.modified.items() if not self._is_rewritten(path, row)]
+        found.modified = dict(changed)
         return found
 
     def _is_rewritten(self, path: str, change: Change) -> bool:
@@ -616,7 +613,7 @@ class _Comparison:
             if stat.S_ISREG(mode) and mode & _SET_ID & ~(before.mode if before else 0):
                 self.set_id.append((where, stat.S_IMODE(mode) & ~_SET_ID))
             if stat.S_ISLNK(mode):
-                change = Change(where, kind, "link", 0o120000, was, _target(self._top, where))
+                change = Change(where, kind, "link", 0o120000, was, link_at(self._top, where) or "")
             elif stat.S_ISREG(mode):
                 change = Change(where, kind, "file", git_mode(mode), was)
             else:
@@ -719,10 +716,3 @@ def _seen_from_top(change: Change, project: Path) -> Change:
         return change
     up = "../" * change.path.count("/")
     return msgspec.structs.replace(change, target=up + change.target.removeprefix(f"{project}/"))
-
-
-def _target(top: int, path: str) -> str:
-    folder, _, name = path.rpartition("/")
-    with suppress_gone(), Closing(open_folder(top, folder)) as handle:
-        return os.readlink(name, dir_fd=handle)
-    return ""

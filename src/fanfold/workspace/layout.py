@@ -23,7 +23,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -165,10 +165,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def throw_away(thing: Path, trash: Path) -> None:
     """Move one of our own files or folders to the trash."""
-    try:
+    with suppress(FileNotFoundError):
         os.rename(thing, trash / f"{thing.name[:80]}.{os.urandom(6).hex()}")
-    except FileNotFoundError:
-        pass
 
 
 def let_be_removed(folder: Path) -> None:

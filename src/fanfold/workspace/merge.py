@@ -164,10 +164,17 @@ class Objects:
                 if folder.name + file.name not in needed:
                     file.unlink()
 
-    def git(self, arguments: list[str], ok: tuple[int, ...] = (0,)) -> tuple[int, bytes]:
-        """Run git on this store; return its exit status and output."""
-        environment = git.private_environment(self._project, self._folder)
-        return git.run([git.program(self._project), *arguments], environment, ok=ok)
+    def draw_trees(self, before: str, after: str) -> str:
+        """Return the differences between two trees or commits as a patch for `git apply`."""
+        options = "-r -p --binary --full-index -M --no-color --no-ext-diff --no-textconv".split()
+        return self.git(["diff-tree", *options, before, after])[1].decode("utf-8", "replace")
+
+    def git(
+        self, arguments: list[str], ok: tuple[int, ...] = (0,), stdin: bytes = b"", **more: str
+    ) -> tuple[int, bytes]:
+        """Run git on this store with `more` variables; return its exit status and output."""
+        environment = git.private_environment(self._project, self._folder) | more
+        return git.run([git.program(self._project), *arguments], environment, ok=ok, stdin=stdin)
 
     def _file(self, oid: str) -> Path:
         return self._folder / "objects" / oid[:2] / oid[2:]
@@ -176,9 +183,8 @@ class Objects:
         file = self._file(oid)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         if file.parent.is_symlink():
-            raise WorldError(
-                "workspace.damaged", f"{file.parent} is a link; objects are kept beside each other"
-            )
+            message = f"{file.parent} is a link; objects are kept beside each other"
+            raise WorldError("workspace.damaged", message)
         if self._published:
             write_whole(file, data, mode=0o444, durable=True)
         else:
@@ -217,6 +223,7 @@ def hash_bytes(data: bytes) -> str:
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PathRevision(msgspec.Struct, frozen=True):
@@ -241,11 +248,9 @@ class Content(Protocol):
 
     def stage(self, path: str, state: FileState, folder: int, name: str, /) -> None:
         """Write the content as a new file or link into an open folder; raises if it does not match."""
-        ...
 
     def keep(self, path: str, state: FileState, objects: Objects, /, most: int | None = None) -> None:
         """Store the content, unless it has more bytes than `most`."""
-        ...
 
 
 def state_at(top: int, path: str) -> FileState | None:
@@ -419,12 +424,10 @@ def merge_simply(revision: Revision, parent: int) -> MergeOutcome | None:
 
 
 def is_in_place(revision: Revision, parent: int) -> bool:
-    """Return whether these paths alone decide the merge.
+    """Return whether these paths alone decide the merge; else the whole project tree is scanned.
 
-    They do not in three cases. A file that is gone from the project tree may have moved to any path. A file
-    that the step deleted and the project tree changed may have moved in the step workspace; only git can find
-    out where. A file may be blocked by another path. In these cases the whole project tree is scanned;
-    otherwise each path is merged alone.
+    A file that is gone from the project tree, or deleted by the step and changed in the project tree, may
+    have moved to any path. A file may be blocked by another path.
     """
     for file in revision.files:
         now = state_at(parent, file.path)
@@ -452,7 +455,7 @@ def _leaves(parent: int, path: str, going: set[str]) -> bool:
                 return True
             if not stat.S_ISDIR(status.st_mode):
                 return path in going
-            below = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
+            below = os.open(spot.name, _FOLDER, dir_fd=spot.folder)
     except (FileNotFoundError, PathProblem):  # `_reachable` has found a file in the way in `going`
         return True
     with Closing(below) as folder:
@@ -485,14 +488,10 @@ def _occupied(parent: int, path: str) -> bool:
     try:
         with spot_beneath(parent, path) as spot:
             status = spot.status()
-            if status is None:
-                return False
-            if stat.S_ISDIR(status.st_mode):
-                with Closing(
-                    os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
-                ) as below:
-                    return bool(os.listdir(below))
-            return True
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                return status is not None
+            with Closing(os.open(spot.name, _FOLDER, dir_fd=spot.folder)) as below:
+                return bool(os.listdir(below))
     except FileNotFoundError:
         return False
     except PathProblem:

@@ -322,9 +322,7 @@ def draw_diff(revision: Revision, objects: Objects) -> str:
     """Return the revision as a patch for `git apply`; its content must be stored."""
     before = {file.path: file.before for file in revision.files if file.before is not None}
     after = {file.path: file.after for file in revision.files if file.after is not None}
-    sides = [objects.put_tree(before), objects.put_tree(after)]
-    options = ["-r", "-p", "--binary", "--full-index", "-M", "--no-color", "--no-ext-diff", "--no-textconv"]
-    return objects.git(["diff-tree", *options, *sides])[1].decode("utf-8", "replace")
+    return objects.draw_trees(objects.put_tree(before), objects.put_tree(after))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -463,12 +463,9 @@ def choose_level(levels: Levels, *, unsafe: bool = False) -> LevelName:
     if unsafe:
         return "unsafe"
     why = f"bubblewrap: {levels.bubblewrap.why}; Landlock: {levels.landlock.why}"
-    raise WorldError(
-        "sandbox.unavailable",
-        f"commands cannot be confined on this machine ({why})",
-        hint=f"{levels.bubblewrap.fix or MAC_HINT}; or accept the risk with --unsafe-no-sandbox",
-        exit_status=EXIT_PERMISSION,
-    )
+    message = f"commands cannot be confined on this machine ({why})"
+    hint = f"{levels.bubblewrap.fix or MAC_HINT}; or accept the risk with --unsafe-no-sandbox"
+    raise WorldError("sandbox.unavailable", message, hint=hint, exit_status=EXIT_PERMISSION)
 
 
 def check_reach(levels: Levels, *, unsafe: bool = False) -> None:

@@ -166,9 +166,8 @@ class _ScanWalk:
         if status.size > limits.max_file_bytes:
             raise _too_much("large", where, f"{status.size:,} bytes, at most {limits.max_file_bytes:,}")
         if len(where) * 4 > limits.max_path_bytes and len(os.fsencode(where)) > limits.max_path_bytes:
-            raise _too_much(
-                "long", where[:80] + "…", f"its path is over {limits.max_path_bytes:,} bytes long"
-            )
+            shown = where[:80] + "…"
+            raise _too_much("long", shown, f"its path is over {limits.max_path_bytes:,} bytes long")
         if self._bytes > limits.max_bytes:
             raise _too_much("large", where, f"the files up to here have over {limits.max_bytes:,} bytes")
         if len(self.found.files) > limits.max_files:
@@ -626,11 +625,11 @@ class _HiddenSearch:
                 raise
             except OSError as error:
                 handle = self._reopen(path, error)
-        try:
+        if handle is None:
+            yield None
+            return
+        with Closing(handle):
             yield handle
-        finally:
-            if handle is not None:
-                os.close(handle)
 
     def _reopen(self, path: str, error: OSError) -> int | None:
         """Make a folder readable that the step closed; None if it was closed before the step."""

@@ -76,12 +76,30 @@ def is_state(name: str) -> bool:
 
 
 def require_ours(project: Path, home: Path) -> str:
-    """Raise `StateForeign` if there is foreign state; return a notice if the seal was renewed."""
+    """Raise `StateForeign` if there is foreign state; renew the seal of moved or restored state.
+
+    Returns a notice if it was renewed.
+    """
     folder = project / OWN_FOLDER
     why = why_foreign(project, home)
     if why:
         raise StateForeign(folder, why, _untrack_hint(project) or HINT)
-    return _renew_seal(project, home)
+    try:
+        opened = os.open(project / OWN_FOLDER, _FOLDER)
+    except OSError:
+        return ""
+    with Closing(opened) as handle:
+        _, place = _read_seal(handle, project, home)
+        if place:
+            parsed = _parse_seal(handle)
+            with suppress(OSError):  # in a read-only folder it is recognised again the next time
+                _write_seal(handle, project, home, keyed=not isinstance(parsed, str) and parsed.keyed)
+    if not place:
+        return ""
+    moved = place != os.path.realpath(project)
+    return (
+        f"the state of this project was {f'moved from {place}' if moved else 'restored'}; it continues here"
+    )
 
 
 def why_foreign(project: Path, home: Path) -> str:
@@ -276,26 +294,6 @@ def _parse_seal(handle: int) -> _Seal | str:
         return "its seal cannot be read"
 
 
-def _renew_seal(project: Path, home: Path) -> str:
-    """Renew the seal of state that was moved or restored; return a notice, or "" if nothing changed."""
-    try:
-        opened = os.open(project / OWN_FOLDER, _FOLDER)
-    except OSError:
-        return ""
-    with Closing(opened) as handle:
-        _, place = _read_seal(handle, project, home)
-        if place:
-            parsed = _parse_seal(handle)
-            with suppress(OSError):  # in a read-only folder it is recognised again the next time
-                _write_seal(handle, project, home, keyed=not isinstance(parsed, str) and parsed.keyed)
-    if not place:
-        return ""
-    moved = place != os.path.realpath(project)
-    return (
-        f"the state of this project was {f'moved from {place}' if moved else 'restored'}; it continues here"
-    )
-
-
 def _write_seal(handle: int, project: Path, home: Path, *, keyed: bool) -> None:
     secret = _read_secret(home) or _make_secret(home)
     seal = _Seal(os.path.realpath(project), os.fstat(handle).st_ino, VERSION, keyed)
@@ -327,10 +325,8 @@ def _make_secret(home: Path) -> bytes:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as out:
             out.write(os.urandom(32))
-        try:
+        with suppress(FileExistsError):
             os.link(beside, file)
-        except FileExistsError:
-            pass
         os.unlink(beside)
         return file.read_bytes()
     except OSError as error:
@@ -435,7 +431,8 @@ def adopt_with_runs(project: Path, home: Path) -> None:
 
 def list_adopted(project: Path, list_runs: Callable[[], Iterable[str]]) -> None:
     """Replace "every run" by the actual runs, unless that was done before."""
-    try:
+    # a store that cannot be opened cannot be listed: every run stays on the list
+    with suppress(OSError, FanfoldError):
         if EVERY not in _read(project):
             return
         with _locked(project):
@@ -443,8 +440,6 @@ def list_adopted(project: Path, list_runs: Callable[[], Iterable[str]]) -> None:
                 known = [one for one in _read(project) if one.startswith(PERMITTED)]
                 runs = [root for root in list_runs() if PERMITTED + root not in known]
                 _write(project, sorted((*known, *runs)))
-    except (OSError, FanfoldError):
-        pass  # a store that cannot be opened cannot be listed: every run stays on the list
 
 
 def is_foreign(project: Path, root: str) -> bool:

@@ -24,7 +24,6 @@ from typing import Literal
 from fanfold.errors import WorldError
 from fanfold.kernel.claims import landing, plain_name
 from fanfold.project_files import Closing, write_whole
-from fanfold.workspace import git
 from fanfold.workspace.beneath import PathProblem, names_of, open_top, spot_beneath
 from fanfold.workspace.changes import Change, TreeLook, violations
 from fanfold.workspace.layout import OWN_FOLDER, make_folder, read_kept
@@ -39,6 +38,7 @@ from fanfold.workspace.merge import (
     StoredContent,
     merge_fully,
 )
+from fanfold.workspace.merge_journal import ancestors
 from fanfold.workspace.project_tree import outside_write_set
 
 PART_BYTES = 1024 * 1024
@@ -75,7 +75,12 @@ class TreeObjects(Objects):
         known = self._known.get(tree)
         if known is None:
             known = self.list_tree(tree)
-            self._check(known)
+            if len(known) > MAX_FILES:
+                raise WorldError("workspace.bad_tree", f"a tree has {len(known)} files, over {MAX_FILES}")
+            for path, state in known.items():
+                why = self._problem(path, state, known)
+                if why:
+                    raise WorldError("workspace.bad_tree", f'a tree contains "{path}": {why}')
             self._remember(tree, known)
         return known
 
@@ -83,13 +88,13 @@ class TreeObjects(Objects):
         """A tree as a pack, without the content that `base` has."""
         command = ["pack-objects", "-q", "--revs", "--thin", "--stdout", "--threads=1"]
         wanted = f"{tree}\n^{base}\n" if base else f"{tree}\n"
-        return self._git(command, wanted.encode())
+        return self.git(command, stdin=wanted.encode())[1]
 
     def unpack(self, tree: str, pack: bytes) -> None:
         """Store the content of a pack. Raises `workspace.bad_pack` unless it completes the tree."""
         command = ["-c", "core.fsync=none", "unpack-objects", "-q", "--strict"]
         try:
-            self._git(command, pack)
+            self.git(command, stdin=pack)
             files = self.files(tree)  # raises if the pack does not contain the tree
         except WorldError as error:
             raise WorldError("workspace.bad_pack", f"a pack is refused: {error.message}") from error
@@ -97,16 +102,7 @@ class TreeObjects(Objects):
 
     def write_index(self, tree: str, file: Path) -> None:
         """Write an index that lists the files of a tree."""
-        self._git(["read-tree", tree], b"", GIT_INDEX_FILE=str(file))
-
-    def draw(self, base: str, tree: str) -> str:
-        """The differences between two trees as a patch."""
-        options = ["-r", "-p", "--binary", "--full-index", "-M", "--no-color", "--no-ext-diff"]
-        return self._git(["diff-tree", *options, "--no-textconv", base, tree], b"").decode("utf-8", "replace")
-
-    def _git(self, arguments: list[str], stdin: bytes, **more: str) -> bytes:
-        environment = git.private_environment(self._project, self._folder) | more
-        return git.run([git.program(self._project), *arguments], environment, stdin=stdin)[1]
+        self.git(["read-tree", tree], GIT_INDEX_FILE=str(file))
 
     def _mark(self, tree: str) -> Path:
         return self._folder / "complete" / tree
@@ -119,15 +115,6 @@ class TreeObjects(Objects):
         self._known[tree] = files
         while len(self._known) > MAX_KNOWN:
             self._known.pop(next(iter(self._known)))
-
-    def _check(self, files: Mapping[str, FileState]) -> None:
-        """Raise `workspace.bad_tree` if a tree has files that must not be written to a disk."""
-        if len(files) > MAX_FILES:
-            raise WorldError("workspace.bad_tree", f"a tree has {len(files)} files, over {MAX_FILES}")
-        for path, state in files.items():
-            why = self._problem(path, state, files)
-            if why:
-                raise WorldError("workspace.bad_tree", f'a tree contains "{path}": {why}')
 
     def _problem(self, path: str, state: FileState, files: Mapping[str, FileState]) -> str:
         try:
@@ -146,7 +133,6 @@ class TreeObjects(Objects):
 
     def leads_out(self, path: str, state: FileState, files: Mapping[str, FileState]) -> bool:
         """Whether a link of a tree ends outside of it."""
-
         return landing(path, self.target(state), self.look(files).link_at) is None
 
     def look(self, files: Mapping[str, FileState]) -> TreeLook:
@@ -199,18 +185,8 @@ def changes_between(
             )
         )
         rows.append(PathRevision(path, before, after))
-    gone = _folders(base) - _folders(files) if any(row.after is None for row in rows) else set()
+    gone = ancestors({*base}) - ancestors({*files}) if any(row.after is None for row in rows) else set()
     return tuple(changes), Revision(tuple(rows), folders_gone=tuple(sorted(gone)))
-
-
-def _folders(paths: Mapping[str, FileState]) -> set[str]:
-    found: set[str] = set()
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
-            folder = folder.rpartition("/")[0]
-    return found
 
 
 def merge_trees(
@@ -239,9 +215,8 @@ def _merge_simply(revision: Revision, now: Mapping[str, FileState]) -> MergeOutc
     added = [row.path for row in steps if row.before is None]
     if added:
         gone = {row.path for row in steps if row.after is None}
-        folders = _folders({path: state for path, state in now.items() if path not in gone})
-        above = _folders(dict.fromkeys(added, FileState(0, "")))
-        if not folders.isdisjoint(added) or any(path in now and path not in gone for path in above):
+        folders = ancestors(now.keys() - gone)
+        if not folders.isdisjoint(added) or not ancestors({*added}).isdisjoint(now.keys() - gone):
             return None
     return MergeOutcome(tuple(steps))
 
@@ -254,8 +229,10 @@ def _merge_fully(
 ) -> MergeOutcome:
     names = base.keys() | ours.keys() | theirs.keys()
     paths = [path for path in names if not base.get(path) == ours.get(path) == theirs.get(path)]
-    sides = [{path: side[path] for path in paths if path in side} for side in (base, ours, theirs)]
-    return merge_fully(sides[0], sides[1], sides[2], objects)
+    before, mine, other = (
+        {path: side[path] for path in paths if path in side} for side in (base, ours, theirs)
+    )
+    return merge_fully(before, mine, other, objects)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -332,7 +309,16 @@ def write_files(
         stored = StoredContent(objects)
         for path, state in after.items():
             if before.get(path) != state:
-                _write(top, path, state, stored)
+                names = path.split("/")
+                for count in range(1, len(names)):
+                    with spot_beneath(top, "/".join(names[:count])) as spot, suppress(FileExistsError):
+                        os.mkdir(spot.name, 0o755, dir_fd=spot.folder)
+                with spot_beneath(top, path) as spot:
+                    with suppress(FileNotFoundError):
+                        os.unlink(spot.name, dir_fd=spot.folder)
+                    stored.stage(path, state, spot.folder, spot.name)
+                    if state.mode != LINK:
+                        os.chmod(spot.name, state.mode & 0o777, dir_fd=spot.folder)
 
 
 def _clear(top: int) -> None:
@@ -365,16 +351,3 @@ def _remove(top: int, path: str) -> None:
         except (OSError, PathProblem):
             return
         folder = folder.rpartition("/")[0]
-
-
-def _write(top: int, path: str, state: FileState, content: StoredContent) -> None:
-    names = path.split("/")
-    for count in range(1, len(names)):
-        with spot_beneath(top, "/".join(names[:count])) as spot, suppress(FileExistsError):
-            os.mkdir(spot.name, 0o755, dir_fd=spot.folder)
-    with spot_beneath(top, path) as spot:
-        with suppress(FileNotFoundError):
-            os.unlink(spot.name, dir_fd=spot.folder)
-        content.stage(path, state, spot.folder, spot.name)
-        if state.mode != LINK:
-            os.chmod(spot.name, state.mode & 0o777, dir_fd=spot.folder)

@@ -32,15 +32,14 @@ from fanfold.errors import WorldError
 from fanfold.process_identity import this_process
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import changes as overlay
-from fanfold.workspace import children, homes, layout, sandbox, sandbox_policy
+from fanfold.workspace import children, layout, sandbox, sandbox_policy
 from fanfold.workspace import layout as trash
 from fanfold.workspace import receipts as disputes
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change, WriteViolation, behind_links, violations
-from fanfold.workspace.children import Child, SnapshotRecord
+from fanfold.workspace.children import Child, SnapshotRecord, make_policy
 from fanfold.workspace.guard import REFUSED, WorkspaceWatch
-from fanfold.workspace.homes import make_policy
 from fanfold.workspace.ignored import PATTERNS, Ignoring, may_change_dependency
 from fanfold.workspace.layout import Layout, read_kept
 from fanfold.workspace.merge import (
@@ -278,7 +277,7 @@ class Workspaces:
 
     def home_of(self, session_id: str, origin: str, earlier: str = "") -> Path:
         """Return the private home folder of a session's agent. A new one is a copy of `earlier`, if given."""
-        return homes.open_home(self._layout, session_id, origin, earlier)
+        return children.open_home(self._layout, session_id, origin, earlier)
 
     # -------------------------------------------------------------------- trees of other machines
 
@@ -411,15 +410,9 @@ class Workspaces:
             base: Base | None = self._bases.get(proposal.base)
         except FileNotFoundError:
             base = None
-        content = StoredContent(self._objects)
         arriving = Arriving(
-            proposal.changes,
-            proposal.revision,
-            content,
-            base,
-            proposal.write_set,
-            proposal.origin,
-            proposal.session,
+            *(proposal.changes, proposal.revision, StoredContent(self._objects), base),
+            *(proposal.write_set, proposal.origin, proposal.session),
         )
         merged = self._parent.put(arriving, note, dry_run=dry_run)
         if merged.ok and not dry_run and drop:
@@ -665,10 +658,10 @@ class WorkspaceRemains:
     def _clear_old(self, keep_for_s: float | None, judge: Judge) -> None:
         """Delete homes of agents and files moved by guards, if old or their run is deleted."""
         before = 0.0 if keep_for_s is None else time.time() - keep_for_s
-        for folder, origin, begun_at in homes.all_homes(self._layout):
+        for folder, origin, begun_at in children.all_homes(self._layout):
             fate = judge(origin)
             if fate == "orphaned" or (fate == "ages" and begun_at < before):
-                homes.throw_away(self._layout, folder)
+                trash.throw_away(folder, self._layout.trash)
         refused = self._layout.private / REFUSED
         for name in os.listdir(refused) if refused.is_dir() else ():
             if os.lstat(refused / name).st_ctime < before:

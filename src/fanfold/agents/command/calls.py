@@ -26,7 +26,13 @@ from fanfold.errors import AuthorError, WorldError
 from fanfold.language.json_text import SettingsUnreadableError, entry_at, remove_entry
 from fanfold.language.terminal import shorten_middle
 from fanfold.language.toml_text import remove_table
-from fanfold.workspace.homes import forget_lent, is_lent_by_another, note_lent, remove_beneath, write_beneath
+from fanfold.workspace.children import (
+    forget_lent,
+    is_lent_by_another,
+    note_lent,
+    remove_beneath,
+    write_beneath,
+)
 
 if TYPE_CHECKING:
     from acp.schema import HttpMcpServer, McpServerStdio, SseMcpServer

@@ -25,7 +25,7 @@ from typing import Self
 from fanfold.agents.backend import GATE, SOCKET
 from fanfold.agents.command.calls import host_and_port
 from fanfold.project_files import write_whole
-from fanfold.workspace.homes import remove_beneath
+from fanfold.workspace.children import remove_beneath
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_CONNECTIONS = 128

@@ -75,8 +75,8 @@ from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import aside
+from fanfold.workspace.children import remove_beneath, write_beneath
 from fanfold.workspace.git import find_program
-from fanfold.workspace.homes import remove_beneath, write_beneath
 
 INTERRUPTED = (
     "You were interrupted while you worked on the following task. Look at what is already done, then finish"
