@@ -193,9 +193,9 @@ def test_a_hostile_pack_is_refused_and_no_file_of_it_is_written(
 ):
     sender, receiver = machine(tmp_path / "sender"), machine(tmp_path / "receiver")
     commit = hostile(sender, name, mode, content)
-    listed = sender._git(["rev-list", "--objects", commit], b"") if mode != b"160000" else commit.encode()
+    listed = sender.git(["rev-list", "--objects", commit])[1] if mode != b"160000" else commit.encode()
     names = b"\n".join(line.split()[0] for line in listed.splitlines())
-    pack = sender._git(["pack-objects", "-q", "--stdout"], names + b"\n")
+    pack = sender.git(["pack-objects", "-q", "--stdout"], stdin=names + b"\n")[1]
     with pytest.raises(WorldError, match="a pack is refused"):
         receiver.unpack(commit, pack)
     assert not receiver.is_complete(commit)

@@ -75,12 +75,7 @@ class TreeObjects(Objects):
         known = self._known.get(tree)
         if known is None:
             known = self.list_tree(tree)
-            if len(known) > MAX_FILES:
-                raise WorldError("workspace.bad_tree", f"a tree has {len(known)} files, over {MAX_FILES}")
-            for path, state in known.items():
-                why = self._problem(path, state, known)
-                if why:
-                    raise WorldError("workspace.bad_tree", f'a tree contains "{path}": {why}')
+            self._check(known)
             self._remember(tree, known)
         return known
 
@@ -115,6 +110,15 @@ class TreeObjects(Objects):
         self._known[tree] = files
         while len(self._known) > MAX_KNOWN:
             self._known.pop(next(iter(self._known)))
+
+    def _check(self, files: Mapping[str, FileState]) -> None:
+        """Raise `workspace.bad_tree` if a tree has files that must not be written to a disk."""
+        if len(files) > MAX_FILES:
+            raise WorldError("workspace.bad_tree", f"a tree has {len(files)} files, over {MAX_FILES}")
+        for path, state in files.items():
+            why = self._problem(path, state, files)
+            if why:
+                raise WorldError("workspace.bad_tree", f'a tree contains "{path}": {why}')
 
     def _problem(self, path: str, state: FileState, files: Mapping[str, FileState]) -> str:
         try:
