@@ -228,10 +228,7 @@ FIRST_OPEN_PORT = 1_024
 
 
 def proxy_port(ports: Collection[int]) -> int:
-    """Return the port of the proxy for the socket, on the agent's own loopback.
-
-    `ports` are the other ports in use there.
-    """
+    """Return the port of the proxy on the agent's own loopback; `ports` are the others in use there."""
     return next(port for port in count(FIRST_PROXY_PORT) if port not in ports)
 
 

@@ -169,10 +169,7 @@ def for_step(
     may_ask: bool = False,
     skills: tuple[Skill, ...] = (),
 ) -> Role:
-    """Return the role with the settings of its step.
-
-    None keeps the role's setting. The exception is `model`, which the caller has already resolved.
-    """
+    """Return the role with the settings of its step; None keeps the role's, except for `model`."""
     return structs.replace(
         role,
         model=model,

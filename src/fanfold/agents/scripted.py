@@ -37,10 +37,7 @@ CALLS_VARIABLE = "FANFOLD_SCRIPT_CALLS"
 
 
 class ScriptedBackend:
-    """Answers every session from a script.
-
-    `calls_file` defaults to the file in the environment variable FANFOLD_SCRIPT_CALLS, if it is set.
-    """
+    """Answers every session from a script; `calls_file` defaults to $FANFOLD_SCRIPT_CALLS."""
 
     name = SCRIPTED
 

@@ -72,10 +72,7 @@ def skill_roots(project: Path, user_home: Path, fanfold_home: Path) -> list[Skil
 
 
 def take_skills(names: Iterable[str], roots: Sequence[SkillRoot], home: Path | None) -> dict[str, Skill]:
-    """Return the named skills, copied to the user's folder, without those that are not found.
-
-    Without `home` nothing is copied: a dry run only reads.
-    """
+    """Return the named skills that are found, copied to the user's folder, or not copied without `home`."""
     taken: dict[str, Skill] = {}
     for name in dict.fromkeys(names):
         if (found := _find(name, roots)) is not None:

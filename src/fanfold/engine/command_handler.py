@@ -121,10 +121,7 @@ class World(ABC):
         return ""
 
     def begin(self, _order: Order[Job]) -> str:
-        """Note an order that is carried out when the answer is durable.
-
-        Returns its blob if another process executes it.
-        """
+        """Note an order to carry out when the answer is durable; return its blob if another process does."""
         return ""
 
     def stop(self, _command: Stop) -> None:

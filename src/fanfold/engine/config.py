@@ -299,10 +299,7 @@ class Config(Struct, frozen=True):
 
 
 def recipe_ceilings(config: Config) -> tuple[int, int]:
-    """The largest allowed `max_concurrency` and `max_agents` of a recipe.
-
-    A smaller cap of the user does not make a recipe invalid.
-    """
+    """The largest `max_concurrency` and `max_agents` of a recipe. A smaller cap of the user is no error."""
     caps = [(16, config.cap("workflows.max_concurrent")), (500, config.cap("workflows.max_agents"))]
     concurrency, agents = (max(usual, cap[0] if cap else 0) for usual, cap in caps)
     return concurrency, agents

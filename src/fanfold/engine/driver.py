@@ -275,10 +275,7 @@ class Host:
         await self._sleep()
 
     def _still_applies(self, run: str, data: Data) -> bool:
-        """Whether an event still has an effect.
-
-        A request that arrives after the run ended or paused changes nothing, so it is not recorded.
-        """
+        """Whether an event still has an effect. Requests after the end or a pause of the run have none."""
         root = self.tree.root
         if isinstance(data, CancelRequested):
             return self.tree.state.runs[run].status not in RUN_TERMINAL
@@ -730,10 +727,7 @@ def defer(
 
 
 def opening(state: State, node: Node, error: Failure, now: int) -> WaitOpened | Failure | None:
-    """The consequence of a failure with a subject.
-
-    It is a wait to open, the failure that pauses the run, or None if the wait is already open.
-    """
+    """The consequence of a failure with a subject: a wait, a failure that pauses the run, or None."""
     subject = error.subject
     wait = state.waits.get(subject)
     if (

@@ -54,10 +54,7 @@ class ModelUse(Struct, frozen=True, kw_only=True):
 
 
 def models_of(plan: Plan, frozen: RunConfig, config: Config) -> Iterator[ModelUse]:
-    """Every model that agents of a plan may use, in the order of its steps.
-
-    For a fork, only steps whose results are not reused count.
-    """
+    """Every model that agents of a plan may use, in step order; for a fork, without reused steps."""
     kept = {re.sub(_INSTANCE, "", path) for path in frozen.reused}
     for path, step in _steps(plan, plan):
         if path in kept:

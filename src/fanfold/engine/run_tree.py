@@ -320,10 +320,7 @@ class StartRef(msgspec.Struct, frozen=True):
 
 
 class RunTree:
-    """The state, log and values of one run tree.
-
-    Without a journal it is a reader's copy, which never writes.
-    """
+    """The state, log and values of one run tree; without a journal, a reader's copy that never writes."""
 
     def __init__(
         self,
@@ -382,10 +379,7 @@ class RunTree:
         return self._clock.now_ms()
 
     def alive_at(self) -> int:
-        """When the previous owner was last known to be alive, by its own clock.
-
-        It is 0 if unknown, or if that owner reported that it left.
-        """
+        """When the previous owner was last known to be alive, by its clock; 0 if unknown or if it left."""
         return 0 if self.journal is None else self._owner.alive_at(self.journal.epoch, self.journal.lived_ms)
 
     def turns(self, child: str) -> list[Node]:
@@ -551,10 +545,7 @@ class RunTree:
         self.starts[event.run, data.step] = StartRef(seq, data.order)
 
     def continuing(self) -> list[tuple[Node, Order[Job]]]:
-        """The executions that other processes perform, with their orders, in plan order.
-
-        The log has their start, and neither their end nor their loss.
-        """
+        """The executions that other processes still perform by the log, with their orders, in plan order."""
         live = sorted(self.state.in_flight.values(), key=lambda node: node.order)
         nodes = [node for node in live if is_executing(node) and (node.run.id, node.path) in self.starts]
         orders = [decode_order(self.store.blob(self.starts[one.run.id, one.path].order)) for one in nodes]
@@ -713,10 +704,7 @@ class RunTree:
 
 
 def run_status(state: State, run: Run) -> str:
-    """The status of a run as users see it.
-
-    It is `waiting` if only people or a time can continue the run, and `paused` if the root is paused.
-    """
+    """The status of a run as users see it: also `waiting` for people or a time, `paused` with its root."""
     if run.status != RUNNING or state.root.status == PAUSED:
         return run.status if run.status != RUNNING else PAUSED
     if run is state.root:

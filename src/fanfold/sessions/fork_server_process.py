@@ -69,10 +69,7 @@ def serve(server: socket.socket, keeper: ModuleType, launcher: ModuleType) -> No
 
 
 def how_to_become(asked: dict[str, Any], launcher: ModuleType) -> Callable[[list[str], int], None]:
-    """Return the function that turns a fork into the command (see `launcher`).
-
-    Computed before the fork, so that the fork copies less memory.
-    """
+    """Return the function that turns a fork into the command, computed before the fork to copy less."""
     command, variables = asked["argv"], asked["environment"]
     if command[:4] == [sys.executable, "-I", "-S", launcher.__file__]:
         start = launcher.prepare(command[4:], variables)

@@ -1,4 +1,4 @@
-"""Ask steps: only a person answers, with text or data."""
+"""Ask and approval steps: questions that only a person answers, with text, data or a decision."""
 
 from __future__ import annotations
 
@@ -50,11 +50,7 @@ class AskSteps(LeafType[AskBody, Question]):
 
     def from_recipe(self, step: WrittenStep) -> AskBody:
         entries, node = step.entries, step.entries.nodes.get("choices")
-        choices = tuple(item.text for item in entries.scalars("choices"))
-        differ = choices and len(set(choices)) == len(choices) and "" not in choices
-        if node is not None and not isinstance(node, Scalar) and not differ:
-            message = "choices must be different from each other, and at least one"
-            step.notes.error("recipe.bad_value", message, node)
+        choices = _read_choices(step)
         if entries.has("choices") and entries.has("output_schema"):
             message = "a question has choices or an output_schema, not both"
             step.notes.error("recipe.conflicting_keys", message, entries.keys["choices"])
@@ -106,6 +102,17 @@ class AskSteps(LeafType[AskBody, Question]):
         return settings.default
 
 
+def _read_choices(step: WrittenStep) -> tuple[str, ...]:
+    """The listed choices of a step, which must differ."""
+    node = step.entries.nodes.get("choices")
+    choices = tuple(item.text for item in step.entries.scalars("choices"))
+    differ = choices and len(set(choices)) == len(choices) and "" not in choices
+    if node is not None and not isinstance(node, Scalar) and not differ:
+        message = "choices must be different from each other, and at least one"
+        step.notes.error("recipe.bad_value", message, node)
+    return choices
+
+
 def _offered(settings: AskBody, step: Preparation) -> list[JSON]:
     if not settings.choose_from:
         return list(settings.choices)
@@ -152,7 +159,7 @@ def _check_default(step: WrittenStep, choices: tuple[str, ...]) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Approval steps: a question that a person answers.
+# Approvals
 
 
 class ApprovalSteps(LeafType[ApprovalBody, Question]):
@@ -162,19 +169,12 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
     waiting = "waits for approval"
 
     def from_recipe(self, step: WrittenStep) -> ApprovalBody:
-        entries = step.entries
-        choices = tuple(item.text for item in entries.scalars("choices"))
-        notes = step.notes
+        entries, notes = step.entries, step.notes
+        choices, default = _read_choices(step), entries.nodes.get("default")
         if isinstance(entries.nodes.get("choices"), Scalar):
             message = "the choices of an approval are a list of text"
             hint = "an `ask` step takes an expression"
             notes.error("recipe.bad_type", message, entries.nodes["choices"], hint)
-        elif "choices" in entries.nodes and (
-            not choices or len(set(choices)) < len(choices) or "" in choices
-        ):
-            message = "choices must be different from each other, and at least one"
-            notes.error("recipe.bad_value", message, entries.nodes["choices"])
-        default = entries.nodes.get("default")
         allowed = choices or YES_OR_NO
         readable = "choices" in entries.nodes or not entries.has("choices")
         if isinstance(default, Scalar) and default.text not in allowed and readable:

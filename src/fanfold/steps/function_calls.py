@@ -457,10 +457,7 @@ def _answer(handlers: Handlers, call: FunctionCall, loop: _Loop) -> FunctionRepl
 
 
 class _Loop:
-    """One event loop for all async handlers, created on first use.
-
-    A shared loop lets handlers reuse open connections.
-    """
+    """One event loop for all async handlers, so that they can reuse open connections."""
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None

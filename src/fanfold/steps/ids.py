@@ -140,10 +140,7 @@ def is_out_of_budget(failure: Failure) -> bool:
 
 
 def is_held(failure: Failure) -> bool:
-    """Whether an agent continues the same attempt later.
-
-    It was paused, its provider is unavailable, or its budget is used up.
-    """
+    """Whether an agent continues the attempt later: after a pause, a refusal of its provider, or a budget."""
     stopped = failure.code == "session.paused" or is_out_of_budget(failure)
     return stopped or bool(failure.subject) or is_provider_refusal(failure)
 

@@ -138,10 +138,7 @@ class DirectChanges:
 
 
 class LeadTools:
-    """The built-in tools of one session of a lead.
-
-    `make` creates tools for a request, permissions and a runner.
-    """
+    """The built-in tools of one session of a lead; `make` creates those for a request and permissions."""
 
     def __init__(
         self,

@@ -50,10 +50,7 @@ MIN_SHARE = 300
 
 
 def show(pieces: Sequence[Piece], limit: int = JUDGED_CHARS) -> tuple[str, int]:
-    """The pieces in order, within a limit, and the number of characters that were left out.
-
-    Long pieces are cut, so that as many as possible are shown.
-    """
+    """The pieces in order, shortened to fit a limit, and the number of characters that were left out."""
     whole = sum(len(piece.text) for piece in pieces)
     seen = pieces if whole <= limit else pieces[: max(1, limit // MIN_SHARE)]
     shares = fair_shares([len(piece.text) for piece in seen], limit)
@@ -283,10 +280,7 @@ def quotes_in(answer: JSON) -> Iterator[dict[str, JSON]]:
 
 
 def judged_verdict(verdict: dict[str, JSON]) -> dict[str, JSON]:
-    """The verdict of a critic after its quotes were verified.
-
-    It passes only if it has evidence and all of its quotes were found.
-    """
+    """The verdict of a critic. It passes only with evidence, and if all of its quotes were found."""
     wrong = invented(verdict)
     if wrong:
         problem = f"The critic quoted what is not there ({', '.join(wrong[:5])}): do not rely on it."

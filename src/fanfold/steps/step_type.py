@@ -1,8 +1,8 @@
 """The interface of step types: how their steps are shown, approved, prepared, executed and answered.
 
 A step type owns the job of its steps (every template rendered, every value looked up) and executes it.
-`table` lists the types. Code that handles steps of every type uses that table or the traits in the plan. It
-does not inspect actions.
+`STEP_TYPES` lists the types. Code that handles steps of every type uses that table or the traits in the plan.
+It does not inspect actions.
 
 A template that cannot be rendered fails the step before it starts, with the location and the reason.
 """
@@ -267,11 +267,7 @@ class StepType(StepGrammar, Generic[A, J]):
 
 
 class LeafType(StepType[B, J], LeafGrammar[B]):
-    """A type whose steps have a body.
-
-    One class has all of a type: how recipes write its steps (`body`, `from_recipe`), how they are shown
-    (`label`), what they may do (`effects`), and how they are prepared and performed.
-    """
+    """A type whose steps have a body. One class has everything of the type."""
 
     def read(self, step: Step) -> B:
         return read_body(self.body, step)
@@ -358,10 +354,7 @@ def shown(value: JSON) -> str:
 
 
 def pattern_of(template: str, names: Mapping[str, JSON]) -> str:
-    """The rendered pattern of a path set.
-
-    Only wildcards of the author count: wildcards in inserted values are escaped.
-    """
+    """The rendered pattern of a path set. Wildcards in inserted values are escaped."""
     return "".join(
         part if isinstance(part, str) else escape(render((part,), names)) for part in parse_template(template)
     )

@@ -456,10 +456,7 @@ class Values:
         return shorten_middle("\n\n".join(text for text in (*texts, *failed) if text), FEEDBACK_CHARS)
 
     def digest(self, node: Node) -> str:
-        """The summaries of all phases that this one depends on, in order, within a fixed size.
-
-        Other phases are not included, even if they have ended or come earlier in the file.
-        """
+        """The summaries of all phases that this one depends on, in order, within a fixed size."""
         phase = node
         while phase.parent is not None and phase.parent is not node.run.scope:
             phase = phase.parent
@@ -575,10 +572,7 @@ def visible_scopes(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
 
 
 def _depended_on(node: Node) -> list[Node]:
-    """Every step of the same scope that must end before this one, dependencies first.
-
-    The order depends on edges and names, not on positions in the file.
-    """
+    """Every step of the scope that must end before this one, dependencies first, then by name."""
     ranks: dict[str, int] = {}
     prefix = node.path.removesuffix(node.step.id)
 

@@ -73,10 +73,7 @@ def load_profiles(home: Path) -> Profiles:
 
 
 def find_profile(name: str, home: Path) -> Profile | None:
-    """Return the profile of a back end that is a program, None for any other.
-
-    Raises `AuthorError` for an unusable file.
-    """
+    """Return the profile of a back end that is a program, else None; `AuthorError` for an unusable file."""
     return OF_ROLES.get(name) or _load(name, home)
 
 

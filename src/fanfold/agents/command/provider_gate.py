@@ -39,10 +39,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 class ProviderGate:
-    """The proxy of one session, open while the session runs.
-
-    `async with ProviderGate(home, ["api.example.com:443"]) as gate: …`
-    """
+    """The proxy of one session, open as a context while the session runs."""
 
     def __init__(self, home: Path, hosts: Iterable[str], *, by_port: bool = False) -> None:
         self.refused: list[str] = []

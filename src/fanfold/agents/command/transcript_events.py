@@ -199,10 +199,7 @@ class CallEnd:
 
 
 def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Failure | None:
-    """Return why a call of a program failed; None if it succeeded.
-
-    For a read-only role, denials are expected and do not fail the call.
-    """
+    """Return why a call of a program failed; None if it succeeded. Denials do not fail a read-only role."""
     finished = ending.finished
     if ending.stopped or ending.loop is not None:
         return _stopped(profile, ending)

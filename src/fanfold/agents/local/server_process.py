@@ -114,10 +114,7 @@ def write(handle: int, record: ServerRecord) -> None:
 
 
 def read(place: ServerFiles) -> ServerRecord | None:
-    """Return the state of the running server; None if there is none.
-
-    A server that has the lock and has not written its state counts as loading.
-    """
+    """Return the state of the running server; None if there is none. A server without a state is loading."""
     try:
         handle = os.open(place.lock, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
