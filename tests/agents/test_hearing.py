@@ -184,6 +184,23 @@ def test_who_speaks_the_protocol_is_not_read_on_before_what_it_said_is_put_down(
     assert "".join(kept).split() == [str(number) for number in range(30_000)]
 
 
+def test_a_call_over_the_protocol_has_the_agents_own_name_of_its_tool():
+    meta = {"claudeCode": {"toolName": "Write"}}
+    call = {"sessionUpdate": "tool_call", "toolCallId": "c1", "kind": "edit", "rawInput": {"a": 1}}
+    kept = []
+
+    async def keep(fact):
+        kept.append(fact)
+
+    async def listen():
+        messages = AgentMessages(saying([told({**call, "_meta": meta})]), keep, lambda: None)
+        messages.is_listening = True
+        assert await messages.receive() is None
+
+    asyncio.run(listen())
+    assert kept == [ToolCallEvent("c1", "Write", {"a": 1})]
+
+
 def test_calls_that_never_end_are_not_all_remembered():
     kinds = {"sessionUpdate": "tool_call", "kind": "edit"}
     pieces = (
