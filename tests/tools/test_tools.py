@@ -1,6 +1,8 @@
 """The tools that models call: what they take, give and refuse."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from msgspec import structs
@@ -14,6 +16,7 @@ from fanfold.api.tool_registry import TOOLS, instructions, offered
 from fanfold.api.tools import as_tool_calls
 from fanfold.language.json_text import misfits
 from fanfold.wiring import wire
+from tests.levels import needs_bubblewrap
 from tests.tools.conftest import RECIPES, SLOW, Persona
 
 NAMES = {tool.name for tool in TOOLS}
@@ -534,3 +537,34 @@ def test_resume_takes_no_recipe_and_no_inputs(call, opened):
     run = _left(opened, "default: ok\n")
     refused = call("run_workflow", {"resume": run, "inputs": {"topic": "bats"}})
     assert refused["error"]["code"] == "invalid_args"
+
+
+@pytest.mark.full
+@needs_bubblewrap
+def test_where_the_project_is_read_only_calls_are_denied_and_not_broken(project):
+    def said(number: int, method: str, **params: object) -> str:
+        return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
+
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    own = [sys.executable, "-m", "fanfold.cli.main", "mcp", "--permission", "auto"]
+    spawn = {"name": "spawn_agent", "arguments": {"role": "explorer", "task": "Look."}}
+    told = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}) + "\n"
+    with subprocess.Popen(
+        [*"bwrap --ro-bind / / --dev /dev".split(), *own],
+        cwd=project,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(said(1, "initialize", **client) + told + said(2, "tools/call", **spawn))
+        server.stdin.flush()
+        answers = [json.loads(server.stdout.readline()) for _ in range(2)]
+        server.stdin.close()
+    error = answers[1]["result"]["structuredContent"]["error"]
+    assert (error["code"], "query_workflow" in error["hint"]) == ("permission_denied", True), error

@@ -7,6 +7,7 @@ controlled from every other surface, and waits for people without a waiting call
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -647,6 +648,9 @@ def instructions(project: Project) -> str:
     return "\n\n".join(parts)
 
 
+_ONLY_SEARCH = "agents of a run can only search it (query_workflow); else make the project's folder writable"
+
+
 async def call_tool(caller: ToolContext, name: str, args: Mapping[str, JSON]) -> dict[str, JSON]:
     """Call a tool; return its result as JSON, or an error document (`ok` is false)."""
     try:
@@ -655,8 +659,11 @@ async def call_tool(caller: ToolContext, name: str, args: Mapping[str, JSON]) ->
     except FanfoldError as error:
         result = failure_document(error)
     except Exception as error:  # noqa: BLE001 - the model gets every error and continues
-        _log.exception("the tool %s broke", name)
-        result = crashed(name, error)
+        if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            result = failure_document(denied(f"{name} cannot write here: {error.strerror}", _ONLY_SEARCH))
+        else:
+            _log.exception("the tool %s broke", name)
+            result = crashed(name, error)
     document: dict[str, JSON] = with_text_only(msgspec.to_builtins(result))
     return document
 
