@@ -124,7 +124,7 @@ mcp-test: $(READY) ## the official Inspector and conformance suites on every too
 	MCP_TEST=all $(BIN)/python -m pytest -q --numprocesses auto tests/mcp $(ARGS)
 
 agents-test: $(READY) ## fetch the real Claude Code, Codex, OpenCode … and try them on a scripted provider (AGENTS="codex claude")
-	$(BIN)/python -m tools.agents $(AGENTS_CACHE)
+	$(BIN)/python -m tools.agents $(AGENTS_CACHE) $(AGENTS)
 	AGENTS_TEST=all AGENTS="$(AGENTS)" AGENTS_CACHE=$(AGENTS_CACHE) $(BIN)/python -m pytest -q tests/real_agents tests/cli/test_agent_confinement.py $(ARGS)
 	$(BIN)/python -m tools.docs
 

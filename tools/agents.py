@@ -10,6 +10,7 @@ is pinned by hash too, comes first on PATH.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -83,16 +84,21 @@ def main(arguments: list[str]) -> None:
         return
     folder = Path(arguments[0]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    fetch_node(folder)
-    versions: dict[str, str] = {}
-    for name in arguments[1:] or NAMES:
-        try:
-            versions[name] = fetch_agent(folder, name)
-        except (OSError, subprocess.CalledProcessError) as error:
-            sys.stderr.write(f"agents: {name} cannot be fetched: {error}\n")
-            continue
-        sys.stdout.write(f"agents: {name} {versions[name]}\n")
-    (folder / "versions.json").write_text(json.dumps(versions, indent=1) + "\n")
+    wanted = {name if name in NAMES else name.removesuffix("-acp") for name in arguments[1:] or NAMES}
+    known = folder / "versions.json"
+    with (folder / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # two fetches would remove the files of each other
+        fetch_node(folder)
+        versions: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
+        for name in sorted(wanted):
+            try:
+                versions[name] = fetch_agent(folder, name)
+            except (OSError, subprocess.CalledProcessError) as error:
+                versions.pop(name, None)
+                sys.stderr.write(f"agents: {name} cannot be fetched: {error}\n")
+                continue
+            sys.stdout.write(f"agents: {name} {versions[name]}\n")
+        known.write_text(json.dumps(versions, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ class RealWorld:
         return [one for one in map(json.loads, lines[self._before :]) if "DO {" in json.dumps(one["body"])]
 
     def environment(self) -> dict[str, str]:
-        names = [path.name for path in CACHE.iterdir() if (path / "node_modules").is_dir()]
+        names = [path.name for path in CACHE.iterdir() if (path / "node_modules" / ".bin").is_dir()]
         programs = [str(CACHE / name / "node_modules" / ".bin") for name in sorted(names, key=len)]
         path = ":".join([*self._recorders(programs), str(CACHE / "node-bin"), *programs, SYSTEM])
         return {**self.outside.environment, "PATH": path}
