@@ -235,7 +235,10 @@ def next_report(owner: Owner) -> bool:
         return True
     if state.held and world.rng.random() < 0.2:
         return _free(owner)
-    execution = _next_execution(owner)
+    execution: SimulatedExecution | None = None
+    if reporting := [execution for execution in owner.running if execution.due is not None]:
+        reorders = world.faults.hits("reordering")
+        execution = world.rng.choice(reporting) if reorders else min(reporting, key=lambda one: one.due or 0)
     timer = next_timer(state)
     if timer is not None and (execution is None or execution.due is None or timer <= execution.due):
         world.now = max(world.now, timer)
@@ -258,14 +261,6 @@ def _free(owner: Owner) -> bool:
     run, path = owner.world.rng.choice(list(owner.state.held))
     owner.record(run, StepEvent(path, "freed"))
     return True
-
-
-def _next_execution(owner: Owner) -> SimulatedExecution | None:
-    if not (reporting := [execution for execution in owner.running if execution.due is not None]):
-        return None
-    if owner.world.faults.hits("reordering"):
-        return owner.world.rng.choice(reporting)
-    return min(reporting, key=lambda execution: execution.due or 0)
 
 
 # Results

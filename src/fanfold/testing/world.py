@@ -576,7 +576,12 @@ class _Maker:
         self, budget: int, nesting: int, in_map: bool, edges: list[str], outer: tuple[str, ...]
     ) -> tuple[Step, int]:
         rng = self.rng
-        items, iterations = self._multiply(budget)
+        items: int | None = None  # no map
+        iterations = 1
+        if rng.random() < 0.2:
+            items = min(rng.choice((0, 1, 2, 3, 3, 4, 6, 40)), max(2, budget))
+        if rng.random() < 0.15:
+            iterations = min(rng.choice((2, 2, 3, 4)), max(2, budget // 2))
         inner_map = in_map or items is not None
         share = max(1, budget // (max(1, items or 1) * iterations))
         # References from inside a group are edges of the group.
@@ -608,22 +613,19 @@ class _Maker:
         )
         return self._with_sets(step, inner_map), max(1, cost * max(1, items or 1) * iterations)
 
-    def _multiply(self, budget: int) -> tuple[int | None, int]:
-        """Return the numbers of items (None: no map) and iterations of a step."""
-        rng = self.rng
-        items = iterations = None
-        if rng.random() < 0.2:
-            items = min(rng.choice((0, 1, 2, 3, 3, 4, 6, 40)), max(2, budget))
-        if rng.random() < 0.15:
-            iterations = min(rng.choice((2, 2, 3, 4)), max(2, budget // 2))
-        return items, iterations or 1
-
     def _action(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng
         roll = rng.random()
         calls = [name for name, cost in self.costs.items() if cost <= budget + 6]
         if roll < 0.15 and nesting < 3 and budget > 1:
-            return self._group(budget, nesting, in_map, outer)
+            steps, cost = self._steps(min(budget, 12), nesting + 1, in_map, outer)
+            group = GroupAction(
+                steps=steps,
+                output=self._output(steps),
+                max_concurrency=rng.choice((1, 1, 2)) if rng.random() < 0.25 else None,
+                max_agents=rng.randint(1, 5) if rng.random() < 0.06 else None,
+            )
+            return group, cost + 1
         if roll < 0.35 and calls:
             name = rng.choice(calls)
             return WorkflowAction(name), self.costs[name]
@@ -640,17 +642,6 @@ class _Maker:
             return CommandBody(("make", "test")).action(), 1
         prompt = "".join(f"{{{{steps.{name}.output}}}} " for name in outer if rng.random() < 0.5)
         return AgentBody(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}").action(), 1
-
-    def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
-        rng = self.rng
-        steps, cost = self._steps(min(budget, 12), nesting + 1, in_map, outer)
-        group = GroupAction(
-            steps=steps,
-            output=self._output(steps),
-            max_concurrency=rng.choice((1, 1, 2)) if rng.random() < 0.25 else None,
-            max_agents=rng.randint(1, 5) if rng.random() < 0.06 else None,
-        )
-        return group, cost + 1
 
     # Parts of a step
 
