@@ -256,9 +256,8 @@ def _check_static(node: Scalar, references: References, *, writes: bool) -> None
     try:
         check_glob(node.text)
     except GlobError as error:
-        references.notes.error(
-            "recipe.bad_glob", error.message, node.span(error.position, error.position + 1)
-        )
+        place = node.span(error.position, error.position + 1)
+        references.notes.error("recipe.bad_glob", error.message, place)
         return
     if owner := owner_of("/".join(read_glob(node.text).head)) if writes else "":
         hint = "leave it out: such a change is never merged, whatever write_set says"
@@ -347,9 +346,7 @@ def _refuse_remote(node: Node, notes: Notes) -> bool:
 #   executed. Values are passed as variables, except variables that the shell or the loader obeys.
 
 _VARIABLE = r"(?a)[A-Za-z_][A-Za-z0-9_]*"
-_OBEYED = frozenset(
-    {"BASH_ENV", "BASH_FUNC", "ENV", "HOME", "IFS", "OPTIND", "PATH", "PS4", "PWD", "SHELL", "SHELLOPTS"}
-)
+_OBEYED = frozenset("BASH_ENV BASH_FUNC ENV HOME IFS OPTIND PATH PS4 PWD SHELL SHELLOPTS".split())
 """Variables that change the behavior of a script, besides all that start with `LD_`."""
 _FIRST_STAND_IN = 0xF0000
 """Private characters that replace placeholders while text is split; no recipe contains them by accident."""
@@ -391,9 +388,8 @@ def read_script(entries: Entries, notes: Notes) -> str:
     given = {word.text for word, _ in entries.pairs("env")}
     for word, _ in entries.pairs("inputs"):
         if _is_usable(word, notes) and word.text in given:
-            notes.error(
-                "recipe.conflicting_keys", f"{quoted(word.text)} is in `env` too", word, "keep one of them"
-            )
+            message = f"{quoted(word.text)} is in `env` too"
+            notes.error("recipe.conflicting_keys", message, word, "keep one of them")
     return node.text
 
 

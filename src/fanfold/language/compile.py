@@ -313,9 +313,8 @@ def _survey(unit: Unit) -> None:
         if count == most + 1:
             at = draft.at
             hint = "raise limits.max_steps" if most < 100_000 else ""
-            unit.notes.error(
-                "recipe.limit", f"this is step {count:,}, and at most {most:,} are allowed", at, hint
-            )
+            message = f"this is step {count:,}, and at most {most:,} are allowed"
+            unit.notes.error("recipe.limit", message, at, hint)
 
 
 def _check(unit: Unit) -> None:
@@ -608,9 +607,8 @@ def _check_taken(call: Draft, child: Unit, unit: Unit) -> None:
     names = call.entries.scalars("outputs")
     for item in names:
         if (problem := why_not(known, (item.text,), unit.notes)) is not None:
-            unit.notes.error(
-                "recipe.bad_value", f"workflow {quoted(child.name)}: {problem[0]}", item, problem[1]
-            )
+            message = f"workflow {quoted(child.name)}: {problem[0]}"
+            unit.notes.error("recipe.bad_value", message, item, problem[1])
     for path in unit.references.into_calls:
         if path.call is not call or names:
             continue

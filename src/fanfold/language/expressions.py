@@ -174,9 +174,7 @@ MAX_WORK = 5_000_000
 _LIBRARY_ERRORS = (RuntimeError, TypeError, UnicodeError, OverflowError)
 """Errors of the library for values it cannot represent; too deep values are a RuntimeError as well."""
 _STEP_FIELDS = frozenset({"output", "status", "error"})
-_TYPE_NAMES = frozenset(
-    {"bool", "bytes", "double", "dyn", "int", "list", "map", "null_type", "string", "type", "uint"}
-)
+_TYPE_NAMES = frozenset("bool bytes double dyn int list map null_type string type uint".split())
 _OTHER_SIGNS = {
     "=": "==", "is": "==", "and": "&&", "or": "||", "not": "!", "AND": "&&", "OR": "||", "NOT": "!",
 }  # fmt: skip
@@ -237,9 +235,8 @@ def check_expression(
         program = _compile(text, known)
     except ExpressionError as error:
         raise _dashed_name(text, error, (*inputs, *steps)) or error from None
-    references = tuple(
-        _reference(use) for use in free_uses(program.usages) if use.name in ("inputs", "steps")
-    )
+    uses = free_uses(program.usages)
+    references = tuple(_reference(use) for use in uses if use.name in ("inputs", "steps"))
     _check_type(text, program, {in_expression(name): kind for name, kind in inputs.items()}, wants)
     return references
 

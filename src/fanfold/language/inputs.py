@@ -78,9 +78,8 @@ def _meant(node: Node, *, by_name: bool) -> Replacement | None:
     if not isinstance(node, Scalar) or node.value is None:
         return None
     if not by_name:
-        return (
-            Replacement(f"{{name: {node.text}}}", certain=True) if IDENTIFIER.fullmatch(node.text) else None
-        )
+        named = Replacement(f"{{name: {node.text}}}", certain=True)
+        return named if IDENTIFIER.fullmatch(node.text) else None
     if kind := _type_word(node.text):
         return Replacement(f"{{type: {kind}}}", certain=True)
     value = node.text if re.fullmatch(_PLAIN, node.text) else json.dumps(node.text, ensure_ascii=False)

@@ -361,9 +361,7 @@ CONVERGE = shape(
 Known: TypeAlias = "Anything | Text | Number | Truth | ListOf | ObjectOf"
 
 _MAX_SCHEMA_DEPTH = 20
-_OPEN_KEYWORDS = frozenset(
-    {"$ref", "$dynamicRef", "anyOf", "oneOf", "allOf", "not", "if", "patternProperties"}
-)
+_OPEN_KEYWORDS = frozenset("$ref $dynamicRef anyOf oneOf allOf not if patternProperties".split())
 """With one of these keywords next to `type`, only the validator knows the type of the value."""
 
 

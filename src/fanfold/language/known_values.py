@@ -75,9 +75,8 @@ class Viewpoint(Struct, frozen=True):
         """Return the known type of `name.parts…`, in a template or an expression."""
         if name == "inputs":
             word = str(parts[0]) if parts else ""
-            declared = self.inputs.get(word) or next(
-                (one for name, one in self.inputs.items() if in_expression(name) == word), None
-            )
+            spelled = (one for name, one in self.inputs.items() if in_expression(name) == word)
+            declared = self.inputs.get(word) or next(spelled, None)
             return part_of(known_from_type(declared.type, declared.enum), parts[1:]) if declared else ANYTHING
         if name == "steps":
             word = str(parts[0]) if parts else ""

@@ -314,11 +314,9 @@ def survey_steps(
                 notes.error("recipe.conflicting_keys", message, entries.keys["max_concurrency"], hint)
             draft.repeat = read_inner(entries, "repeat", REPEAT, notes)
             if entries.has("on_exhausted") and (draft.repeat is None or draft.repeat.has("on_exhausted")):
-                message = f"{quoted('on_exhausted')} belongs to {quoted('repeat')}, which is not here"
+                message = '"on_exhausted" belongs to "repeat", which is not here'
                 if draft.repeat is not None:
-                    message = (
-                        f"{quoted('on_exhausted')} is given twice, inside {quoted('repeat')} and beside it"
-                    )
+                    message = '"on_exhausted" is given twice, inside "repeat" and beside it'
                 notes.error("recipe.conflicting_keys", message, entries.keys["on_exhausted"])
             for item in entries.scalars("depends_on"):
                 draft.written.setdefault(item.text, item)

@@ -98,9 +98,8 @@ class Library:
         chosen = max(here, key=_version_of)
         hidden = [one for one in found if one.origin != origin]
         hidden += [one for one in here if one is not chosen and _version_of(one) == _version_of(chosen)]
-        return FoundRecipe(
-            _read(chosen.file), str(chosen.file), origin, tuple(str(one.file) for one in hidden)
-        )
+        shadowed = tuple(str(one.file) for one in hidden)
+        return FoundRecipe(_read(chosen.file), str(chosen.file), origin, shadowed)
 
     def _refuse_outside(self, file: str, referring: str | None) -> None:
         """Refuse a file outside the project, or else the folder, of the recipe that refers to it.

@@ -340,9 +340,8 @@ def _expression(node: Node, key: Key, notes: Notes) -> bool:
         return True
     if isinstance(node, tree.Sequence):
         as_text = "'" + json.dumps(plain(node), ensure_ascii=False).replace("'", "''") + "'"
-        fix = (
-            notes.fix(node.start, node.end, as_text) if len(as_text) <= 200 and "\n" not in as_text else None
-        )
+        short = len(as_text) <= 200 and "\n" not in as_text
+        fix = notes.fix(node.start, node.end, as_text) if short else None
         hint = f"write the list as an expression: {as_text}" if fix else "write the list as an expression"
         return _refuse(node, key, notes, "an expression", hint, fix)
     count = key.name == "for_each" and isinstance(node, Scalar) and type(node.value) is int
@@ -372,9 +371,8 @@ def _boolean(node: Node, key: Key, notes: Notes) -> bool:
         return True
     if (meant := _TRUTHS.get(node.text.lower()) if isinstance(node, Scalar) else None) is None:
         return _refuse(node, key, notes, "true or false")
-    return _refuse(
-        node, key, notes, "true or false", f"write {meant}", notes.fix(node.start, node.end, meant)
-    )
+    fix = notes.fix(node.start, node.end, meant)
+    return _refuse(node, key, notes, "true or false", f"write {meant}", fix)
 
 
 def _duration(node: Node, key: Key, notes: Notes) -> bool:
@@ -679,9 +677,8 @@ def _camel_case(entries: Entries, word: Scalar, notes: Notes) -> Key | None:
     plain = re.sub(_CAPITAL, r"_\g<0>", word.text).lower()
     if (key := entries.shape.keys.get(plain) if plain != word.text else None) is not None:
         fix = notes.fix(word.start, word.end, plain)
-        notes.warning(
-            ".spelling", f"{quoted(word.text)} is read as {quoted(plain)}", word, f"write {plain}", fix
-        )
+        message = f"{quoted(word.text)} is read as {quoted(plain)}"
+        notes.warning(".spelling", message, word, f"write {plain}", fix)
     return key
 
 

@@ -189,9 +189,8 @@ class _Composer:
             self._error(".tag", "tags are not allowed", (at, at + len("%TAG")))
         tree = self._node(self._next(), 0)
         if isinstance(tree, Scalar) and tree.value is None and self._report.ok:
-            self._error(
-                ".syntax", f"the {self._form.name} is empty", (tree.start, tree.end), self._form.begin_with
-            )
+            message = f"the {self._form.name} is empty"
+            self._error(".syntax", message, (tree.start, tree.end), self._form.begin_with)
             return None
         self._next()  # the document ends
         after = self._next()

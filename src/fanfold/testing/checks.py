@@ -235,9 +235,8 @@ class Watch:
             FAILED: bool(lost) and (done == 0 or stops),
         }
         if not right.get(status, True):
-            raise InvariantError(
-                10, f"run {run.id} says {status}: {done} steps completed, {len(lost)} did not"
-            )
+            message = f"run {run.id} says {status}: {done} steps completed, {len(lost)} did not"
+            raise InvariantError(10, message)
 
     def is_cancelled(self, run: Run | None) -> bool:
         """Return whether the run, or one around it, was cancelled on request."""

@@ -108,9 +108,8 @@ def _add_twice(owner: Owner) -> bool:
 
 
 def _refuse(owner: Owner) -> bool:
-    owner.record(
-        owner.state.root.id, RequestRefused(0, Failure("agent", "sim.refused", "that cannot be done"))
-    )
+    failure = Failure("agent", "sim.refused", "that cannot be done")
+    owner.record(owner.state.root.id, RequestRefused(0, failure))
     return True
 
 
@@ -381,9 +380,7 @@ def _outcome(owner: Owner, execution: SimulatedExecution) -> str:
         return "failed"
     if faults.hits("interruption"):
         return "interrupted"
-    if faults.hits("unasked end"):
-        return rng.choice(("timed_out", "cancelled"))
-    return "completed"
+    return rng.choice(("timed_out", "cancelled")) if faults.hits("unasked end") else "completed"
 
 
 def _usage(owner: Owner) -> Usage:

@@ -114,9 +114,8 @@ def count_constructs(state: State, reached: Counter[str]) -> None:
                 reached[f"{step.workspace_mode} writer"] += 1
             if isinstance(node, Scope):
                 assert isinstance(step.action, GroupAction)
-                reached["nested group"] += (
-                    isinstance(node.parent, Scope) and node.parent is not node.run.scope
-                )
+                inner = isinstance(node.parent, Scope) and node.parent is not node.run.scope
+                reached["nested group"] += inner
                 reached["scope slots"] += step.action.max_concurrency is not None
                 reached["scope agents"] += step.action.max_agents is not None
             _count_end(node, reached)

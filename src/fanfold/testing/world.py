@@ -378,11 +378,9 @@ class Owner:
         if world.faults.hits("hang"):
             due = world.now + FOREVER_MS
         seen = world.values.see(node)
-        self.running.append(
-            SimulatedExecution(
-                command.run, command.step, command.type, command.attempt, command.execution, due, seen
-            )
-        )
+        number = (command.attempt, command.execution)
+        started = SimulatedExecution(command.run, command.step, command.type, *number, due, seen)
+        self.running.append(started)
 
     def ask(self, run: str, step: str) -> None:
         """Show an approval to a user."""

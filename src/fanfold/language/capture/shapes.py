@@ -135,9 +135,8 @@ def _checked(pieces: Pieces, items: Sequence[str]) -> SharedWords | None:
 
 def _text(tokens: Sequence[Token]) -> str | None:
     """Return the text of some tokens; None if they include a reference."""
-    return (
-        "".join(str(token) for token in tokens) if all(isinstance(token, str) for token in tokens) else None
-    )
+    is_text = all(isinstance(token, str) for token in tokens)
+    return "".join(map(str, tokens)) if is_text else None
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -550,9 +550,8 @@ class ArchonWorkflow:
         for one in ("inputs", "with"):
             values = reader.map(one)
             for word, value in values.entries if values is not None else ():
-                given[word.text] = (
-                    self._text(value.text, reader) if isinstance(value, Scalar) else plain(value)
-                )
+                text = self._text(value.text, reader) if isinstance(value, Scalar) else plain(value)
+                given[word.text] = text
         arguments = reader.text("input") or reader.text("arguments")
         self._fan_out(reader, step)
         if "for_each" in step:

@@ -721,9 +721,8 @@ class StepKinds:
         if (output := script.map("output")) is not None:
             step["output_schema"] = self._object(output)
         elif self._names.prints_json(name):
-            step["output_schema"] = _asked(
-                [one for one in self._names.fields(name) if one not in OF_PROGRAMS]
-            )
+            fields = [field for field in self._names.fields(name) if field not in OF_PROGRAMS]
+            step["output_schema"] = _asked(fields)
         else:
             step["outputs"] = list(OF_PROGRAMS)
         self._timeout(script, step, "timeout")

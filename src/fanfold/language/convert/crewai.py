@@ -62,9 +62,7 @@ _DECIDES = frozenset(
     " long_term_memory planning".split()
 )
 """Settings without which a task or an agent would do something else."""
-_READ = frozenset(
-    {"config", "agent", "agents", "tasks", "context", "async_execution", "human_input", "output_file"}
-)
+_READ = frozenset("config agent agents tasks context async_execution human_input output_file".split())
 _CREW_WHY = {
     "description": "write it into the prompt",
     "condition": "write it as `when`",

@@ -277,9 +277,8 @@ class ScriptWords:
     def says(self, at: int, *texts: str) -> bool:
         """Return whether these tokens follow from here."""
         found = self.words[at : at + len(texts)]
-        return [word.text for word in found] == list(texts) and all(
-            word.kind in ("mark", "name") for word in found
-        )
+        is_code = all(word.kind in ("mark", "name") for word in found)
+        return is_code and [word.text for word in found] == list(texts)
 
     def is_name(self, at: int) -> bool:
         return at < len(self.words) and self.words[at].kind == "name"
