@@ -99,7 +99,7 @@ def open(path: str | os.PathLike[str] = ".") -> Client:
     """A project, to be used in `async with`; leaving it pauses what still runs."""
     from fanfold.api.client import Client
     from fanfold.wiring import wire
-    from fanfold.workspace.repository import project_folder
+    from fanfold.workspace.layout import project_folder
 
     return Client(wire(project_folder(path).absolute()))  # wherever the program goes from here
 

@@ -29,7 +29,7 @@ from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
 from fanfold.api.project import Continuation, Parts, Project
 from fanfold.engine.config import Config, fanfold_home, user_home
 from fanfold.errors import AuthorError, FanfoldError
-from fanfold.workspace.repository import folders_above, remote_name
+from fanfold.workspace.layout import folders_above, remote_name
 from fanfold.workspace.seal import chain_key, is_keyed, require_ours
 
 if TYPE_CHECKING:

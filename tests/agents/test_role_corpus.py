@@ -18,7 +18,7 @@ from fanfold.agents.role import BUILT_IN, Role
 from fanfold.agents.roles import Registry, load_roles, role_roots
 from fanfold.agents.tool_names import ALIASES, BY_NAME
 from fanfold.cli.main import main
-from fanfold.workspace.repository import folders_above
+from fanfold.workspace.layout import folders_above
 
 CORPUS = Path(__file__).parent / "corpus"
 WORDS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.repository import find_project
+from fanfold.workspace.layout import find_project
 
 RECIPE = "name: read\nsteps:\n  - {id: a, run: [cat, notes/a.txt]}\n"
 

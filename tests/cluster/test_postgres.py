@@ -15,7 +15,7 @@ import pytest
 from fanfold.store.address import PostgresAddress
 from fanfold.store.protocol import StoreFault
 from fanfold.testing.store_suite import StoreSuite
-from fanfold.workspace.repository import remote_name
+from fanfold.workspace.layout import remote_name
 from tests.work import PATIENCE_S
 from tools.postgresql import PostgresServer
 

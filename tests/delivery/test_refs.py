@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.errors import WorldError
 from fanfold.workspace.delivery import Refs
-from fanfold.workspace.repository import find_repository
+from fanfold.workspace.layout import find_repository
 from tests.delivery.world import World
 
 pytestmark = pytest.mark.full

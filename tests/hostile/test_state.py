@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.cli.main import COMMANDS
-from fanfold.workspace.repository import tracked_below
+from fanfold.workspace.layout import tracked_below
 from fanfold.workspace.seal import why_foreign
 from tests.work import PATIENCE_S
 

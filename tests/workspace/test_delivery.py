@@ -11,7 +11,7 @@ from fanfold.errors import WorldError
 from fanfold.kernel.plan import check_branch_name
 from fanfold.workspace.delivery import Refs
 from fanfold.workspace.git import Remote
-from fanfold.workspace.repository import find_repository
+from fanfold.workspace.layout import find_repository
 
 
 @pytest.mark.parametrize("name", ["x", "fix/owls", "a.b-c_d", "user/fix+1", "release=2"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace.git import find_program
-from fanfold.workspace.repository import find_repository
+from fanfold.workspace.layout import find_repository
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, repository, tree, write
 

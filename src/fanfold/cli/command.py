@@ -166,7 +166,7 @@ def command(
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
-            from fanfold.workspace.repository import project_folder  # not needed for help
+            from fanfold.workspace.layout import project_folder  # not needed for help
 
             quiet = as_json or not says_where
             folder = _project_here(quiet) if project is None else project_folder(project, "--project")
@@ -195,7 +195,7 @@ def command(
 def _project_here(quiet: bool) -> Path:
     """Return the project around the current folder; print it if it is another folder."""
     from fanfold.engine.config import fanfold_home, user_home
-    from fanfold.workspace.repository import find_project
+    from fanfold.workspace.layout import find_project
 
     own_folder, home = fanfold_home(os.environ), user_home(os.environ)
     folder = find_project(Path(), home=home, own_folder=own_folder)

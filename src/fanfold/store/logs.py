@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import apsw
 import msgspec
-from msgspec import Struct
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
@@ -224,7 +223,7 @@ class Appender:
         return key
 
 
-class _LogPlace(Struct, frozen=True):
+class _LogPlace(NamedTuple):
     """The values that all events of a run have in common."""
 
     run_id: str
@@ -327,7 +326,7 @@ def read_log(db: apsw.Connection, log: str, after: int, decode: Decode) -> Itera
         query = f"{_PLACES} WHERE key = ?"
         of_run = db.execute(query, (number >> KEY_SHIFT if run is None else run,)).fetchone()
         if of_run is not None:  # else the run was deleted during the read
-            place = msgspec.structs.replace(_LogPlace(*of_run[1:]), path=path)
+            place = _LogPlace(*of_run[1:])._replace(path=path)
             for row in _rows_by_seq(db, "session = ?", log, after):
                 yield _envelope(row, place, log, decode)
         return
@@ -354,20 +353,8 @@ def _rows_by_seq(db: apsw.Connection, where: str, log: int | str, after: int) ->
 
 
 def _envelope(row: Sequence[Any], place: _LogPlace, session: str = "", decode: Decode = as_json) -> Envelope:
-    return Envelope(
-        session or place.run_id,
-        row[2],
-        0 if session else tree_seq_of(row[0]),
-        row[3],
-        row[4],
-        decode(row[6]),
-        place.run_id,
-        place.root_run_id,
-        place.parent_run_id,
-        place.depth,
-        place.path,
-        row[5],
-    )
+    number = 0 if session else tree_seq_of(row[0])
+    return Envelope(session or place.run_id, row[2], number, row[3], row[4], decode(row[6]), *place, row[5])
 
 
 def _key(db: apsw.Connection, log: str) -> int | None:

@@ -214,12 +214,9 @@ class PostgresStore(PostgresLeases):
         for batch in batches:
             events = [one for one in batch.envelopes if one.tree_seq]
             if events:
-                query = (
-                    "SELECT chain FROM events"
-                    " WHERE project = %s AND log = %s AND seq = %s AND session IS NULL"
-                )
+                query = "SELECT chain FROM events WHERE project = %s AND log = %s AND seq = %s"
                 last = events[-1]
-                found = self._one(query, self._project, last.log, last.seq)
+                found = self._one(f"{query} AND session IS NULL", self._project, last.log, last.seq)
                 return found is not None and bytes(found[0] or b"")[:LINK_BYTES] == ends[batch.root][1]
             if batch.envelopes:
                 entry = batch.envelopes[-1]
@@ -247,10 +244,8 @@ class PostgresStore(PostgresLeases):
             rows = {head.run_id: tables.head_row(head) for head in batch.heads}
             document["heads"] = [dict(zip(tables.HEAD_NAMES, row, strict=True)) for row in rows.values()]
         if batch.cache:
-            rows = {key: (key, blob, run) for key, blob, run in batch.cache}
-            document["cache"] = [
-                dict(zip(("key", "blob", "run_id"), row, strict=True)) for row in rows.values()
-            ]
+            found = {key: {"key": key, "blob": blob, "run_id": run} for key, blob, run in batch.cache}
+            document["cache"] = list(found.values())
         if batch.started:
             document["started"] = [{"session": one, "execution": number} for one, number in batch.started]
         if batch.requests_done:
@@ -289,12 +284,8 @@ class PostgresStore(PostgresLeases):
                 if one.seq == 1:
                     if one.tree_seq == 1 and one.log != batch.root:
                         raise BugError("log.no_root", f"{one.log} came before its root")
-                    fresh[one.log] = {
-                        "log": one.log,
-                        "parent": one.parent_run_id,
-                        "depth": int(one.depth),
-                        "path": one.path,
-                    }
+                    above = {"parent": one.parent_run_id, "depth": int(one.depth), "path": one.path}
+                    fresh[one.log] = {"log": one.log, **above}
                 events.append((one.tree_seq, one.log, one.seq, one.at, one.type, one.epoch, data))
             else:
                 sessions.setdefault(one.log, (one.seq, one.epoch))
@@ -327,9 +318,8 @@ class PostgresStore(PostgresLeases):
         if fresh:
             document["new"] = list(fresh.values())
         if sessions:
-            document["sessions"] = [
-                {"log": log, "seq": seq, "epoch": epoch} for log, (seq, epoch) in sessions.items()
-            ]
+            rows = [{"log": log, "seq": seq, "epoch": epoch} for log, (seq, epoch) in sessions.items()]
+            document["sessions"] = rows
 
     def _end_of(self, root: str, first: int) -> tuple[int, bytes]:
         """Return the number and the link of the last event before `first`."""
@@ -367,11 +357,8 @@ class PostgresStore(PostgresLeases):
     def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
         start = -1
         if after:
-            query = (
-                "SELECT place FROM events WHERE project = %s AND root = %s AND tree_seq <= %s"
-                " ORDER BY place DESC LIMIT 1"
-            )
-            found = self._one(query, self._project, root, after)
+            query = "SELECT place FROM events WHERE project = %s AND root = %s AND tree_seq <= %s"
+            found = self._one(f"{query} ORDER BY place DESC LIMIT 1", self._project, root, after)
             start = -1 if found is None else found[0]
         places: dict[str, tuple[Any, ...]] = {}
         for row in self._rows("root = %s AND session IS NULL AND place > %s", "place", root, start):
@@ -482,18 +469,15 @@ class PostgresStore(PostgresLeases):
         return self._heads("root_run_id = %s ORDER BY id", root)
 
     def resolve(self, prefix: str) -> str:
+        find = "SELECT run_id FROM runs WHERE project = %s AND"
         if prefix == "last":
-            query = (
-                "SELECT run_id FROM runs WHERE project = %s AND run_id = root_run_id ORDER BY id DESC LIMIT 1"
-            )
-            return tables.one_of([name for (name,) in self._all(query, self._project)], prefix)
-        if not prefix or not prefix.isascii():
+            rows = self._all(f"{find} run_id = root_run_id ORDER BY id DESC LIMIT 1", self._project)
+        elif not prefix or not prefix.isascii():
             raise no_run(prefix)
-        query = (
-            "SELECT run_id FROM runs WHERE project = %s AND starts_with(run_id, %s)"
-            ' ORDER BY run_id COLLATE "C" LIMIT 6'
-        )
-        return tables.one_of([name for (name,) in self._all(query, self._project, prefix)], prefix)
+        else:
+            query = f'{find} starts_with(run_id, %s) ORDER BY run_id COLLATE "C" LIMIT 6'
+            rows = self._all(query, self._project, prefix)
+        return tables.one_of([name for (name,) in rows], prefix)
 
     def cached(self, key: str) -> str | None:
         found = self._one("SELECT blob FROM cache WHERE project = %s AND key = %s", self._project, key)
@@ -553,9 +537,8 @@ class PostgresStore(PostgresLeases):
             for text in self._check_tree(tree)
         ]
         if root is None:
-            for hash, content in self._all(
-                "SELECT hash, content FROM blobs WHERE project = %s", self._project
-            ):
+            query = "SELECT hash, content FROM blobs WHERE project = %s"
+            for hash, content in self._all(query, self._project):
                 found += [Damage("", text) for text in _unlike_its_name(hash, content)]
         return found
 
@@ -613,14 +596,8 @@ class PostgresStore(PostgresLeases):
                     " %s, %s, '', '', %s, '', 0",
                     (p, SHIFT, root, root, DELETED),
                 )
-            for table, column in (
-                ("events", "root"),
-                ("leases", "root"),
-                ("executions", "root"),
-                ("requests", "root"),
-                ("claims", "root"),
-                ("logs", "root_run_id"),
-            ):
+            tables_of_root = ("events", "leases", "executions", "requests", "claims")
+            for table, column in (*((one, "root") for one in tables_of_root), ("logs", "root_run_id")):
                 db.execute(f"DELETE FROM {table} WHERE project = %s AND {column} = %s".encode(), (p, root))  # noqa: S608 - constants only
             db.execute(
                 "DELETE FROM cache WHERE project = %s AND run_id IN"
@@ -672,22 +649,11 @@ def _call(db: Database, calls: Sequence[tuple[int, bytes, list[bytes]]]) -> list
 
 
 def _envelope(row: Sequence[Any], place: Sequence[Any], decode: Decode, path: str | None = None) -> Envelope:
-    run, root, parent, depth, of_run = place
+    run, root, parent, depth, step = place
     session = row[4]
-    return Envelope(
-        session or run,
-        row[5],
-        0 if session else row[2],
-        row[6],
-        row[7],
-        decode(bytes(row[10])),
-        run,
-        root,
-        parent,
-        depth,
-        of_run if path is None else path,
-        row[8],
-    )
+    content = row[5], 0 if session else row[2], row[6], row[7], decode(bytes(row[10]))
+    of_run = run, root, parent, depth, step if path is None else path
+    return Envelope(session or run, *content, *of_run, row[8])
 
 
 def _unlike_its_name(hash: str, content: bytes) -> Iterator[str]:

@@ -135,10 +135,8 @@ def recorded(envelope: Envelope, content: Callable[[str], bytes]) -> tuple[str, 
     if not kind or not text:
         return None
     run, root = envelope.run_id, envelope.root_run_id
-    row = OutputRow(
-        run_id=run, root_run_id=root, path=path, role=role, status=status, blob="", at=envelope.at
-    )
-    return kind, row, text
+    of_step = {"path": path, "role": role, "status": status}
+    return kind, OutputRow(run_id=run, root_run_id=root, blob="", at=envelope.at, **of_step), text
 
 
 def describe(
@@ -243,15 +241,9 @@ class Filters(Struct, frozen=True, kw_only=True):
 
     def terms(self) -> list[tuple[str, str]]:
         """Return the fields that must have a value, with the value."""
-        given = (
-            ("run", self.run),
-            ("recipe", self.recipe),
-            ("step", self.phase),
-            ("step", self.step),
-            ("role", self.role),
-            ("status", self.status),
-        )
-        return [(field, value) for field, value in given if value is not None]
+        fields = ("run", "recipe", "step", "step", "role", "status")
+        values = (self.run, self.recipe, self.phase, self.step, self.role, self.status)
+        return [(field, value) for field, value in zip(fields, values, strict=True) if value is not None]
 
 
 NO_FILTERS = Filters()

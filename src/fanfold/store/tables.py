@@ -482,9 +482,8 @@ def forget_outputs(db: apsw.Connection, root: str) -> None:
     if db.execute("SELECT 1 FROM blobs WHERE root_run_id = ? AND status <> ? LIMIT 1", (root, DELETED)).get:
         last = db.execute("SELECT max(id) FROM blobs").get or 0
         deleted = OutputRow(run_id=root, root_run_id=root, path="", status=DELETED, blob="", at=0)
-        db.execute(
-            _INSERT, _row_values(key_of(db), last + 1, deleted, None)
-        )  # inserted first, because free numbers are reused
+        # Inserted first, because free numbers are reused.
+        db.execute(_INSERT, _row_values(key_of(db), last + 1, deleted, None))
         db.execute("DELETE FROM blobs WHERE root_run_id = ? AND id <= ? AND hash IS NULL", (root, last))
         db.execute(
             "UPDATE blobs SET run_id = NULL, root_run_id = NULL, path = NULL, role = NULL, status = NULL,"
@@ -525,16 +524,15 @@ class Removal:
 
     def __init__(self, db: apsw.Connection, root: str) -> None:
         self._root = root
-        rows: Iterable[tuple[Any, ...]] = db.execute(
-            "SELECT key FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,)
-        )
-        self._trees: list[int] = [key for (key,) in rows]
+        query = "SELECT key FROM logs WHERE log = ?1 OR root_run_id = ?1"
+        self._trees: list[int] = [int(key) for (key,) in db.execute(query, (root,))]
         self._seen: dict[int, int] = {}
         """The highest event id that was read of each other tree."""
         self._orphans = {hash for (hash,) in db.execute(_HELD_BY_TREE, (root,))}
         for key in self._trees:
-            rows = db.execute("SELECT data FROM events WHERE id BETWEEN ? AND ?", span(key))
-            self._orphans |= mentioned(rows)
+            self._orphans |= mentioned(
+                db.execute("SELECT data FROM events WHERE id BETWEEN ? AND ?", span(key))
+            )
         self._look(db)
 
     def carry_out(self, db: apsw.Connection) -> None:
@@ -547,14 +545,14 @@ class Removal:
             sessions.update(session for (session,) in db.execute(named, span(key)))
             db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span(key))
         db.execute("DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,))
-        db.execute(
-            "DELETE FROM cache WHERE run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?)", (root,)
-        )
-        db.execute("DELETE FROM runs WHERE root_run_id = ?", (root,))
-        db.execute("DELETE FROM leases WHERE root = ?", (root,))
-        db.executemany("DELETE FROM leases WHERE root = ?", [(session,) for session in sessions])
-        db.execute("DELETE FROM requests WHERE root = ?", (root,))
-        db.execute("DELETE FROM claims WHERE root = ?", (root,))
+        for rest in (
+            "cache WHERE run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?)",
+            "runs WHERE root_run_id = ?",
+            "requests WHERE root = ?",
+            "claims WHERE root = ?",
+        ):
+            db.execute(f"DELETE FROM {rest}", (root,))  # noqa: S608 - constants only
+        db.executemany("DELETE FROM leases WHERE root = ?", [(name,) for name in (root, *sessions)])
         self._look(db)
         self._orphans.difference_update(hash for (hash,) in db.execute(_HELD))
         db.executemany("DELETE FROM blobs WHERE hash = ?", [(hash,) for hash in sorted(self._orphans)])
@@ -673,12 +671,8 @@ def _tree(db: apsw.Connection, root: str) -> Iterator[str]:
     key, reaches, unkeyed = found
     plain = unkeyed if isinstance(unkeyed, int) else -1
     yield from sealing.breaks(stored_rows(db, key, _ROW), reaches, sealing.key_of(db), plain)
-    ends = (
-        db.execute(
-            "SELECT max(epoch) FROM events WHERE id BETWEEN ? AND ? AND session IS NULL", span(key)
-        ).get
-        or 0
-    )
+    query = "SELECT max(epoch) FROM events WHERE id BETWEEN ? AND ? AND session IS NULL"
+    ends = db.execute(query, span(key)).get or 0
     epoch = db.execute("SELECT epoch FROM leases WHERE root = ?", (root,)).get or 0
     if not isinstance(ends, int) or not isinstance(epoch, int) or epoch < ends:
         yield f"the lease is of epoch {epoch}, but the log goes on to epoch {ends}"

@@ -41,8 +41,7 @@ from fanfold.workspace.beneath import (
 )
 from fanfold.workspace.changes import Change, FoundChanges, TouchedPaths, judge
 from fanfold.workspace.ignored import Ignoring, own_environment
-from fanfold.workspace.layout import Layout, read_kept
-from fanfold.workspace.repository import find_repository
+from fanfold.workspace.layout import Layout, find_repository, read_kept
 from fanfold.workspace.sandbox_policy import ExtraMounts, Policy, ProcessLimits
 
 Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]

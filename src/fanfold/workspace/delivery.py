@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,10 +26,16 @@ from fanfold.kernel.plan import check_branch_name
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import git
 from fanfold.workspace.git import PullRequests, PullRequestText, Remote, ServerCalls, borrow, read_setting
-from fanfold.workspace.layout import Layout, open_kept, read_kept
+from fanfold.workspace.layout import (
+    Layout,
+    Repository,
+    find_repository,
+    has_long_hashes,
+    open_kept,
+    read_kept,
+)
 from fanfold.workspace.merge import FileState, Objects, PathRevision, merge_fully, read_listing
 from fanfold.workspace.receipts import Receipt
-from fanfold.workspace.repository import Repository, find_repository, has_long_hashes
 
 # -----------------------------------------------------------------------------------------------------------
 # The commit of a delivery: a base commit plus the merges of a run, three-way
@@ -46,6 +52,7 @@ AT_ONCE = 400
 """The maximum number of paths per command."""
 NOTHING = "0" * 40
 MAX_LISTED = 50
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CommitText(Struct, frozen=True):
@@ -184,11 +191,9 @@ class Commits:
                 if side is not None and not self._objects.has(side.oid):
                     self._objects.put("blob", self._git(["cat-file", "blob", side.oid]))
         open_files = [self._as_kept(file, state[file.path]) for file in open_files]
-        base, ours, theirs = (
-            _side(open_files, lambda file: file.before),
-            _side(open_files, lambda file: state[file.path]),
-            _side(open_files, lambda file: file.after),
-        )
+        base = {file.path: file.before for file in open_files if file.before is not None}
+        ours = {file.path: now for file in open_files if (now := state[file.path]) is not None}
+        theirs = {file.path: file.after for file in open_files if file.after is not None}
         outcome = merge_fully(base, ours, theirs, self._objects)
         if outcome.conflicts:
             raise DeliveryConflict([conflict.path for conflict in outcome.conflicts])
@@ -209,15 +214,13 @@ class Commits:
     def _recover(self, path: str, wanted: FileState) -> None:
         """Store a very large file again, if the project still has it with the same hash."""
         try:
-            handle = os.open(self._project / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(self._project / path, _FILE)
         except OSError:
             handle = -1
         if handle >= 0:
-            try:
+            with Closing(handle):
                 if self._objects.put_file(handle) == wanted.oid:
                     return
-            finally:
-                os.close(handle)
         message = f"what was merged into {path} is not there any more"
         raise WorldError("deliver.gone", message, hint="gc may have cleared it away")
 
@@ -238,12 +241,6 @@ class Commits:
                 environment[f"GIT_{role}_EMAIL"] = text.email
                 environment[f"GIT_{role}_DATE"] = f"{text.at} +0000"
         return git.run([git.program(self._project), *arguments], environment, stdin=stdin)[1]
-
-
-def _side(
-    files: Sequence[PathRevision], of: Callable[[PathRevision], FileState | None]
-) -> Mapping[str, FileState]:
-    return {file.path: state for file in files if (state := of(file)) is not None}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -315,9 +312,8 @@ class Refs:
         """Create a branch; raises `FileExistsError` if it or a conflicting name exists."""
         name = f"refs/heads/{branch}"
         self._check_packed(name)
-        folder = self._folder_of(name)
         last = name.rpartition("/")[2]
-        try:
+        with Closing(self._folder_of(name)) as folder:
             _lock(folder, last, commit, branch)
             try:
                 self._check_packed(name)  # check again: it may have been packed before this lock was acquired
@@ -330,8 +326,6 @@ class Refs:
             finally:
                 os.unlink(f"{last}.lock", dir_fd=folder)
             os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def unlock(self, branch: str, commit: str) -> None:
         """Remove the lock of a process that died right after it created the branch."""
@@ -388,9 +382,7 @@ def _lock(folder: int, last: str, commit: str, branch: str) -> None:
         os.fsync(handle)
         os.link(beside, lock, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
-        with Closing(
-            os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        ) as held:
+        with Closing(os.open(lock, _FILE, dir_fd=folder)) as held:
             if os.read(held, len(commit) + 2).strip() == commit.encode():
                 return
         message = f"another git has locked the branch {branch}, or died while it had"
@@ -546,9 +538,6 @@ class Deliveries:
     def _remote(self) -> Remote:
         return Remote(self._project, self._repository, self._layout.store)
 
-    def _calls(self, made: Delivery) -> ServerCalls:
-        return ServerCalls(self._folder, made.commit, self._begin)
-
     @property
     def _folder(self) -> Path:
         return self._layout.private / "deliveries"
@@ -585,7 +574,7 @@ class Deliveries:
         if remote.address.shown != made.address:
             message = f"the remote is {remote.address.shown} now, and {made.address} was shown"
             raise WorldError("deliver.changed", message, hint="put it back, or run the step anew")
-        calls = self._calls(made)
+        calls = ServerCalls(self._folder, made.commit, self._begin)
         there, default = remote.look(calls, branch)
         if there == made.commit:
             return
@@ -601,8 +590,8 @@ class Deliveries:
         """Ensure that there is a pull request, and return its address."""
         text = made.wish.pull_request
         assert text is not None
-        address = self._remote().address
-        requests = PullRequests(self._project, self._layout.store, address, self._calls(made))
+        calls = ServerCalls(self._folder, made.commit, self._begin)
+        requests = PullRequests(self._project, self._layout.store, self._remote().address, calls)
         return requests.find(made.wish.branch, made.commit) or requests.make(made.wish.branch, text)
 
 

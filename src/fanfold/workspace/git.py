@@ -19,7 +19,6 @@ import re
 import resource
 import select
 import signal
-import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +34,7 @@ from msgspec import Struct
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, boot_id, pid_namespace, start_time
 from fanfold.project_files import Closing, read_beneath, write_whole
-from fanfold.workspace.layout import read_kept
-from fanfold.workspace.repository import Repository, folders_above
+from fanfold.workspace.layout import MAX_CONFIG_BYTES, Repository, folders_above, is_kept, read_kept
 
 # -----------------------------------------------------------------------------------------------------------
 # Trusted programs: git and bubblewrap, never from the project
@@ -211,8 +209,6 @@ def _words(command: Sequence[str]) -> str:
 #
 # Settings are read as data: no include is followed.
 
-MAX_CONFIG_BYTES = 1024 * 1024
-
 
 def read_setting(project: Path, repository: Repository, store: Path, key: str) -> str:
     """Return the value of a setting; empty if the repository has none."""
@@ -239,11 +235,7 @@ def borrow(repository: Repository) -> dict[str, str]:
 def find_shallow(repository: Repository) -> dict[str, str]:
     """Return the variable for the file of a shallow clone's boundary commits; empty for a full clone."""
     file = repository.common / "shallow"
-    try:
-        usual = stat.S_ISREG(os.lstat(file).st_mode)
-    except OSError:
-        usual = False
-    return {"GIT_SHALLOW_FILE": str(file)} if usual else {}
+    return {"GIT_SHALLOW_FILE": str(file)} if is_kept(file) else {}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -375,10 +367,8 @@ def _wait_for(earlier: ProcessIdentity) -> None:
         handle = os.pidfd_open(earlier.pid)
     except ProcessLookupError:
         return
-    try:
+    with Closing(handle):
         ended = select.select([handle], [], [], PATIENCE_S)[0]
-    finally:
-        os.close(handle)
     if not ended:
         message = f"a program that this delivery called before is still at work (process {earlier.pid})"
         raise WorldError("deliver.interrupted", message, hint="wait for it or end it, then resume")
@@ -473,10 +463,8 @@ class Remote:
         return ended.stdout.decode("utf-8", "replace")
 
     def _failure(self, what: str, message: str) -> WorldError:
-        shown, words = (
-            self.address.shown,
-            " ".join(message.replace(self.address.url, self.address.shown).split())[-400:],
-        )
+        shown = self.address.shown
+        words = " ".join(message.replace(self.address.url, shown).split())[-400:]
         if re.search(_PROTECTED, message):
             message = f"{shown} does not take the branch: {words}"
             hint = "choose a branch that may be pushed, or ask for it"

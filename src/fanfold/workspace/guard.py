@@ -392,11 +392,8 @@ class WorkspaceWatch:
                 if not may_change_dependency(self._layout.project, path, write_set)
             ]
             ignored = [_seen_from_top(one, self._layout.project) for one in found.ignored]
-            rows += [
-                row
-                for row in violations(ignored, None, top, self._linked)
-                if row.why in ("protected", "leads_out")
-            ]
+            strict = violations(ignored, None, top, self._linked)
+            rows += [row for row in strict if row.why in ("protected", "leads_out")]
             bare = {path for one in (*changes, *ignored) if (path := self._became_repository(one, top))}
             found.clean()
         stripped = {path for path, _ in found.set_id}

@@ -30,8 +30,7 @@ from fanfold.kernel.claims import is_protected
 from fanfold.project_files import write_whole
 from fanfold.workspace import git
 from fanfold.workspace.beneath import FileEntry
-from fanfold.workspace.layout import make_folder, open_kept
-from fanfold.workspace.repository import Repository, find_repository, has_long_hashes
+from fanfold.workspace.layout import Repository, find_repository, has_long_hashes, make_folder, open_kept
 
 DEPENDENCIES = frozenset(
     "node_modules bower_components .venv venv .tox .nox .eggs .bundle .terraform".split()
@@ -139,12 +138,10 @@ class Ignoring:
         """Add the files of one tree; return the repositories inside it."""
         skipped = [f"--exclude={name}/" for name in sorted(DEPENDENCIES | CACHES)]
         others = self._command(repository, prefix, ["ls-files", "-z", "-o", "--exclude-standard", *skipped])
+        pipe, quiet = subprocess.PIPE, subprocess.DEVNULL  # warnings name unreadable files
+        environment = self._environment(repository)
         with subprocess.Popen(
-            others,
-            env=self._environment(repository),
-            cwd=self._project,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it warns about unreadable files, whose names must not be shown
+            others, env=environment, cwd=self._project, stdout=pipe, stderr=quiet
         ) as listing:
             inner = self._tracked(repository, prefix, found)
             output, _ = git.hear(listing, None, self._find_obstacle(repository), git.ASKING_CPU_S)
@@ -222,14 +219,9 @@ class Ignoring:
         own = (repository.index_file, repository.exclude_file) if repository else ()
         top = repository.top if repository else self._project
         around = [folder for folder in self._project.parents if folder == top or top in folder.parents]
-        files = [
-            str(self._project / ".git"),
-            *map(str, own),
-            *(str(folder / ".gitignore") for folder in around),
-            os.path.expanduser("~/.gitconfig"),
-            f"{configured}/git/config",
-            f"{configured}/git/ignore",
-        ]
+        files = [self._project / ".git", *own, *(folder / ".gitignore" for folder in around)]
+        files += [Path(os.path.expanduser("~/.gitconfig"))]
+        files += [Path(configured, "git", name) for name in ("config", "ignore")]
         included = crc32("\n".join(sorted(self._include)).encode("utf-8", "surrogateescape"))
         rules: dict[str, FileEntry | None] = {"/include": FileEntry(included, 0, 0, 0, 0)}
         for number, file in enumerate(files):

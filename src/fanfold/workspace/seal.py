@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from fanfold.errors import EXIT_PERMISSION, FanfoldError, WorldError
 from fanfold.project_files import Closing, read_beneath, write_beneath, write_whole
-from fanfold.workspace.repository import UnreadableIndex, find_repository, is_split, tracked_below
+from fanfold.workspace.layout import UnreadableIndex, find_repository, is_split, tracked_below
 
 OWN_FOLDER = ".fanfold"
 SEAL = "state.seal"
