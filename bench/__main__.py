@@ -41,6 +41,7 @@ SECTIONS = (
     "children",
     "durable",
     "cluster",
+    "sizing",
 )
 QUICK = ("kernel", "startup", "sizes")
 QUICK_ROUNDS = 5

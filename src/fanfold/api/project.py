@@ -248,7 +248,8 @@ class Project:
     def has_runs(self) -> bool:
         """Whether the project has a store, that is, whether any run was ever recorded."""
         self.check_open()
-        return self.address.exists()
+        opened = "store" in self.__dict__ and self.store.is_remote  # asking the server takes a connection
+        return opened or self.address.exists()
 
     @cached_property
     def store(self) -> Store:
