@@ -16,7 +16,6 @@ from fanfold.cluster.jobs import (
     ExecutionReport,
     ExecutionTicket,
     encode,
-    execution_id,
     queue_of,
 )
 from fanfold.cluster.temporal import JobControl, check_address
@@ -26,6 +25,7 @@ from fanfold.kernel.events import StepEvent
 from fanfold.kernel.plan import Plan, Step
 from fanfold.language.compile import compile_recipe
 from fanfold.language.leaf_steps import AgentBody
+from fanfold.steps.ids import execution_id
 from fanfold.steps.order import Job, Order
 from fanfold.store.protocol import LeaseLost
 from fanfold.wiring import wire
@@ -52,7 +52,7 @@ def test_the_id_of_a_job_is_the_address_of_its_execution_in_the_tree():
         job=Job(),
         home="s",
     )
-    assert execution_id(order) == "r1/kids[0]/b/2.3"
+    assert execution_id(order.root, order.tree_path, order.attempt, order.execution) == "r1/kids[0]/b/2.3"
     assert queue_of("gpu") == "fanfold:1:gpu"
 
 

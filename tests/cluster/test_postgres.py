@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from fanfold.store.address import PostgresAddress
+from fanfold.store.postgres_tables import VERSION
 from fanfold.store.protocol import StoreFault
 from fanfold.testing.store_suite import StoreSuite
 from fanfold.workspace.layout import remote_name
@@ -86,7 +87,7 @@ def test_tables_are_created_once_and_another_version_is_left_untouched(tmp_path:
         assert "error[store.no_tables]" in err
         assert "fanfold cluster init" in err
         assert "created the tables" in here("cluster", "init")[1]
-        assert json.loads(here("cluster", "init", "--json")[1])["before"] == 1
+        assert json.loads(here("cluster", "init", "--json")[1])["before"] == VERSION
         with psycopg.connect(server.url, autocommit=True) as db:
             db.execute("UPDATE fanfold.about SET value = '99' WHERE name = 'format'")
         address = PostgresAddress(url=server.url, project="team/tests")
@@ -97,6 +98,24 @@ def test_tables_are_created_once_and_another_version_is_left_untouched(tmp_path:
         with psycopg.connect(server.url) as db:
             assert db.execute("SELECT value FROM fanfold.about").fetchall() == [("99",)]
             assert db.execute("SELECT count(*) FROM fanfold.projects").fetchone() == (0,)
+    finally:
+        server.remove()
+
+
+def test_tables_of_an_earlier_format_are_migrated_and_keep_their_runs(tmp_path: Path):
+    server = PostgresServer()
+    try:
+        here = Machine(tmp_path / "here", server.url, "team/tests")
+        here("cluster", "init")
+        with psycopg.connect(server.url, autocommit=True) as db:
+            db.execute("DROP TABLE fanfold.announcements")
+            db.execute("UPDATE fanfold.about SET value = '1' WHERE name = 'format'")
+        assert "error[store.older]" in here("runs")[2]
+        assert json.loads(here("cluster", "init", "--json")[1])["before"] == 1
+        store = PostgresAddress(url=server.url, project="team/tests").open()
+        store.announce("one", "{}")
+        assert [one.name for one in store.announced()] == ["one"]
+        store.close()
     finally:
         server.remove()
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+from contextlib import closing
 
 import psycopg
 import pytest
 
+from fanfold.api.overview import pulse_of
+from fanfold.api.workers import list_workers
+from fanfold.wiring import wire
 from tests.cluster.relays import Relay
 from tests.cluster.workers import TEMPORAL, Cluster, until
 from tools.postgresql import PostgresServer
@@ -92,3 +97,47 @@ def test_two_order_versions_work_side_by_side_and_status_names_the_runs_of_the_o
         assert not cluster.about(run, "interrupted")
     assert cluster.placed(other) == {"a": "new"}
     assert "order version" not in problems(cluster)
+
+
+def test_explain_check_and_the_console_name_the_worker_of_each_step(cluster: Cluster):
+    gate = cluster.project.parent / "gate"
+    (cluster.project / "hand.py").write_text(WAIT.format(gate=str(gate)))
+    recipe = (
+        'name: waits\nsteps:\n  - {id: a, handler: "hand:work"}\n'
+        '  - {id: b, shell: "echo there", runs_on: gpu}\n'
+        "  - {id: c, agent: explorer, prompt: go, depends_on: [b], runs_on: gpu}\n"
+    )
+    cluster.start("one", apart=True)
+    (cluster.project / "script.yaml").write_text("default: done\n")
+    run = cluster.run(recipe, "--script", "script.yaml")
+
+    def explained(step: str) -> str:
+        message: str = json.loads(cluster.ok("explain", run, step, "--json"))["message"]
+        return message
+
+    until(lambda: "on worker one, machine " in explained("a"))
+    lacking = "waits for a worker with tag gpu; none is connected: start fanfold worker --runs-on gpu"
+    assert explained("b") == f"b {lacking}"
+    assert lacking in cluster.ok("explain", run)
+    advice = "no connected worker has tag gpu: start fanfold worker --runs-on gpu"
+    assert advice in cluster.fanfold("check", "recipe.yaml").stderr
+    foreseen = json.loads(cluster.ok("run", "recipe.yaml", "--dry-run", "--json"))
+    assert advice in foreseen["warnings"]
+    with closing(wire(cluster.project, cluster.environment, to_read=True)) as project:
+        steps = pulse_of(project, run).steps
+        assert [(one.path, one.worker) for one in steps] == [("a", "one")]
+        assert steps[0].heartbeat_age_ms < 10_000
+        (row,) = list_workers(project).items
+        assert (row.name, row.tags, row.slots, row.drives) == ("one", ("default",), 4, True)
+        assert "scripted" in row.back_ends
+        assert f"{run}/drive" in row.jobs
+        cluster.signal("one", signal.SIGSTOP)
+        until(lambda: list_workers(project).items[0].lost)
+        assert "has sent no heartbeat for" in problems(cluster)
+        cluster.signal("one", signal.SIGCONT)
+    cluster.start("two", "--runs-on", "gpu", "--no-drive", apart=True)
+    gate.touch()
+    assert cluster.finished(run)["status"] == "completed"
+    assert advice not in cluster.fanfold("check", "recipe.yaml").stderr
+    cluster.workers["two"].terminate()
+    until(lambda: '"two"' not in cluster.ok("cluster", "status", "--json"))

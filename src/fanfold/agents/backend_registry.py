@@ -133,6 +133,10 @@ class BackendRegistry:
             return error
         return None
 
+    def usable(self) -> tuple[str, ...]:
+        """Return the back ends that can be used here, by name."""
+        return tuple(name for name in sorted(self._kinds) if self.problem(name) is None)
+
     def tells_price(self, name: str) -> bool:
         """Return whether the cost in dollars of a back end's sessions is known."""
         return self._kinds[name].tells_price(self.machine)

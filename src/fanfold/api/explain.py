@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import UNSET, UnsetType, structs
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from fanfold.api.step_documents import (
     last_objections,
     why_not,
 )
+from fanfold.api.workers import WorkerRow, live_workers, where_it_runs
 from fanfold.engine.dry_run import StepOrder
 from fanfold.engine.forecast import ForecastHost, RecordedResults, Recording
 from fanfold.engine.forecast_documents import Slots, Time, WhatIf
@@ -296,7 +297,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
         used = alone.used(change.path for one in changed for change in one.changes)
         suggested = suggest(node.run.plan.name, [(recipe_path(node), node.step)], seen)
     return ExplainedStep(
-        **structs.asdict(explain_in(tree, node)),
+        **structs.asdict(explain_in(tree, node, live_workers(project) or ())),
         ran_then="; ".join(filter(None, (_why_then(project, node), _held_by(tree, node)))),
         history=[HistoryEntry(when(one.at), one.text) for one in own],
         approval=approval_document(tree, node) if is_open(node) else UNSET,
@@ -305,8 +306,11 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     )
 
 
-def explain_in(tree: RunTree, node: Node) -> ExplanationDocument:
-    """Return the kernel's explanation, with the run that holds the files a step waits for."""
+def explain_in(tree: RunTree, node: Node, workers: Sequence[WorkerRow] = ()) -> ExplanationDocument:
+    """Return the kernel's explanation, with the run that holds the files a step waits for.
+
+    A running step is also placed on one of the live workers.
+    """
     found = explain_node(tree.state, node)
     message, blocked_by = found.message.replace(found.path, named_path(tree, node), 1), list(found.blocked_by)
     if node.error is not None and node.error.message:
@@ -322,6 +326,8 @@ def explain_in(tree: RunTree, node: Node) -> ExplanationDocument:
         message, blocked_by = f"{found.path} waits: {reason}", [wait.subject]
     elif node.reason == HELD and (holder := tree.memory.holders.get((node.run.id, node.path))):
         message, blocked_by = f"{message} ({holder})", [holder]
+    elif place := where_it_runs(workers, node, tree.root.id):
+        message = f"{found.path} {place}" if place.startswith("waits") else f"{message} {place}"
     return ExplanationDocument(found.path, status_of(tree, node), found.reason, blocked_by, message)
 
 
@@ -339,7 +345,8 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
         sentence += f"; retry what did not complete: {again}"
     # Those that did not complete at the first attempt.
     nodes = [node for node in tree.nodes() if node.status != COMPLETED or node.attempt > 1]
-    steps = [explain_in(tree, node) for node in nodes if is_below(node.run, found)]
+    workers = live_workers(project) or ()
+    steps = [explain_in(tree, node, workers) for node in nodes if is_below(node.run, found)]
     return ExplainedRun(
         path=found.path,
         status=status,

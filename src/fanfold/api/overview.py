@@ -63,6 +63,7 @@ from fanfold.api.recipes import (
 from fanfold.api.run_documents import run_error, wait_documents
 from fanfold.api.step_documents import StepPage, step_page
 from fanfold.api.transcripts import Transcript
+from fanfold.api.workers import RunningStep, WorkerRow, live_workers, steps_on
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
 from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT
@@ -277,6 +278,8 @@ class Pulse(Struct, frozen=True):
     state: str
     """What to show instead of a heartbeat; empty while the owner is alive."""
     hint: str
+    steps: list[RunningStep]
+    """The steps that workers of a cluster execute."""
 
 
 class Pulses(Struct, frozen=True):
@@ -285,16 +288,18 @@ class Pulses(Struct, frozen=True):
 
 def pulse_of(project: Project, run: str) -> Pulse:
     """Return the pulse of the tree that a run belongs to."""
-    return _pulse(project, project.resolve(project.resolve(run).root_run_id))
+    head = project.resolve(project.resolve(run).root_run_id)
+    return _pulse(project, head, live_workers(project) or ())
 
 
 def live_pulses(project: Project) -> Pulses:
     """List the pulses of running, waiting and pending root runs, newest first in each status."""
     heads = project.heads(RUNNING, WAITING, PENDING, limit=MAX_PULSES)
-    return Pulses([_pulse(project, head) for head in heads])
+    workers = live_workers(project) or ()
+    return Pulses([_pulse(project, head, workers) for head in heads])
 
 
-def _pulse(project: Project, head: RunHead) -> Pulse:
+def _pulse(project: Project, head: RunHead, workers: Sequence[WorkerRow]) -> Pulse:
     owner = owner_of(project, head.run_id)
     is_stuck = head.status in (PENDING, RUNNING) and _is_stuck(head, owner)
     age = project.store.heartbeat_age_ms(head.run_id)
@@ -306,7 +311,7 @@ def _pulse(project: Project, head: RunHead) -> Pulse:
         state, hint = "no process needed", "It needs no process until it is answered or can continue."
     else:
         state, hint = "starting", "Its process has not started yet."
-    return Pulse(head.run_id, owner, age, is_stuck, state, hint)
+    return Pulse(head.run_id, owner, age, is_stuck, state, hint, steps_on(workers, head.run_id))
 
 
 # -----------------------------------------------------------------------------------------------------------

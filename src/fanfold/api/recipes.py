@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, convert, field
 
 from fanfold.api.project import Project
+from fanfold.api.workers import missing_workers
 from fanfold.engine.forecast_documents import Agents, Cost
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.plan import JSON, GroupAction, Limits, Plan, Step
@@ -76,6 +77,8 @@ def check_found(project: Project, ref: str, found: FoundRecipe, *, scripted: boo
         diagnostics.insert(0, Diagnostic("recipe.shadowed", "warning", message, found.file, _START))
     if compiled.plan is not None:
         diagnostics += _misnamed(found, compiled.plan)
+        for message in [] if scripted else missing_workers(project, compiled.plan):
+            diagnostics.append(Diagnostic("cluster.no_worker", "warning", message, found.file, _START))
     return CheckedRecipe(ref, found, compiled.plan, diagnostics, compiled.sources)
 
 

@@ -32,6 +32,7 @@ from fanfold.api.display import folders_without_run
 from fanfold.api.ownership import frozen_at_first
 from fanfold.api.project import Project
 from fanfold.api.run_documents import waiting_proposals
+from fanfold.api.workers import WorkerRow
 from fanfold.engine.config import Config
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.state import PAUSED, PENDING, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
@@ -741,24 +742,6 @@ def init_cluster(project: Project) -> ClusterTables:
 # The state of a cluster: its workers, queues and jobs
 
 
-class WorkerRow(Struct, frozen=True, kw_only=True):
-    """A worker that polled its queues lately."""
-
-    name: str
-    machine: str
-    pid: int
-    version: str
-    tags: tuple[str, ...]
-    slots: int
-    drives: bool
-    store_ms: float
-    """The round trip from its machine to the store in milliseconds, measured at its start."""
-    clock_s: float
-    """How many seconds the clock of the store is ahead of the worker's."""
-    seen_s: float
-    """Seconds since its last poll."""
-
-
 class QueueRow(Struct, frozen=True, kw_only=True):
     """A queue: its tag, the jobs that wait in it, and the workers that serve it."""
 
@@ -768,11 +751,13 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     workers: int
 
 
-class JobRow(Struct, frozen=True, kw_only=True):
+class JobRow(Struct, frozen=True):
     """A job that has not ended: a run that is driven, or an execution of a step."""
 
     id: str
     queue: str
+    worker: str
+    """The worker that does it; empty while it waits for one."""
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):

@@ -105,12 +105,16 @@ def _text(status: ClusterStatus) -> str:
     for worker in status.workers:
         about = [worker.name, worker.machine, f"process {worker.pid}", worker.version, ", ".join(worker.tags)]
         about += [f"{worker.slots} slots", *(["drives"] if worker.drives else [])]
+        about += [f"orders {worker.order_version}", ", ".join(worker.back_ends) or "no back ends"]
         lines.append("  ".join(map(one_line, [*about, f"seen {worker.seen_s:g} s ago"])))
     lines += [""] if status.workers else ["no workers", ""]
     for queue in status.queues:
         oldest = f", oldest {queue.oldest_s:g} s" if queue.waiting else ""
         lines.append(f"{queue.tag}: {queue.waiting} waiting{oldest}, workers: {queue.workers}")
-    lines += [f"{one_line(one.id)}  {one.queue}" for one in status.jobs]
+    lines += [
+        f"{one_line(one.id)}  {one.queue}  {f'on {one_line(one.worker)}' if one.worker else 'waits'}"
+        for one in status.jobs
+    ]
     lines += [f"run {root} has no driver" for root in status.undriven]
     lines += [f"problem: {one_line(problem)}" for problem in status.problems]
     return "\n".join(lines) + "\n"

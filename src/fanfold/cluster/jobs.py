@@ -19,9 +19,6 @@ from fanfold.errors import BugError
 from fanfold.steps.order import Job, Order
 
 ORDER_VERSION = 1
-DEFAULT_TAG = "default"
-DISPATCHED = frozenset(("agent", "command", "function"))
-"""The step types that workers execute. The driver performs all others itself."""
 MAX_PAYLOAD_BYTES = 4_096
 
 
@@ -35,12 +32,6 @@ def queue_of(tag: str) -> str:
 
 
 DRIVE_QUEUE = queue_of("drive")
-PRESENCE_QUEUE = queue_of("presence:workers")
-"""A queue without jobs. Every worker polls it, so that `cluster status` can list the workers."""
-
-
-def drive_id(root: str) -> str:
-    return f"{root}/drive"
 
 
 def worker_queue(name: str) -> str:
@@ -72,11 +63,6 @@ class ExecutionTicket(Struct, frozen=True, omit_defaults=True, kw_only=True):
             execution=order.execution,
             seq=seq,
         )
-
-
-def execution_id(order: Order[Job]) -> str:
-    """The id of the job of an execution: its address in the tree of runs."""
-    return f"{order.root}/{order.tree_path}/{order.attempt}.{order.execution}"
 
 
 class ExecutionReport(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -7,28 +7,24 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 from msgspec import structs
 
 from fanfold.api.project import Project
-from fanfold.api.system import ClusterStatus, JobRow, QueueRow, WorkerRow
+from fanfold.api.system import ClusterStatus, JobRow, QueueRow
+from fanfold.api.workers import DEFAULT_TAG, WorkerRow, list_workers
 from fanfold.cluster.jobs import (
-    DEFAULT_TAG,
     DRIVE_QUEUE,
     ORDER_VERSION,
-    PRESENCE_QUEUE,
-    drive_id,
     queue_of,
     worker_queue,
 )
 from fanfold.cluster.temporal import JobLost, TemporalLink, check_address
-from fanfold.cluster.worker import WorkerIdentity, measure_store
+from fanfold.cluster.worker import measure_store
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.state import PENDING, RUNNING
+from fanfold.steps.ids import drive_id
 
 DRAIN_S = 10.0
-GONE_S = 90.0
-"""A worker polls at least once a minute. One that has not for this long is gone."""
 SLOW_MS = 50.0
 """From this round trip on, the store slows down every step."""
 WRONG_CLOCK_S = 5.0
@@ -52,9 +48,10 @@ async def _connected(project: Project) -> AsyncIterator[tuple[TemporalLink, str]
 async def cluster_status(project: Project) -> ClusterStatus:
     """Return the workers, queues and jobs of the cluster."""
     async with _connected(project) as (link, address):
-        workers = await _workers(link)
+        workers = list_workers(project).items
         tags = sorted({DEFAULT_TAG, *(tag for worker in workers for tag in worker.tags)})
-        jobs = [JobRow(id=id, queue=queue) for id, queue in await link.running()]
+        at = {job: worker.name for worker in workers if not worker.lost for job in worker.jobs}
+        jobs = [JobRow(id, queue, at.get(id, "")) for id, queue in await link.running()]
         prefix = queue_of("")
         waiting = {job.queue.removeprefix(prefix) for job in jobs if job.queue.startswith(prefix)}
         queues = [await _queue(link, tag, workers) for tag in sorted({*tags, *waiting, "drive"})]
@@ -79,22 +76,10 @@ async def cluster_status(project: Project) -> ClusterStatus:
     return structs.replace(status, problems=_problems(status))
 
 
-async def _workers(link: TemporalLink) -> list[WorkerRow]:
-    rows: list[WorkerRow] = []
-    for identity, seen_s in (await link.queue_state(PRESENCE_QUEUE)).pollers:
-        if seen_s > GONE_S:
-            continue
-        try:
-            known = msgspec.json.decode(identity, type=WorkerIdentity)
-        except msgspec.MsgspecError:
-            continue  # another program polls this queue
-        rows.append(WorkerRow(**structs.asdict(known), seen_s=round(seen_s, 1)))
-    return sorted(rows, key=lambda row: row.name)
-
-
 async def _queue(link: TemporalLink, tag: str, workers: list[WorkerRow]) -> QueueRow:
     state = await link.queue_state(DRIVE_QUEUE if tag == "drive" else queue_of(tag))
-    serving = sum(worker.drives if tag == "drive" else tag in worker.tags for worker in workers)
+    live = [one for one in workers if not one.lost and one.order_version == ORDER_VERSION]
+    serving = sum(worker.drives if tag == "drive" else tag in worker.tags for worker in live)
     return QueueRow(tag=tag, waiting=state.waiting, oldest_s=round(state.oldest_s, 1), workers=serving)
 
 
@@ -106,12 +91,17 @@ def _problems(status: ClusterStatus) -> list[str]:
         for queue in status.queues
         if queue.waiting and not queue.workers
     ]
+    found += [
+        f"worker {one.name} on {one.machine} has sent no heartbeat for {one.seen_s:g} s: start it again there"
+        for one in status.workers
+        if one.lost
+    ]
     own = queue_of("")
     old = sorted({job.id.partition("/")[0] for job in status.jobs if not job.queue.startswith(own)})
     found += [
         f"run {run} uses another order version: keep a worker of that version until it ends" for run in old
     ]
-    versions = sorted({worker.version for worker in status.workers})
+    versions = sorted({worker.version for worker in status.workers if not worker.lost})
     if len(versions) > 1:
         found.append(f"workers have versions {', '.join(versions)}: upgrade the older ones")
     here = ("this machine", status.store_ms, status.clock_s)
@@ -128,7 +118,7 @@ def _problems(status: ClusterStatus) -> list[str]:
 async def drain_worker(project: Project, name: str) -> str:
     """Have a worker finish what it does and stop; return its name."""
     async with _connected(project) as (link, _):
-        workers = await _workers(link)
+        workers = list_workers(project).items
         if all(worker.name != name for worker in workers):
             known = ", ".join(worker.name for worker in workers) or "none"
             raise NotFoundError("worker.unknown", f"no worker is called {name}", hint=f"workers: {known}")

@@ -29,8 +29,9 @@ from temporalio.exceptions import ActivityAlreadyStartedError, ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
-from fanfold.cluster.jobs import DRIVE_QUEUE, drive_id
+from fanfold.cluster.jobs import DRIVE_QUEUE
 from fanfold.errors import AuthorError, FanfoldError, WorldError
+from fanfold.steps.ids import drive_id
 
 T = TypeVar("T")
 FOREVER = timedelta(days=3_650)
@@ -58,7 +59,8 @@ class JobLost(Exception):
 class JobControl:
     """How a job that this process works on is asked to stop. Used in the main event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, id: str = "") -> None:
+        self.id = id
         self.reason = ""
         """`cancel`, `lost` (another worker has the job) or `shutdown`; empty while it may continue."""
         self._on_stop: Callable[[str], None] | None = None
@@ -89,9 +91,8 @@ class ServedQueue(Struct, frozen=True):
 
 
 class QueueState(Struct, frozen=True):
-    """The pollers of a queue with the age of their last poll, and the jobs that wait in it."""
+    """The jobs that wait in a queue."""
 
-    pollers: tuple[tuple[str, float], ...]
     waiting: int
     oldest_s: float
 
@@ -253,7 +254,7 @@ class TemporalLink:
 
         @activity.defn(name=served.name)
         async def work(payload: str) -> str:
-            control = JobControl()
+            control = JobControl(activity.info().activity_id)
             future = asyncio.run_coroutine_threadsafe(served.work(payload, control), self._home)
             waiting = asyncio.wrap_future(future)
             while not waiting.done():
@@ -289,7 +290,7 @@ class TemporalLink:
     # Inspect
 
     async def queue_state(self, queue: str) -> QueueState:
-        """The workers that poll a queue, and the jobs that wait in it."""
+        """The jobs that wait in a queue."""
 
         async def describe() -> QueueState:
             found = await self._connected.workflow_service.describe_task_queue(
@@ -300,13 +301,8 @@ class TemporalLink:
                     report_stats=True,
                 )
             )
-            now = datetime.now(UTC)
-            pollers = tuple(
-                (one.identity, (now - one.last_access_time.ToDatetime(tzinfo=UTC)).total_seconds())
-                for one in found.pollers
-            )
             age_s = found.stats.approximate_backlog_age.ToTimedelta().total_seconds()
-            return QueueState(pollers, found.stats.approximate_backlog_count, age_s)
+            return QueueState(found.stats.approximate_backlog_count, age_s)
 
         return await self._there(describe())
 

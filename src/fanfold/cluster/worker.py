@@ -18,7 +18,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,15 +33,13 @@ from fanfold.agents.spending import Account
 from fanfold.api.ownership import OwnedRun, abandoned, executors_for, own
 from fanfold.api.project import Project
 from fanfold.api.run_trees import cache_folder, fetch_artifacts, has_tree, run_folder, trees_of
+from fanfold.api.workers import DEFAULT_TAG, DISPATCHED, WorkerRow
 from fanfold.cluster.jobs import (
-    DEFAULT_TAG,
-    DISPATCHED,
     DRIVE_QUEUE,
-    PRESENCE_QUEUE,
+    ORDER_VERSION,
     ExecutionReport,
     ExecutionTicket,
     encode,
-    execution_id,
     queue_of,
     worker_queue,
 )
@@ -67,7 +65,7 @@ from fanfold.kernel.events import (
 from fanfold.kernel.state import EVENT_WORDS, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.executor import HOST_FAULTS, StepExecutors
-from fanfold.steps.ids import WORKER_LOST
+from fanfold.steps.ids import WORKER_LOST, execution_id
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import SENT, StepPlaced, is_lead
 from fanfold.steps.step_type import decode_order
@@ -89,6 +87,8 @@ GATHER_S = 0.1
 SETTLE_S = 60.0
 """How long the workspace of a step waits for the end of the step in the log. Then the next owner finds it."""
 LEASE_CHECK_S = 1.0
+ANNOUNCE_S, ANNOUNCED_TIMES = 1.0, 3
+"""The shortest time between two announcements, and how many are made per heartbeat."""
 ROUNDS = 5
 """Round trips to the store whose fastest one is measured."""
 
@@ -103,22 +103,6 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     grace_s: float = 600.0
     prepare: str = ""
     """The operator's command that installs the dependencies of a tree."""
-
-
-class WorkerIdentity(Struct, frozen=True, kw_only=True):
-    """A worker as `fanfold cluster status` shows it. Its JSON is the identity of the worker in Temporal."""
-
-    name: str
-    machine: str
-    pid: int
-    version: str
-    tags: tuple[str, ...]
-    slots: int
-    drives: bool
-    store_ms: float = 0.0
-    """The round trip to the store, measured at its start."""
-    clock_s: float = 0.0
-    """How many seconds the clock of the store was ahead of this machine's then."""
 
 
 def measure_store(store: Store) -> tuple[float, float]:
@@ -278,12 +262,14 @@ class WorkerProcess:
         self._options = options
         machine = socket.gethostname()
         store_ms, clock_s = measure_store(project.store)
-        self.identity = WorkerIdentity(
+        self.identity = WorkerRow(
             name=options.name or f"{machine}-{os.getpid()}",
             machine=machine,
             pid=os.getpid(),
             version=version,
+            order_version=ORDER_VERSION,
             tags=options.tags,
+            back_ends=project.backends.usable(),
             slots=options.slots,
             drives=options.drive,
             store_ms=store_ms,
@@ -297,16 +283,18 @@ class WorkerProcess:
         self._draining = asyncio.Event()
         self._settling: set[asyncio.Task[None]] = set()
 
-    async def run(self, on_ready: Callable[[WorkerIdentity], None]) -> None:
+    async def run(self, on_ready: Callable[[WorkerRow], None]) -> None:
         """Take jobs until SIGTERM, SIGINT or `fanfold cluster drain`."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._draining.set)
-        identity = msgspec.json.encode(self.identity).decode()
+        identity = f"worker {self.identity.name}, process {os.getpid()} on {self.identity.machine}"
         self._link = TemporalLink(self._address, identity, self._heartbeat_s)
         await self._link.connect()
         try:
             await self._link.serve(self._served())
+            await self._announce()
+            announcing = asyncio.create_task(self._announce_often())
             on_ready(self.identity)
             watching: asyncio.Task[object] | None = None
             if self._options.drive:
@@ -317,6 +305,8 @@ class WorkerProcess:
             if watching is not None:
                 watching.cancel()
             await self._drain()
+            announcing.cancel()
+            self._project.store.announce(self.identity.name, "")
             for task in ended:
                 task.result()  # raises if the store failed
         finally:
@@ -329,9 +319,24 @@ class WorkerProcess:
         queues = [ServedQueue(queue_of(tag), "execute", self._execute, options.slots) for tag in options.tags]
         if options.drive:
             queues.append(ServedQueue(DRIVE_QUEUE, "drive", self._drive, 1_000))
-        queues.append(ServedQueue(PRESENCE_QUEUE, "none", _refuse, 1))
         queues.append(ServedQueue(worker_queue(self.identity.name), "drain", self._asked_to_drain, 1))
         return queues
+
+    async def _announce_often(self) -> None:
+        """Announce this worker when its jobs change, and several times per `cluster.heartbeat_s`."""
+        while True:
+            known, began = set(self._controls), time.monotonic()
+            while time.monotonic() - began < self._heartbeat_s / ANNOUNCED_TIMES:
+                await asyncio.sleep(ANNOUNCE_S)
+                if self._controls != known:
+                    break
+            with suppress(StoreFault):  # an outage of the store
+                await self._announce()
+
+    async def _announce(self) -> None:
+        row = msgspec.structs.replace(self.identity, jobs=tuple(one.id for one in self._controls))
+        text = msgspec.json.encode(row).decode()
+        await asyncio.to_thread(self._project.store.announce, self.identity.name, text)
 
     async def _asked_to_drain(self, _payload: str, _control: JobControl) -> str:
         self._draining.set()
@@ -596,10 +601,6 @@ class WorkerProcess:
                     await changed.wait(timeout_s=LEASE_CHECK_S)
 
 
-async def _refuse(_payload: str, _control: JobControl) -> str:
-    raise WorldError("order.refused", "this queue has no jobs")
-
-
 def _refusal(ticket: ExecutionTicket, why: str) -> WorldError:
     message = f"the order for {ticket.path} of run {ticket.run} is refused: {why}"
     return WorldError("order.refused", message)
@@ -642,7 +643,8 @@ class WorkerDispatch:
         tokens, micro_usd = _left(account)
         ticket = replace(ExecutionTicket.of(order, start.seq), tokens=tokens, micro_usd=micro_usd)
         queue = queue_of(order.step.runs_on or DEFAULT_TAG)
-        id = self._jobs[order.session] = execution_id(order)
+        id = execution_id(order.root, order.tree_path, order.attempt, order.execution)
+        self._jobs[order.session] = id
         job = asyncio.create_task(self._link.execute(queue, id, encode(ticket)))
         try:
             encoded = await asyncio.shield(job)

@@ -72,6 +72,7 @@ from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
 from fanfold.api.suites import list_comparisons
 from fanfold.api.system import Examination
 from fanfold.api.tools import shared_fields
+from fanfold.api.workers import list_workers
 from fanfold.engine.forecast_documents import DryRun
 from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
@@ -656,9 +657,6 @@ _LOOKS: tuple[_Row, ...] = (
      "One step with its attempts, output and usage"),
     ("read_transcript", "/api/runs/{run}/steps/{step}/transcript", transcript, TranscriptQuery,
      "The prompts, replies and tool calls of an agent"),
-    ("explain", "/api/runs/{run}/explain", explain_run, RunQuery, "Explain the status of a run"),
-    ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain_step, StepQuery,
-     "Explain the status of a step"),
     ("show_changes", "/api/runs/{run}/diff", diff, ChangesQuery, "File changes of steps, as a patch"),
     ("show_artifacts", "/api/runs/{run}/artifacts", list_artifacts, RunAt,
      "Files that steps published as artifacts"),
@@ -678,7 +676,11 @@ _READS: tuple[_Row, ...] = (
     ("list_comparisons", "/api/comparisons", list_comparisons, NoParameters,
      "Live comparisons of models, newest first"),
     # Heartbeats are no events: a response about them must not be cached until the next event.
+    ("explain", "/api/runs/{run}/explain", explain_run, RunQuery, "Explain the status of a run"),
+    ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain_step, StepQuery,
+     "Explain the status of a step"),
     ("show_pulse", "/api/runs/{run}/pulse", pulse_of, RunQuery, "The owner of a run and its heartbeat"),
+    ("list_workers", "/api/workers", list_workers, NoParameters, "The workers of the cluster"),
     ("list_pulses", "/api/pulses", live_pulses, NoParameters, "The owners of running runs, with heartbeats"),
 )  # fmt: skip
 _CHANGES: tuple[tuple[str, Method, str, Callable[..., Any], type[Struct], type[Struct], str], ...] = (

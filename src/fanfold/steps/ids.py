@@ -61,6 +61,16 @@ def session_id(run_id: str, path: str, attempt: int) -> str:
     return f"s{place & 0xFFFF_FFFF_FFFF:012x}"
 
 
+def execution_id(root: str, path: str, attempt: int, execution: int) -> str:
+    """The id of one execution of a step in a cluster: its address in the tree of runs."""
+    return f"{root}/{path}/{attempt}.{execution}"
+
+
+def drive_id(root: str) -> str:
+    """The id of the work in a cluster that drives a run tree."""
+    return f"{root}/drive"
+
+
 class TraceParent(NamedTuple):
     """A W3C trace context: hexadecimal ids of a trace and of the span above."""
 

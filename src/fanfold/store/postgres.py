@@ -49,6 +49,7 @@ from fanfold.store.protocol import (
     DELETED,
     LEASE_S,
     PATIENCE_S,
+    Announcement,
     Batch,
     Clean,
     Commit,
@@ -482,6 +483,23 @@ class PostgresStore(PostgresLeases):
     def cached(self, key: str) -> str | None:
         found = self._one("SELECT blob FROM cache WHERE project = %s AND key = %s", self._project, key)
         return None if found is None else str(found[0])
+
+    def announce(self, name: str, text: str) -> None:
+        """Replace what is announced under a name, and its time; an empty text withdraws it."""
+        query = "DELETE FROM announcements WHERE project = %s AND name = %s"
+        values: tuple[object, ...] = (self._project, name)
+        if text:
+            query = (
+                "INSERT INTO announcements VALUES (%s, %s, %s, now_ms())"
+                " ON CONFLICT (project, name) DO UPDATE SET data = excluded.data, at = excluded.at"
+            )
+            values = (*values, self.clean(text.encode()).decode())
+        self._change(lambda db: db.execute(query.encode(), values))
+
+    def announced(self) -> list[Announcement]:
+        """Return all announcements, by name."""
+        query = "SELECT name, data, now_ms() - at FROM announcements WHERE project = %s ORDER BY name"
+        return [Announcement(*row) for row in self._all(query, self._project)]
 
     def output_rows(
         self, after: int = 0, limit: int = 1_000, root: str | None = None

@@ -22,14 +22,23 @@ from fanfold.store.tables import HEAD_NAMES, HEAD_UPDATES
 if TYPE_CHECKING:
     import psycopg
 
-VERSION = 1
+VERSION = 2
 SHIFT = 20
 """The bits of a place or a number below the id of its transaction."""
 COLLECTION, CLAIMS = 1, 2
 """The locks of a project: (project, COLLECTION) against deleted values, (project, CLAIMS) for claims."""
 LOST, SUPERSEDED, GAP, NO_TREE = "FF001", "FF002", "FF003", "FF004"
 """The error codes of `fanfold.commit`. The message is the current epoch, or the log and its last number."""
-MIGRATIONS: dict[int, str] = {}
+ANNOUNCEMENTS = """
+CREATE TABLE fanfold.announcements (
+  project integer NOT NULL,
+  name text NOT NULL,
+  data text NOT NULL,
+  at bigint NOT NULL,
+  PRIMARY KEY (project, name)
+) WITH (fillfactor = 50);
+"""
+MIGRATIONS = {1: ANNOUNCEMENTS}
 """SQL by the format it starts from; each leads to the next format."""
 
 TABLES = """
@@ -301,7 +310,7 @@ $body$;
 
 def script() -> str:
     """Return the SQL that creates the tables and functions."""
-    return TABLES % {
+    return (TABLES + ANNOUNCEMENTS) % {
         "collection": COLLECTION,
         "claims": CLAIMS,
         "shift": SHIFT,

@@ -239,6 +239,14 @@ class Health(Struct, frozen=True):
     hint: str = ""
 
 
+class Announcement(Struct, frozen=True):
+    """What a process of the project announced to the others about itself, and when."""
+
+    name: str
+    text: str
+    age_ms: int
+
+
 class Signal(Protocol):
     """A subscription of one waiter. Create it, read the store, wait, read again: no change is missed.
 
@@ -414,6 +422,14 @@ class Store(Protocol):
 
     def updates(self, root: str, heard: Callable[[str], None], /) -> AbstractContextManager[object]:
         """Inside this block, `heard` is called in another thread with published texts; some may be lost."""
+
+    def announce(self, name: str, text: str) -> None:
+        """Replace what is announced under a name, and its time; an empty text withdraws it."""
+        ...
+
+    def announced(self) -> list[Announcement]:
+        """Return all announcements, by name. A process that died leaves its last one."""
+        ...
 
     def output_rows(
         self, after: int = 0, limit: int = 1_000, root: str | None = None

@@ -31,11 +31,13 @@ import apsw
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.project_files import read_beneath, write_whole
 from fanfold.store import database, leases, logs, tables
 from fanfold.store.database import DatabaseConnections, LogRoom, Presence
 from fanfold.store.leases import Renewal
 from fanfold.store.protocol import (
     LEASE_S,
+    Announcement,
     Batch,
     Claim,
     Clean,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 CHECKPOINT_PAGES = 2_000
 """The number of pages in the write-ahead log that triggers a checkpoint. It limits the log to 8 MB and stalls
 to 2-3 ms."""
+ANNOUNCED, MAX_ANNOUNCED = "announced", 1_000_000
+"""The folder of announcements, and the bytes of one that are read."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -373,6 +377,24 @@ class SqliteStore:
     def updates(self, _root: str, _heard: Callable[[str], None], /) -> AbstractContextManager[object]:
         """Deliver nothing: the process that drives a run has the updates of its sessions itself."""
         return nullcontext()
+
+    def announce(self, name: str, text: str) -> None:
+        """Replace what is announced under a name, and its time; an empty text withdraws it."""
+        file = database.private_folder(self.path / ANNOUNCED) / name
+        if text:
+            write_whole(file, self.clean(text.encode()))
+        else:
+            file.unlink(missing_ok=True)
+
+    def announced(self) -> list[Announcement]:
+        """Return all announcements, by name."""
+        found: list[Announcement] = []
+        for file in sorted((self.path / ANNOUNCED).glob("[!.]*")):
+            with suppress(OSError):  # it was withdrawn meanwhile
+                age_ms = self.now_ms() - file.stat().st_mtime_ns // 1_000_000
+                text = read_beneath(self.path, file, MAX_ANNOUNCED).decode("utf-8", "replace")
+                found.append(Announcement(file.name, text, max(0, age_ms)))
+        return found
 
     # ----------------------------------------------------------------------------------- deletion
 

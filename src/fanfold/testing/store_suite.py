@@ -626,6 +626,19 @@ class RecordTests:
         with pytest.raises(LeaseHeld):
             store.delete_tree("r1")
 
+    def test_announcements_are_replaced_age_and_are_withdrawn(self, store: Store, open_store: Open) -> None:
+        assert store.announced() == []
+        store.announce("two", "first")
+        store.announce("one", "other")
+        store.announce("two", "second")
+        other = open_store()
+        assert [(one.name, one.text) for one in other.announced()] == [("one", "other"), ("two", "second")]
+        time.sleep(0.05)
+        assert all(50 <= one.age_ms < 30_000 for one in other.announced())
+        other.announce("two", "")
+        other.announce("two", "")
+        assert [one.name for one in store.announced()] == ["one"]
+
     def test_a_deleted_tree_can_be_written_anew(self, store: Store) -> None:
         tree = Tree("r1")
         store.write([tree.step()])

@@ -13,6 +13,7 @@ import { Runs } from "./pages/runs.js";
 import { Search } from "./pages/search.js";
 import { Step } from "./pages/step.js";
 import { System } from "./pages/system.js";
+import { Workers } from "./pages/workers.js";
 import { Boundary, Empty } from "./parts/states.js";
 import { Frame, PageHead } from "./shell/frame.js";
 import { startKeys } from "./shell/keys.js";
@@ -35,6 +36,7 @@ const PAGES = [
   [/^\/agents$/, Agents],
   [/^\/agents\/(.+)$/, Agent],
   [/^\/system$/, System],
+  [/^\/workers$/, Workers],
 ];
 
 function Console() {

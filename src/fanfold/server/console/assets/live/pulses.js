@@ -5,7 +5,7 @@ import { onRun, notifyRun } from "./stream.js";
 
 const EVERY_MS = 5000;
 
-/** @typedef {{run_id: string, owner: {alive: boolean} | null, heartbeat_age_ms: number | null, is_stuck: boolean, state: string, hint: string}} Pulse */
+/** @typedef {{run_id: string, owner: {alive: boolean} | null, heartbeat_age_ms: number | null, is_stuck: boolean, state: string, hint: string, steps: {path: string, worker: string, machine: string, heartbeat_age_ms: number}[]}} Pulse */
 /** When they were requested, and the pulse of each root run; null before the first response. */
 const pulses = signal(/** @type {{asked: number, found: Map<string, Pulse> | null}} */ ({ asked: 0, found: null }));
 /** Statuses of runs that a process runs, or will run. */

@@ -11,7 +11,7 @@ const SIGNS = { ok: "completed", warning: "waiting", error: "failed" };
 export function System() {
   const found = useResource("/system");
   return html`<div class="page">
-    <${PageHead} title="System" lead="This installation and this project: versions, settings and problems." actions=${html`<button class="button" onClick=${found.reload}>Refresh</button>`} />
+    <${PageHead} title="System" lead="This installation and this project: versions, settings and problems." actions=${html`<a class="button" href="/workers">Workers</a><button class="button" onClick=${found.reload}>Refresh</button>`} />
     <section class="card padded on-phones" aria-label="This browser"><${ThemeChoice} /></section>
     <${Loaded} of=${found}>${(/** @type {any} */ data) => html`
       <dl class="figures"><div><dt>Fanfold</dt><dd>${data.version}</dd></div><div><dt>State</dt><dd>${data.ok ? "no problems" : "has problems"}</dd></div><div class="wide-figure"><dt>Project</dt><dd class="mono small-figure">${data.project}</dd></div></dl>

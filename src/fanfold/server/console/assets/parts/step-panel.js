@@ -14,7 +14,7 @@ import { Output } from "./output.js";
 import { Loaded } from "./states.js";
 import { Status, isOver } from "./status.js";
 import { PanelTabs } from "./tabs.js";
-import { Ago, Heartbeat, Took } from "./time.js";
+import { Ago, StepHeartbeat, Took } from "./time.js";
 import { Transcript } from "./transcript.js";
 
 const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["artifacts", "Artifacts"], ["inside", "Inside"], ["why", "Why"]];
@@ -38,7 +38,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
       ${step && html`<div class="run-facts">
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
-        ${!at && step.status === "running" && html`<${Heartbeat} root=${step.root_run_id} status="running" />`}
+        ${!at && step.status === "running" && html`<${StepHeartbeat} root=${step.root_run_id} path=${step.tree_path} />`}
         ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
         ${step.usage && html`<span><b><${Cost} usage=${step.usage} /></b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}

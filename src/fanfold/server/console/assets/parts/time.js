@@ -33,6 +33,19 @@ export function Heartbeat({ root, status }) {
   const pulse = found?.get(root);
   if (!runs || !pulse) return null;
   if (pulse.state) return html`<span class=${`heartbeat ${pulse.is_stuck ? "stale" : ""}`} title=${pulse.hint}>${pulse.state}</span>`;
-  const age = (pulse.heartbeat_age_ms ?? 0) + Math.max(0, now.value - asked);
-  return html`<span class=${`heartbeat number ${age > STALE_MS ? "stale" : ""}`} title=${pulse.hint}>heartbeat ${age < 1500 ? "now" : age < 60000 ? `${Math.floor(age / 1000)} s ago` : `${duration(age)} ago`}</span>`;
+  return html`<${Beat} age=${(pulse.heartbeat_age_ms ?? 0) + Math.max(0, now.value - asked)} hint=${pulse.hint} />`;
+}
+
+/** @param {{age: number, hint?: string}} props */
+export const Beat = ({ age, hint }) => html`<span class=${`heartbeat number ${age > STALE_MS ? "stale" : ""}`} title=${hint}>heartbeat ${age < 1500 ? "now" : age < 60000 ? `${Math.floor(age / 1000)} s ago` : `${duration(age)} ago`}</span>`;
+
+/**
+ * The worker, the machine and the heartbeat of a running step; of its run, if no worker of a cluster executes it.
+ * @param {{root: string, path: string}} props
+ */
+export function StepHeartbeat({ root, path }) {
+  const { asked, found } = usePulses(true);
+  const step = found?.get(root)?.steps.find((one) => one.path === path);
+  if (!step) return html`<${Heartbeat} root=${root} status="running" />`;
+  return html`<a href="/workers">${step.worker}</a><span>${step.machine}</span><${Beat} age=${step.heartbeat_age_ms + Math.max(0, now.value - asked)} hint="Time since the last heartbeat of the worker that executes this step." />`;
 }
