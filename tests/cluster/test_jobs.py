@@ -100,7 +100,7 @@ def test_a_forged_order_is_refused_and_starts_nothing(tmp_path: Path):
         with closing(wire(tmp_path, HERE)) as project:
             worker = WorkerProcess(project, WorkerOptions(name="w"), "1")
             plan = TextClient(project).plan_of(RECIPE, scripted=True)
-            owned = start(project, plan, {}, Options(permission="auto", script="default: ok"), permitted=True)
+            owned = start(project, plan, {}, Options(permission="auto", script="default: ok"))
             run = owned.tree.root.id
             before = list(project.store.tree(run))
             for forged in (ticket("none"), *(ticket(run, seq) for seq in (1, 2, 99, 0, -1, 2**63, 2**70))):
@@ -120,7 +120,7 @@ def test_a_worker_learns_from_the_log_that_its_execution_was_replaced(tmp_path: 
     async def work() -> None:
         with closing(wire(tmp_path, HERE)) as project:
             plan = TextClient(project).plan_of(RECIPE, scripted=True)
-            owned = start(project, plan, {}, Options(permission="auto", script="default: ok"), permitted=True)
+            owned = start(project, plan, {}, Options(permission="auto", script="default: ok"))
             run = owned.tree.root.id
             fence = OrderFence(project.store, ticket(run, 1))
             fence.confirm()

@@ -15,7 +15,7 @@ import pytest
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
 from fanfold.api.run_options import Options
-from fanfold.api.start import check_functions, start_consent
+from fanfold.api.start import check_startable, start_consent
 from fanfold.errors import FanfoldError
 from fanfold.language.consent import ConsentRequest, pages_of, rows_of
 from fanfold.language.inputs import bind_inputs
@@ -587,7 +587,7 @@ def asked(folder: Path, hidden: Hidden) -> ConsentRequest:
     opened: Project = wire(folder)
     try:
         plan = check_recipe(opened, "one.yaml").runnable()
-        check_functions(opened, plan)
+        check_startable(opened, plan)
         options = Options(**{"script": "default: x\n", **hidden.options})
         consent = start_consent(opened, plan, bind_inputs(plan, hidden.given), options)
         assert consent.needed

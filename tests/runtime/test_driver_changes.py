@@ -95,7 +95,7 @@ class TwoDrivers:
         GO.clear()
         project = self.project
         plan = TextClient(project).plan_of(RECIPE)
-        owned = start(project, plan, {}, Options(permission="auto"), permitted=True)
+        owned = start(project, plan, {}, Options(permission="auto"))
         self.root = owned.tree.root.id
         self.workers = executors_for(project, Journal(project.store, self.root))
         owned.performers.remote = Elsewhere(self.jobs, self.workers)

@@ -207,7 +207,7 @@ def test_a_server_killed_before_or_after_it_created_the_run_loses_and_doubles_no
         file.write_bytes(msgspec.json.encode(states))  # as the killed server left it
         if created:
             plan = project.plan_of("reads", scripted=True)
-            start(project, plan, {}, Options(script=SCRIPT), permitted=True, run_id=run).let_go()
+            start(project, plan, {}, Options(script=SCRIPT), run_id=run).let_go()
     with serving(folder, tmp_path / "home") as serve:
         server = serve()
         _ends(server, run)

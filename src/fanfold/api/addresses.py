@@ -124,9 +124,8 @@ def _not_an_agent(found: ResolvedRun, node: Node) -> AuthorError:
         message = f"no agent worked on {path}: its type is {node.step.type}"
         return AuthorError("step.no_session", message, hint=hint)
     few = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
-    return AuthorError(
-        "step.several_sessions", f"{path} holds several sessions", hint=f"name one of them: {few}"
-    )
+    hint = f"name one of them: {few}"
+    return AuthorError("step.several_sessions", f"{path} holds several sessions", hint=hint)
 
 
 def is_inside(node: Node, outer: Node) -> bool:

@@ -163,9 +163,8 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
     except Unrenderable:  # it was rendered when it was opened, so only a damaged store leads here
         return OpenApproval(path, tree.memory.questions.get((node.run.id, node.path), ""), "", ())
     assert isinstance(asked, Question)
-    return OpenApproval(
-        path, asked.question, asked.show, asked.choices, asked.kind, asked.schema, asked.default
-    )
+    about = (asked.question, asked.show, asked.choices, asked.kind, asked.schema, asked.default)
+    return OpenApproval(path, *about)
 
 
 def due_at(tree: RunTree, path: str) -> int | None:
@@ -187,13 +186,8 @@ def how_to_answer(run: str, path: str, asked: OpenApproval | ApprovalDocument) -
 def approval_document(tree: RunTree, node: Node) -> ApprovalDocument:
     """Return the document of an open approval."""
     asked = read_approval(tree, node)
-    return ApprovalDocument(
-        shorten(asked.question, MAX_ASKED_CHARS),
-        shorten(asked.show, MAX_ASKED_CHARS),
-        list(asked.choices),
-        asked.kind,
-        asked.schema,
-    )
+    question, show = (shorten(text, MAX_ASKED_CHARS) for text in (asked.question, asked.show))
+    return ApprovalDocument(question, show, list(asked.choices), asked.kind, asked.schema)
 
 
 class NextStep(Struct, frozen=True):

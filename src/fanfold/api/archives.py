@@ -44,19 +44,8 @@ from fanfold.sessions.log import blobs_of
 from fanfold.steps.ids import session_id
 from fanfold.steps.records import sessions_of
 from fanfold.steps.run_config import from_json, is_kept_open
+from fanfold.store import protocol
 from fanfold.store.address import SqliteAddress
-from fanfold.store.protocol import (
-    DELETED,
-    Batch,
-    Clean,
-    Commit,
-    Damage,
-    OutputRow,
-    RunHead,
-    Store,
-    as_json,
-    session_link,
-)
 from fanfold.workspace.seal import add_adopted
 
 # -----------------------------------------------------------------------------------------------------------
@@ -85,11 +74,11 @@ class RunContents(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     blobs: dict[str, str]
 
 
-def read_contents(store: Store, tree: RunTree, version: str) -> RunContents:
+def read_contents(store: protocol.Store, tree: RunTree, version: str) -> RunContents:
     """Return all stored data of a tree, without the secrets that this process knows."""
     root = tree.root.id
     commits = [
-        [structs.replace(one, data=as_json(one.data)) for one in commit.envelopes]
+        [structs.replace(one, data=protocol.as_json(one.data)) for one in commit.envelopes]
         for commit in store.commits(root)
     ]
     sessions: dict[str, list[Envelope]] = {}
@@ -129,11 +118,11 @@ def _links(log: Iterable[Envelope], before: str = "") -> Iterator[str]:
     link = bytes.fromhex(before)
     for one in log:
         data = one.data if isinstance(one.data, bytes) else msgspec.json.encode(one.data)
-        link = session_link(link, one.log, one.seq, one.at, one.epoch, data)
+        link = protocol.session_link(link, one.log, one.seq, one.at, one.epoch, data)
         yield link.hex()
 
 
-def _blobs(store: Store, texts: Iterable[bytes]) -> dict[str, bytes]:
+def _blobs(store: protocol.Store, texts: Iterable[bytes]) -> dict[str, bytes]:
     """Return every value that the texts refer to, directly or through other values."""
     found: dict[str, bytes] = {}
     wanted = list(texts)
@@ -146,7 +135,9 @@ def _blobs(store: Store, texts: Iterable[bytes]) -> dict[str, bytes]:
     return found
 
 
-def _without_secrets(blobs: dict[str, bytes], clean: Clean) -> tuple[dict[str, bytes], dict[bytes, bytes]]:
+def _without_secrets(
+    blobs: dict[str, bytes], clean: protocol.Clean
+) -> tuple[dict[str, bytes], dict[bytes, bytes]]:
     """Return the values without secrets by their hash, and the map of renamed hashes."""
     renamed: dict[bytes, bytes] = {}
     for _ in range(_ROUNDS):
@@ -205,11 +196,8 @@ def find_data(page: bytes) -> bytes:
     start = page.rfind(_OPENING.encode())
     end = page.find(_CLOSING.encode(), start)
     if start < 0 or end < 0:
-        raise AuthorError(
-            "archive.not_one",
-            "this file holds no run",
-            hint="fanfold export last makes one of the latest run",
-        )
+        hint = "fanfold export last makes one of the latest run"
+        raise AuthorError("archive.not_one", "this file holds no run", hint=hint)
     return page[start + len(_OPENING) : end]
 
 
@@ -271,16 +259,11 @@ class _PageWriter:
         took = duration(node.ended_at - node.started_at) if node.ended_at and node.started_at else ""
         usage = document.usage
         tokens = "" if usage is None else f"{usage.input_tokens + usage.output_tokens:,}"
-        about = {
-            "Task": self._tree.memory.tasks.get((node.run.id, node.path), ""),
-            "Output": document.output,
-            "Error": document.error.message if document.error is not None else None,
-        }
-        details = "".join(
-            f"<b>{word}</b><pre>{self._text(value)}</pre>"
-            for word, value in about.items()
-            if value not in (None, "")
-        )
+        error = document.error.message if document.error is not None else None
+        task = self._tree.memory.tasks.get((node.run.id, node.path), "")
+        about = [("Task", task), ("Output", document.output), ("Error", error)]
+        known = ((word, self._text(value)) for word, value in about if value not in (None, ""))
+        details = "".join(f"<b>{word}</b><pre>{text}</pre>" for word, text in known)
         path = self._text(node.run.tree_path(node.path))
         name = f"<details><summary>{path}</summary>{details}</details>" if details else path
         cells = [name, self._text(node.step.traits.role or node.step.type), escape(document.status)]
@@ -335,7 +318,8 @@ def import_run(project: Project, page: bytes) -> ImportResult:
             batches, status, recipe = _prepare(store, contents)
         finally:
             store.close()
-    for name in dict.fromkeys(one.run_id for commit in contents.commits for one in commit):
+    events = [one for commit in contents.commits for one in commit]
+    for name in dict.fromkeys(one.run_id for one in events):
         if project.store.head(name) is not None:
             message = f"run {name} is in this project already"
             raise AuthorError("archive.known", message, hint=f"fanfold inspect {name}")
@@ -345,8 +329,7 @@ def import_run(project: Project, page: bytes) -> ImportResult:
     # Listed as adopted before it is written: a crash in between leaves an extra entry, never a missing one.
     add_adopted(project.folder, contents.root)
     _write(project.store, contents, batches)
-    count = sum(len(commit) for commit in contents.commits)
-    return ImportResult(contents.root, recipe, status, count)
+    return ImportResult(contents.root, recipe, status, len(events))
 
 
 def _read(page: bytes) -> RunContents:
@@ -384,17 +367,19 @@ def _check_names(contents: RunContents) -> None:
             raise _bad(f"the value {name[:32]} is not what its name says")
 
 
-def _prepare(store: Store, contents: RunContents) -> tuple[list[Batch], str, str]:
+def _prepare(store: protocol.Store, contents: RunContents) -> tuple[list[protocol.Batch], str, str]:
     """Return the batches to write, after they were written to a temporary store and verified."""
     root, tree = contents.root, None
     try:
         values = [(name, text.encode()) for name, text in contents.blobs.items()]
-        store.write([Batch(root=root, epoch=0, blobs=values)])
-        batches: list[Batch] = []
+        store.write([protocol.Batch(root=root, epoch=0, blobs=values)])
+        batches: list[protocol.Batch] = []
         for commit in contents.commits:
             tree, batch = _fold(store, root, tree, commit)
             batches.append(batch)
-        batches += [Batch(root=root, epoch=0, envelopes=log) for log in contents.sessions.values() if log]
+        batches += [
+            protocol.Batch(root=root, epoch=0, envelopes=log) for log in contents.sessions.values() if log
+        ]
         _write(store, contents, batches)
     except FanfoldError as error:
         raise _bad(error.message) from None
@@ -408,7 +393,9 @@ def _prepare(store: Store, contents: RunContents) -> tuple[list[Batch], str, str
     return batches, run_status(tree.state, tree.root), tree.root.plan.name
 
 
-def _fold(store: Store, root: str, tree: RunTree | None, commit: list[Envelope]) -> tuple[RunTree, Batch]:
+def _fold(
+    store: protocol.Store, root: str, tree: RunTree | None, commit: list[Envelope]
+) -> tuple[RunTree, protocol.Batch]:
     """Replay one commit of a file, and derive the data that is stored besides the log."""
     events, outputs = [], []
     for envelope in commit:
@@ -428,10 +415,12 @@ def _fold(store: Store, root: str, tree: RunTree | None, commit: list[Envelope])
         for one in tree.changed_heads(commit)
     ]
     state = trace(tree.state, events)
-    return tree, Batch(root=root, epoch=0, envelopes=commit, heads=heads, outputs=outputs, state=state)
+    return tree, protocol.Batch(
+        root=root, epoch=0, envelopes=commit, heads=heads, outputs=outputs, state=state
+    )
 
 
-def _write(store: Store, contents: RunContents, batches: list[Batch]) -> None:
+def _write(store: protocol.Store, contents: RunContents, batches: list[protocol.Batch]) -> None:
     """Write everything in one transaction, under a lease that is newer than every owner in the log."""
     last = max(one.epoch for commit in contents.commits for one in commit)
     lease = store.acquire(contents.root)
@@ -486,8 +475,7 @@ class Audit(Struct, frozen=True):
 
 def replay_run(project: Project, run: str, *, checked: bool = False) -> AuditedRun:
     """Fold the log of a run from its first to its last event. `checked`: verify every invariant."""
-    root = project.resolve(run).root_run_id
-    return verify(project.store, root) if checked else replay(project.store, root)
+    return (verify if checked else replay)(project.store, project.resolve(run).root_run_id)
 
 
 def digest_run(project: Project, run: str) -> RunDigest:
@@ -512,20 +500,20 @@ def verify_all(project: Project) -> Audit:
     return structs.replace(audit, ok=audit.ok and not lost, violations=[*audit.violations, *lost])
 
 
-def verify(store: Store, root: str) -> AuditedRun:
+def verify(store: protocol.Store, root: str) -> AuditedRun:
     """Verify everything that belongs to one run tree."""
     with store.snapshot():
         return _verify(store, root, store.check(root), store.output_rows(limit=-1, root=root))
 
 
-def verify_store(store: Store) -> Audit:
+def verify_store(store: protocol.Store) -> Audit:
     """Verify everything that is stored."""
     with store.snapshot():
         roots = store.roots()
-        outputs: dict[str, list[tuple[int, OutputRow]]] = {root: [] for root in roots}
+        outputs: dict[str, list[tuple[int, protocol.OutputRow]]] = {root: [] for root in roots}
         for number, row in store.output_rows(limit=-1):
             outputs.setdefault(row.root_run_id, []).append((number, row))
-        damages: dict[str, list[Damage]] = {root: [] for root in roots}
+        damages: dict[str, list[protocol.Damage]] = {root: [] for root in roots}
         for damage in store.check():
             damages.setdefault(damage.root, []).append(damage)
         runs = [_verify(store, root, damages.pop(root), outputs[root]) for root in roots]
@@ -534,7 +522,7 @@ def verify_store(store: Store) -> Audit:
     return Audit(not broken and all(run.ok for run in runs), runs, broken)
 
 
-def replay(store: Store, root: str) -> AuditedRun:
+def replay(store: protocol.Store, root: str) -> AuditedRun:
     """Fold the stored log once. Only an event that does not follow from the log is a violation."""
     count = 0
     state: State | None = None
@@ -554,15 +542,15 @@ def replay(store: Store, root: str) -> AuditedRun:
 class _Audit:
     """Reads a tree commit by commit, as its owner wrote them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: protocol.Store) -> None:
         self.store = store
         self.auditor = Auditor()
         self.tree: RunTree | None = None
-        self.heads: dict[str, RunHead] = {}
+        self.heads: dict[str, protocol.RunHead] = {}
         """The rows of runs that follow from the log."""
-        self.since: dict[str, RunHead] = {}
+        self.since: dict[str, protocol.RunHead] = {}
         """Those rows at the time when their runs entered their current status."""
-        self.outputs: list[OutputRow] = []
+        self.outputs: list[protocol.OutputRow] = []
         self.blobs: dict[str, str] = {}
         """Hashes that the log refers to, with a description."""
         self.links: dict[str, list[str]] = {}
@@ -573,7 +561,7 @@ class _Audit:
         self.event: Event | None = None
         """The event that is being read."""
 
-    def read(self, commit: Commit) -> Iterator[InvariantViolation]:
+    def read(self, commit: protocol.Commit) -> Iterator[InvariantViolation]:
         events = []
         for envelope in commit.envelopes:
             self.count += 1
@@ -615,7 +603,7 @@ class _Audit:
             name = data.session_id or session_id(event.run, data.step, max(1, data.attempt))
             self.named[name] = data.chain, data.status != "interrupted"
 
-    def compare(self, root: str, outputs: Iterable[OutputRow]) -> Iterator[InvariantViolation]:
+    def compare(self, root: str, outputs: Iterable[protocol.OutputRow]) -> Iterator[InvariantViolation]:
         """Compare the rows that follow from the log with the stored rows."""
         assert self.tree is not None
         memory = self.tree.memory
@@ -630,9 +618,17 @@ class _Audit:
         found = {head.run_id: head for head in self.store.tree_heads(root)}
         for run in dict.fromkeys((*self.heads, *found)):
             due, says = self.heads.get(run), found.get(run)
-            if due is not None and says is not None and _is_behind(says, self.since[run], due):
+            if due is None or says is None:
+                gone = "gone" if says is None else "there, but the log knows no such run"
+                yield InvariantViolation(PRESENT, f"the row of run {run} is {gone}")
+                continue
+            if _is_behind(says, self.since[run], due):
                 says = structs.replace(says, usage=due.usage, agents=due.agents)
-            yield from _differences(run, due, says)
+            for name in due.__struct_fields__:
+                old, new = repr(getattr(says, name))[:100], repr(getattr(due, name))[:100]
+                if getattr(says, name) != getattr(due, name):
+                    text = f"the row of run {run} says {name} {old}, its log says {new}"
+                    yield InvariantViolation(PRESENT, text)
         for name in self.store.absent_blobs(list(self.blobs)):
             yield InvariantViolation(PRESENT, f"{self.blobs[name]} ({name}) is gone")
         expected, stored = Counter(self.outputs), Counter(outputs)
@@ -641,7 +637,10 @@ class _Audit:
 
 
 def _verify(
-    store: Store, root: str, damages: list[Damage], outputs: list[tuple[int, OutputRow]]
+    store: protocol.Store,
+    root: str,
+    damages: list[protocol.Damage],
+    outputs: list[tuple[int, protocol.OutputRow]],
 ) -> AuditedRun:
     violations = [InvariantViolation(PRESENT, damage.message) for damage in damages]
     audit = _Audit(store)
@@ -661,7 +660,7 @@ def _verify(
                 violations += audit.auditor.close(state)
             # Rows of a deleted run with this id stay, so that readers of the outputs learn about the
             # deletion.
-            violations += audit.compare(root, [row for _, row in outputs if row.status != DELETED])
+            violations += audit.compare(root, [row for _, row in outputs if row.status != protocol.DELETED])
     except Exception as error:  # noqa: BLE001  # an edited log may hold anything
         violations.append(_unreadable(audit.count, error, audit.event))
     unkeyed = store.unkeyed(root)
@@ -677,19 +676,7 @@ def _unreadable(count: int, error: Exception, event: Event | None = None) -> Inv
     return InvariantViolation(PRESENT, f"what is stored after event {count} cannot be read: {reason}")
 
 
-def _differences(run: str, expected: RunHead | None, found: RunHead | None) -> Iterator[InvariantViolation]:
-    if expected is None or found is None:
-        gone = "gone" if found is None else "there, but the log knows no such run"
-        yield InvariantViolation(PRESENT, f"the row of run {run} is {gone}")
-        return
-    for name in expected.__struct_fields__:
-        says, due = getattr(found, name), getattr(expected, name)
-        if says != due:
-            text = f"the row of run {run} says {name} {repr(says)[:100]}, its log says {repr(due)[:100]}"
-            yield InvariantViolation(PRESENT, text)
-
-
-def _is_behind(found: RunHead, since: RunHead, now: RunHead) -> bool:
+def _is_behind(found: protocol.RunHead, since: protocol.RunHead, now: protocol.RunHead) -> bool:
     """Whether the row of an unfinished run reports less spending than its log, within the allowed range.
 
     The spending must be at least that at the start of the current status. How often a row is updated in

@@ -33,7 +33,7 @@ from fanfold.agents.entries import AgentBegin, Entry, Response, StageEnd, ToolRe
 from fanfold.agents.role import Role
 from fanfold.api.addresses import find_run
 from fanfold.api.changes import spaces_of
-from fanfold.api.ownership import RunParts, own
+from fanfold.api.ownership import RunParts, check_enabled, own
 from fanfold.api.permission import permit
 from fanfold.api.project import Parts, Project
 from fanfold.api.run_documents import run_document, run_error
@@ -540,6 +540,7 @@ class Suite:
         try:
             project = self._project_for(cassette, folder, live)
             bound = bind_inputs(plan, cassette.inputs)
+            check_enabled(project)
             if live:
                 permit(start_consent(project, plan, bound, options), options.permission)
             owned = create(project, plan, bound, options, parts=parts)

@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 
 from fanfold.api.addresses import ResolvedRun, find_run, is_inside
 from fanfold.api.approvals import item_around
-from fanfold.api.ownership import own
+from fanfold.api.ownership import OwnedRun, own
 from fanfold.api.project import Project
 from fanfold.api.run_documents import (
     ApplyResult,
@@ -37,15 +37,7 @@ from fanfold.api.run_documents import (
     artifacts_of,
 )
 from fanfold.api.run_handle import PATIENCE_S, leave, until_taken
-from fanfold.engine.requests import (
-    AppliedRequest,
-    UndoneRequest,
-    is_applied,
-    is_undone,
-    note_applied,
-    note_undone,
-    this_person,
-)
+from fanfold.engine import requests
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.state import PAUSED, RUN_TERMINAL, TERMINAL, UNSUCCESSFUL, Composite, Node, Run
@@ -63,17 +55,14 @@ MAX_SAID = 5
 
 MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
 LEFT_OUT = "left_out"
-Done: TypeAlias = AppliedRequest | UndoneRequest
+Done: TypeAlias = requests.AppliedRequest | requests.UndoneRequest
 
 
 # Reading
 
 
 def diff(project: Project, run: str, step: str | None = None, at: int | None = None) -> RunChanges:
-    """Return the file changes of a run and the runs below it, or of one step and the steps inside it.
-
-    `at`: only up to that event of the tree.
-    """
+    """Return the file changes of a run with the runs below it, or of one step; `at`: up to that event."""
     found = find_run(project, run, at)
     top = None if step is None else found.step(step)
     spaces = spaces_of(project)
@@ -199,41 +188,36 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
     if proposal is None:
         raise _nothing_waits(path, node, bool(rows))
     spaces = spaces_of(project)
-    if is_applied(tree, node.run.id, proposal):
+    result = ApplyResult(run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, changes=[])
+    if requests.is_applied(tree, node.run.id, proposal):
         if not dry_run:
             _drop(spaces, proposal)
-        changes = [ChangedPath(row.path, row.kind) for row in rows]
-        return ApplyResult(
-            run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, already=True, changes=changes
-        )
+        before = [ChangedPath(row.path, row.kind) for row in rows]
+        return structs.replace(result, already=True, changes=before)
     if tree.frozen().tree:
         from fanfold.api.run_trees import fetch_proposal  # imported late: only for a cluster
 
         fetch_proposal(project, node)
         spaces = project.isolation.spaces
-    merged = _merge(spaces, proposal, node, dry_run)
+    merged: MergeResult | None = None
+    with suppress(NotFoundError):
+        merged = None if spaces is None else spaces.apply(proposal, dry_run=dry_run, drop=False)
+    if merged is None:
+        message = f"{node.run.tree_path(node.path)} proposed changes, which no longer exist"
+        hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again"
+        raise NotFoundError("changes.gone", message, hint=hint)
     if merged.conflicts:
         raise _conflicting(path, merged.conflicts, found.run.id)
     # The written and removed files. A file that was moved in the project has its new path.
     kinds = {change.path: change.kind for change in merged.changes}
     changes = [ChangedPath(file, kinds.get(file, "modified")) for file in merged.applied]
     if not dry_run:
-        applied = AppliedRequest(node.path, proposal, changes, this_person(), merged.receipt)
+        applied = requests.AppliedRequest(
+            node.path, proposal, changes, requests.this_person(), merged.receipt
+        )
         await record(project, project.resolve(node.run.id), applied)
         _drop(spaces, proposal)
-    return ApplyResult(run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, changes=changes)
-
-
-def _merge(spaces: Workspaces | None, proposal: str, node: Node, dry_run: bool) -> MergeResult:
-    try:
-        if spaces is not None:
-            return spaces.apply(proposal, dry_run=dry_run, drop=False)
-    except NotFoundError:
-        pass
-    path = node.run.tree_path(node.path)
-    message = f"{path} proposed changes, which no longer exist"
-    hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again"
-    raise NotFoundError("changes.gone", message, hint=hint)
+    return structs.replace(result, changes=changes)
 
 
 def _drop(spaces: Workspaces | None, proposal: str) -> None:
@@ -244,10 +228,8 @@ def _drop(spaces: Workspaces | None, proposal: str) -> None:
 
 def _nothing_waits(path: str, node: Node, merged: bool) -> NotFoundError:
     if isinstance(node, Composite):
-        why, hint = (
-            f"{path} holds other steps",
-            f"name one of them: fanfold diff {root_of(node)} lists those that wait",
-        )
+        why = f"{path} holds other steps"
+        hint = f"name one of them: fanfold diff {root_of(node)} lists those that wait"
     elif merged:
         back = f"fanfold undo {root_of(node)} {typed_path(node)}"
         why, hint = f"the changes of {path} were merged when it ended", f"{back} takes them back"
@@ -286,43 +268,38 @@ def who_changed(conflict: MergeConflict) -> str:
 
 async def record(project: Project, head: RunHead, done: Done) -> None:
     """Record an applied proposal or an undo in the log: by the owner, or here if the run has no owner."""
-    try:
-        await _record(project, head, done)
-    except StoreFault as fault:
-        fault.hint = f"{fault.hint}; then say it again: the files are as asked, only the log does not say so"
-        raise
-
-
-async def _record(project: Project, head: RunHead, done: Done) -> None:
     root = head.root_run_id
     number: int | None = None
-    while True:
-        try:
-            owned = own(project, root, goes_on=False)
-        except LeaseHeld:
-            number = leave(project, head, done) if number is None else number
-            taken = await until_taken(project, root, number)
-            if taken:
-                return
-            if taken is None:
-                raise WorldError(
-                    "run.busy",
-                    "the files of the project are as asked, but the process that drives run"
-                    f" {root} has not recorded it within {PATIENCE_S:g} s",
-                    hint="say it again when it has ended: nothing is done twice",
-                ) from None
-            continue
+    owned: OwnedRun | None = None
+    try:
+        while owned is None:
+            try:
+                owned = own(project, root, goes_on=False)
+            except LeaseHeld:
+                number = leave(project, head, done) if number is None else number
+                taken = await until_taken(project, root, number)
+                if taken:
+                    return
+                if taken is None:
+                    raise WorldError(
+                        "run.busy",
+                        "the files of the project are as asked, but the process that drives run"
+                        f" {root} has not recorded it within {PATIENCE_S:g} s",
+                        hint="say it again when it has ended: nothing is done twice",
+                    ) from None
         try:
             now = owned.tree.now_ms()
-            if isinstance(done, AppliedRequest):
-                note_applied(owned.tree, head.run_id, done, now)
+            if isinstance(done, requests.AppliedRequest):
+                requests.note_applied(owned.tree, head.run_id, done, now)
             else:
-                note_undone(owned.tree, head.run_id, done, now)
+                requests.note_undone(owned.tree, head.run_id, done, now)
             owned.tree.requests_done += [] if number is None else [number]
             owned.tree.commit()
         finally:
             owned.done()
-        return
+    except StoreFault as fault:
+        fault.hint = f"{fault.hint}; then say it again: the files are as asked, only the log does not say so"
+        raise
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -367,7 +344,9 @@ async def undo(project: Project, run: str, step: str | None = None, *, dry_run: 
         raise _nothing(found, top)
     spaces = spaces_of(project)
     assert spaces is not None, "what has a receipt was merged"
-    recorded = {id(one.node) for one in merges if is_undone(found.tree, one.node.run.id, one.node.path)}
+    recorded = {
+        id(one.node) for one in merges if requests.is_undone(found.tree, one.node.run.id, one.node.path)
+    }
     times = {receipt: at for one in merges for receipt, at in one.receipts.items()}
     newest_first = sorted(times, key=lambda receipt: times[receipt], reverse=True)
     before = {receipt for receipt in newest_first if spaces.receipts.is_undone(receipt)}
@@ -382,14 +361,10 @@ async def undo(project: Project, run: str, step: str | None = None, *, dry_run: 
         for one in merges:
             if id(one.node) not in recorded:
                 last = list(one.receipts)[-1]
-                done = UndoneRequest(one.node.path, last, back[id(one.node)], this_person())
+                done = requests.UndoneRequest(one.node.path, last, back[id(one.node)], requests.this_person())
                 await record(project, project.resolve(one.node.run.id), done)
-    steps = [
-        UndoneStep(
-            path=shown_path(found.run, one.node), changes=one.changes, already=id(one.node) in recorded
-        )
-        for one in merges
-    ]
+    shown = ((one, shown_path(found.run, one.node), id(one.node) in recorded) for one in merges)
+    steps = [UndoneStep(path=path, changes=one.changes, already=already) for one, path, already in shown]
     return Undone(run_id=found.run.id, dry_run=dry_run, steps=steps, changes=changes)
 
 
@@ -407,9 +382,8 @@ def _check_over(found: ResolvedRun, top: Node | None) -> None:
         hint = f"fanfold cancel {root.id} ends it; what it merged can be taken back then"
         if status == PAUSED:
             hint = f"fanfold resume {root.id} continues it; {hint}"
-        raise AuthorError(
-            "run.not_over", f"run {root.id} is {status}: its steps rely on the files", hint=hint
-        )
+        message = f"run {root.id} is {status}: its steps rely on the files"
+        raise AuthorError("run.not_over", message, hint=hint)
 
 
 def _merges(project: Project, found: ResolvedRun, top: Node | None) -> list[_StepMerge]:

@@ -152,10 +152,7 @@ class Client:
     def query(
         self, *words: str, run: str | None = None, most: int = 5, filters: Filters = NO_FILTERS
     ) -> list[Hit]:
-        """Search outputs and errors for any of the words, best match first.
-
-        With `run`, search only that run and the runs below it.
-        """
+        """Search outputs and errors of all runs, or of one with the runs below it; best match first."""
         return query(self.project, words, filters, run=run, most=most).hits
 
     def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
@@ -229,10 +226,7 @@ class Client:
         options: Options | None = None,
         **named: JSON,
     ) -> Result | TypedResult[T]:
-        """Run a recipe until it finishes, pauses, or waits only for people; return its result.
-
-        With `output`, a type, the output is a value of that type.
-        """
+        """Run a recipe until it finishes, pauses or only waits for people. `output` is the wanted type."""
         if output is not None:
             check_type(output)
         owned = self._record(recipe, inputs or {}, named, options, output)
@@ -315,12 +309,7 @@ class Client:
         return self._drive(RunHandle(start_fork(self.project, fork, yes=yes)))
 
     async def retry(
-        self,
-        run: str,
-        *,
-        recipe: Recipe | None = None,
-        yes: bool = False,
-        **agents: Unpack[AgentsOptions],
+        self, run: str, *, recipe: Recipe | None = None, yes: bool = False, **agents: Unpack[AgentsOptions]
     ) -> RunHandle:
         """Start a new run that repeats what did not succeed in another run and keeps what completed.
 
@@ -420,9 +409,8 @@ class Client:
     ) -> DraftedSpec:
         """Draft a recipe for a task, or change the recipe that `refine` names; nothing is run."""
         found = None if refine is None else self.project.find_recipe(refine)
-        return await draft_spec(
-            self.project, DraftRequest(task=task, refine=found, use_model=use_model), options or Options()
-        )
+        request = DraftRequest(task=task, refine=found, use_model=use_model)
+        return await draft_spec(self.project, request, options or Options())
 
     async def workflow_suitable(self, text: str) -> Suitability:
         """Return whether a request suits a workflow of several agents, with the reason."""
@@ -449,18 +437,16 @@ class LoopThread:
         self._lock = threading.Lock()
         self._ends = False
         """Whether the loop accepts no new work; running work is about to be cancelled."""
-        self._runner = asyncio.Runner()
-        self._thread = threading.Thread(target=self._run, name="fanfold", daemon=True)
         begun: Future[asyncio.AbstractEventLoop] = Future()
-        self._begun = begun
+
+        def run() -> None:
+            with asyncio.Runner() as runner:  # its exit ends every task, generator and thread of the loop
+                begun.set_result(runner.get_loop())
+                runner.get_loop().run_forever()
+
+        self._thread = threading.Thread(target=run, name="fanfold", daemon=True)
         self._thread.start()
         self._loop = begun.result()
-
-    def _run(self) -> None:
-        with self._runner as runner:  # its exit ends every task, generator and thread of the loop
-            loop = runner.get_loop()
-            self._begun.set_result(loop)
-            loop.run_forever()
 
     @property
     def is_closed(self) -> bool:
@@ -546,13 +532,10 @@ def _awaited(
 
 def _called(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Twin[S], P], T]:
     @wraps(method)
-    def call(twin: _Twin[S], /, *args: P.args, **named: P.kwargs) -> T:
-        async def work() -> T:
-            return method(twin.other, *args, **named)
+    async def work(other: S, /, *args: P.args, **named: P.kwargs) -> T:
+        return method(other, *args, **named)
 
-        return twin.loop.wait(work())
-
-    return call
+    return _awaited(work)
 
 
 def _driving(

@@ -103,25 +103,10 @@ class StepTouch:
     def look_at(self, tree: RunTree, node: Node) -> None:
         """Add the files of one instance."""
         self.runs.add(node.run.id)
-        reads, writes = self._of_sessions(tree, node)
-        if node.step.workspace_mode == "isolated":
-            rows = tree.memory.changes_of(node.run.id, node.path)
-            writes = {row.path for row in rows if row.state != "discarded"}
-            self.unseen_writes = ""
-            if node.status != COMPLETED and not self.writes:
-                self.unseen_writes = UNMERGED if node.status in TERMINAL else UNFINISHED
-        self.reads |= reads
-        self.writes |= writes
-        self._named["reads"] |= _with_item(tree, node, reads)
-        self._named["writes"] |= _with_item(tree, node, writes)
-
-    def _of_sessions(self, tree: RunTree, node: Node) -> tuple[set[str], set[str]]:
-        reads: set[str] = set()
-        writes: set[str] = set()
+        reads, writes = set[str](), set[str]()
         if not is_agent(node):
             self.unseen_reads = self.unseen_writes = PROGRAMS if node.step.type == "command" else CODE
-            return reads, writes
-        for attempt in range(1, node.attempt + 1):
+        for attempt in range(1, node.attempt + 1) if is_agent(node) else ():
             for entry in read_entries(tree.store, session_id(node.run.id, node.path, attempt)):
                 if isinstance(entry, Response):
                     for call in entry.tool_calls:
@@ -132,7 +117,16 @@ class StepTouch:
                         writes.add(_plain(str(given.get("path") or "")))
                     elif entry.tool == "apply_patch":
                         writes.update(_patched(given))
-        return reads, writes
+        if node.step.workspace_mode == "isolated":
+            rows = tree.memory.changes_of(node.run.id, node.path)
+            writes = {row.path for row in rows if row.state != "discarded"}
+            self.unseen_writes = ""
+            if node.status != COMPLETED and not self.writes:
+                self.unseen_writes = UNMERGED if node.status in TERMINAL else UNFINISHED
+        self.reads |= reads
+        self.writes |= writes
+        self._named["reads"] |= _with_item(tree, node, reads)
+        self._named["writes"] |= _with_item(tree, node, writes)
 
     def _read(self, tool: str, args: JSON) -> Iterator[str]:
         given = args if isinstance(args, dict) else {}
@@ -189,25 +183,20 @@ def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, Step
     for path, step in steps:
         if (touched := seen.get(path)) is None:
             continue
-        proposals: list[tuple[str, tuple[str, ...], list[str], str]] = []
+        proposals: list[tuple[str, list[str], list[str], str]] = []
+        runs = len(touched.runs)
         if step.posture == "writer" and not touched.unseen_writes:
             writes = touched.proposed("writes")
             note = "" if writes else "it changed nothing: a role that only reads would do"
             if writes != sorted(step.write_set):
-                proposals.append(("write_set", step.write_set, writes, note))
+                proposals.append(("write_set", list(step.write_set), writes, note))
         if step.read_set == EVERYTHING and touched.reads and not touched.unseen_reads:
             reads = touched.proposed("reads")
             if reads != list(EVERYTHING):
-                proposals.append(("read_set", step.read_set, reads, ""))
+                proposals.append(("read_set", list(step.read_set), reads, ""))
         for key, declared, proposed, note in proposals:
             suggestion = SuggestedSet(
-                recipe=recipe,
-                step=path,
-                key=key,
-                declared=list(declared),
-                proposed=proposed,
-                runs=len(touched.runs),
-                note=note,
+                recipe=recipe, step=path, key=key, declared=declared, proposed=proposed, runs=runs, note=note
             )
             suggestions.append(suggestion)
     return suggestions
@@ -467,18 +456,11 @@ class _Replay:
     """Drives a recording through the scheduler with a number of slots, and no other limit of the tree."""
 
     def __init__(self, recording: Recording, slots: int) -> None:
-        settings = replace(
-            recording.settings,
-            max_concurrency=slots,
-            max_agents=UNBOUNDED,
-            max_steps=UNBOUNDED,
-            budget_tokens=None,
-            budget_micro_usd=None,
-        )
+        settings = replace(recording.settings, budget_tokens=None, budget_micro_usd=None)
+        settings = replace(settings, max_concurrency=slots, max_agents=UNBOUNDED, max_steps=UNBOUNDED)
         self.world = RecordedResults(recording)
-        self.host = ForecastHost(
-            recording.plan, settings, self.world, run_id=recording.run_id, largest=UNBOUNDED
-        )
+        plan, run_id = recording.plan, recording.run_id
+        self.host = ForecastHost(plan, settings, self.world, run_id=run_id, largest=UNBOUNDED)
         self.host.drive()
         self.spent: dict[Node, int] = {}
         """Total duration of the attempts of each step; waits for people count as 0."""

@@ -26,7 +26,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct
@@ -37,7 +38,7 @@ from fanfold.agents.role import Role
 from fanfold.api.addresses import ResolvedRun, find_speaker
 from fanfold.api.display import StepUsage, step_usage
 from fanfold.api.explain import plan_steps, recipe_path
-from fanfold.api.ownership import OwnedRun
+from fanfold.api.ownership import OwnedRun, check_enabled
 from fanfold.api.permission import (
     KEPT_FROM_LOG,
     Prompter,
@@ -111,46 +112,42 @@ class KeptResults(Struct, frozen=True, kw_only=True):
 class AffectedNodes:
     """The nodes that a change affects, closed under dependencies and containment."""
 
-    def __init__(self, tree: RunTree) -> None:
+    def __init__(self, tree: RunTree, changed: Iterable[Node]) -> None:
         self._tree = tree
-        self._nodes: dict[int, Node] = {}
-        self._queue: list[Node] = []
-
-    def add(self, node: Node) -> None:
-        if id(node) not in self._nodes:
-            self._nodes[id(node)] = node
-            self._queue.append(node)
-
-    def holds(self, node: Node) -> bool:
-        return id(node) in self._nodes
-
-    def first(self) -> list[Node]:
-        """Return the affected leaves that depend, with their containers, on no other affected node."""
-        behind = {id(dependent) for node in self._nodes.values() for dependent in node.dependents}
-        known = (node for node in self._nodes.values() if node.kind == LEAF)
-        return [node for node in known if not behind & set(_around(node))]
-
-    def spread(self) -> None:
-        while self._queue:
-            node = self._queue.pop()
+        self._nodes = {id(node): node for node in changed}
+        queue = list(self._nodes.values())
+        while queue:
+            node = queue.pop()
             reached = [*node.dependents, *(node.children if isinstance(node, Composite) else ())]
             while (outer := node.parent) is not None:
                 if outer.kind == LOOP:
                     reached += [later for later in outer.children if later.order > node.order]
                 reached += outer.dependents
                 node = outer
-            for one in reached:
-                self.add(one)
+            new = {id(one): one for one in reached if id(one) not in self._nodes}
+            self._nodes |= new
+            queue += new.values()
+
+    def first(self) -> list[Node]:
+        """Return the affected leaves that depend, with their containers, on no other affected node."""
+        behind = {id(dependent) for node in self._nodes.values() for dependent in node.dependents}
+
+        def is_behind(node: Node | None) -> bool:
+            while node is not None and id(node) not in behind:
+                node = node.parent if node.parent is not None else node.run.call
+            return node is not None
+
+        return [node for node in self._nodes.values() if node.kind == LEAF and not is_behind(node)]
 
     def settle(self) -> KeptResults:
-        """Return the reused results and the steps that run again. Call it after `spread`."""
+        """Return the reused results and the steps that run again."""
         outputs: dict[str, str] = {}
         failures: dict[str, Failure] = {}
         left: dict[str, str] = {}
         again: list[Node] = []
         for node in leaves(self._tree):
             path = node.run.tree_path(node.path)
-            if self.holds(node):
+            if id(node) in self._nodes:
                 again.append(node)
             elif node.status == COMPLETED and node.output is not None:
                 outputs[path] = node.output
@@ -177,25 +174,14 @@ class AffectedNodes:
         )
 
 
-def _around(node: Node | None) -> Iterator[int]:
-    """Yield the identities of a node and of everything that contains it."""
-    while node is not None:
-        yield id(node)
-        node = node.parent if node.parent is not None else node.run.call
-
-
 def leaves(tree: RunTree) -> list[Node]:
     """Return every leaf instance of the run and the runs below it, in plan order."""
-    return sorted((node for node in tree.nodes() if node.kind == LEAF), key=_place)
 
+    def place(node: Node) -> tuple[Order, ...]:
+        call = node.run.call
+        return (node.order,) if call is None else (*place(call), node.order)
 
-def _place(node: Node) -> tuple[Order, ...]:
-    """Return the position of an instance in the plans around it, outermost first."""
-    places = [node.order]
-    while (call := node.run.call) is not None:
-        node = call
-        places.append(node.order)
-    return tuple(reversed(places))
+    return sorted((node for node in tree.nodes() if node.kind == LEAF), key=place)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -327,24 +313,23 @@ class ChosenAgents(Struct, frozen=True, kw_only=True):
 
 
 SAME_AGENTS = ChosenAgents()
+_LIMITS = {
+    "max_concurrency": attrgetter("limits.max_concurrency"),
+    "max_agents": attrgetter("limits.max_agents"),
+    "timeout_ms": attrgetter("limits.timeout_ms"),
+    "budget_tokens": attrgetter("limits.budget.tokens"),
+    "budget_micro_usd": attrgetter("limits.budget.micro_usd"),
+}
+"""Options that a recipe may limit, each with its value in a plan."""
 
 
 def options_of(source: RunTree, chosen: ChosenAgents) -> Options:
     """Return the limits, permission and agents of a run, with the chosen agents instead if given."""
     settings, frozen = source.state.settings, source.frozen()
-    options = Options(
-        max_concurrency=settings.max_concurrency,
-        max_agents=settings.max_agents,
-        budget_tokens=settings.budget_tokens,
-        budget_micro_usd=settings.budget_micro_usd,
-        timeout_ms=settings.timeout_ms,
-        permission=frozen.permission,
-        backend=frozen.backend,
-        model=frozen.model,
-        script=frozen.script,
-        script_file=frozen.script_file,
-    )
-    return with_agents(options, chosen)
+    limits = {name: getattr(settings, name) for name in _LIMITS}
+    names = ("permission", "backend", "model", "script", "script_file")
+    agents = {name: getattr(frozen, name) for name in names}
+    return with_agents(Options(**limits, **agents), chosen)
 
 
 def with_agents(options: Options, chosen: ChosenAgents) -> Options:
@@ -406,25 +391,17 @@ def plan_fork(
     at: AtTurn | None = None,
     agents: ChosenAgents = SAME_AGENTS,
 ) -> Fork:
-    """Determine which results a fork of a run reuses and which steps run again.
-
-    `at` is a turn of the step; `agents` are the agents of the fork.
-    """
+    """Determine which results a fork of a run reuses and which steps run again. `at`: a turn of the step."""
     if step is None and not changed and not prompts:
-        raise AuthorError(
-            "usage.missing_option",
-            "a fork needs a change",
-            hint="--from STEP, -i NAME=VALUE or --prompt STEP=FILE",
-        )
+        hint = "--from STEP, -i NAME=VALUE or --prompt STEP=FILE"
+        raise AuthorError("usage.missing_option", "a fork needs a change", hint=hint)
     check_has_plan(tree)
     inputs = dict(tree.values.inputs(tree.root))
     unknown = [name for name in changed if name not in inputs]
     if unknown:
         raise AuthorError("recipe.unknown_input", f"the run has no input {unknown[0]!r}")
     names = [name for name, value in changed.items() if inputs[name] != value]
-    reached = AffectedNodes(tree)
-    for node in _touched(tree, names, prompts):
-        reached.add(node)
+    affected = list(_touched(tree, names, prompts))
     taken_up: dict[str, TakenUp] = {}
     if at is not None:
         if step is None:
@@ -437,9 +414,8 @@ def plan_fork(
         if named is None:
             hint = f"fanfold inspect {tree.root.id} --steps lists them"
             raise NotFoundError("step.not_found", f"run {tree.root.id} has no step {step}", hint=hint)
-        reached.add(named)
-    reached.spread()
-    kept = reached.settle()
+        affected.append(named)
+    kept = AffectedNodes(tree, affected).settle()
     return Fork(
         source=tree.root.id,
         plan=_with_prompts(tree.state.plan, prompts),
@@ -467,6 +443,7 @@ def lineage_of(
     """Return the lineage of a run that is made from this one."""
     frozen, runs = tree.frozen(), tree.state.runs
     own = {runs[run].tree_path(step): tuple(ids) for (run, step), ids in tree.memory.receipts.items()}
+    merges = frozen.reused_merges | own
     config = RunConfig(
         roles=roles,
         default_model=frozen.default_model,
@@ -474,9 +451,7 @@ def lineage_of(
         forked_from=tree.root.id,
         reused=kept.outputs | kept.left,
         reused_failures=kept.failures,
-        reused_merges={
-            path: ids for path, ids in (frozen.reused_merges | own).items() if path in kept.outputs
-        },
+        reused_merges={path: ids for path, ids in merges.items() if path in kept.outputs},
         taken_up=taken_up,
     )
     return Lineage(config, kept_artifacts(tree.memory, tree.root.id, kept.outputs))
@@ -529,6 +504,7 @@ def start_fork(
     surface showed.
     """
     bound = bind_inputs(fork.plan, fork.inputs)
+    check_enabled(project)
     check_variables(project.config, fork.plan)  # checked before the question, since no answer could help
     consent = _consent(project, fork)
     if is_foreign(project.folder, fork.source):
@@ -574,14 +550,11 @@ def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
     for name in prompts:
         if name not in known or known[name].type != AgentBody.syntax.name:
             raise AuthorError("fork.bad_prompt", f"{name!r} is not a top-level agent step of this run")
-    steps = tuple(
-        _with_prompt(plan, step, prompts[step.id]) if step.id in prompts else step for step in plan.steps
-    )
-    rings = find_rings({step.id: step.depends_on for step in steps})
-    if rings:
-        raise AuthorError(
-            "recipe.cycle", f"with that prompt, {' → '.join([*rings[0], rings[0][0]])} wait for each other"
-        )
+    new = {name: _with_prompt(plan, known[name], prompt) for name, prompt in prompts.items()}
+    steps = tuple(new.get(step.id, step) for step in plan.steps)
+    if rings := find_rings({step.id: step.depends_on for step in steps}):
+        ring = " → ".join([*rings[0], rings[0][0]])
+        raise AuthorError("recipe.cycle", f"with that prompt, {ring} wait for each other")
     return replace(plan, steps=steps)
 
 
@@ -622,46 +595,7 @@ def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
 def plan_retry(
     project: Project, tree: RunTree, agents: ChosenAgents = SAME_AGENTS, recipe: Recipe | None = None
 ) -> Fork:
-    """Determine what a retry of a run keeps and repeats; raises if there is nothing to repeat.
-
-    `recipe` replaces the recipe file of the original run.
-    """
-    _check_over(tree)
-    old = tree.state.plan
-    options = options_of(tree, agents)
-    new = _recipe_now(project, tree, recipe, scripted=options.script is not None)
-    before = tree.frozen().roles
-
-    def find(name: str) -> Role | None:
-        return project.roles.find(name) or before.get(name)
-
-    roles = with_stages(freeze_roles(new, find), find)
-    changes = compare(old, new)
-    others = [name for name, role in roles.items() if name in before and before[name] != role]
-    changes = replace(changes, roles=sorted(others))
-    reached = AffectedNodes(tree)
-    for node in _failed(tree, changes):
-        reached.add(node)
-    reached.spread()
-    kept = reached.settle()
-    given = tree.values.inputs(tree.root)
-    still = {one.name for one in new.inputs}
-    inputs = {name: value for name, value in given.items() if name in still}
-    declared = {one.text for one in plan_effects(old, before.get, inputs=given)}
-    return Fork(
-        source=tree.root.id,
-        plan=new,
-        inputs=inputs,
-        kept=kept,
-        lineage=lineage_of(tree, kept, roles, dict(_continued(tree, reached, changes))),
-        options=_limits(options, old, new),
-        agents=agents,
-        changes=changes,
-        asks=frozenset(one.text for one in plan_effects(new, roles.get, inputs=inputs)) - declared,
-    )
-
-
-def _check_over(tree: RunTree) -> None:
+    """Determine what a retry keeps and repeats. `recipe` replaces the recipe file of the original run."""
     root = tree.root
     check_has_plan(tree)
     status = run_status(tree.state, root)
@@ -675,29 +609,55 @@ def _check_over(tree: RunTree) -> None:
         first = shlex.quote(next(iter(root.nodes), ""))
         hint = f"run it again from a step on, like this: fanfold fork {root.id} --from {first}"
         raise AuthorError("run.nothing_failed", message, hint=hint)
+    old = tree.state.plan
+    options = options_of(tree, agents)
+    new = _recipe_now(project, tree, recipe, scripted=options.script is not None)
+    before = tree.frozen().roles
+
+    def find(name: str) -> Role | None:
+        return project.roles.find(name) or before.get(name)
+
+    roles = with_stages(freeze_roles(new, find), find)
+    changes = compare(old, new)
+    others = [name for name, role in roles.items() if name in before and before[name] != role]
+    changes = replace(changes, roles=sorted(others))
+    affected = AffectedNodes(tree, _failed(tree, changes))
+    kept = affected.settle()
+    given, still = tree.values.inputs(root), {one.name for one in new.inputs}
+    inputs = {name: value for name, value in given.items() if name in still}
+    declared = {one.text for one in plan_effects(old, before.get, inputs=given)}
+    return Fork(
+        source=root.id,
+        plan=new,
+        inputs=inputs,
+        kept=kept,
+        lineage=lineage_of(tree, kept, roles, dict(_continued(tree, affected, changes))),
+        # Limits that the recipe has changed apply; others stay as they were given or raised.
+        options=replace(options, **{name: None for name, of in _LIMITS.items() if of(old) != of(new)}),
+        agents=agents,
+        changes=changes,
+        asks=frozenset(one.text for one in plan_effects(new, roles.get, inputs=inputs)) - declared,
+    )
 
 
 def _failed(tree: RunTree, changes: RecipeChanges) -> Iterator[Node]:
     """Yield the steps that must run again, without those that only depend on them."""
     yield from _undone(tree)
     for node in tree.nodes():
-        failed = is_unsuccessful(node) and (node.kind == LEAF or _failed_itself(node))
-        if reaches(changes, node) or (failed and not is_tolerated(node)):
+        itself = node.kind == LEAF
+        if isinstance(node, Composite) and node.status == FAILED and node.failed_child is None:
+            # It failed although none of its parts failed, so all of it runs again.
+            child = node.child if isinstance(node, WorkflowCall) else None
+            itself = child is None or child.status == COMPLETED
+        if reaches(changes, node) or (itself and is_unsuccessful(node) and not is_tolerated(node)):
             yield node
 
 
-def _failed_itself(node: Node) -> bool:
-    """Whether a composite failed although none of its parts failed. Then all of it runs again."""
-    if node.status != FAILED or not isinstance(node, Composite) or node.failed_child is not None:
-        return False
-    return not isinstance(node, WorkflowCall) or node.child is None or node.child.status == COMPLETED
-
-
 def _continued(
-    tree: RunTree, reached: AffectedNodes, changes: RecipeChanges
+    tree: RunTree, affected: AffectedNodes, changes: RecipeChanges
 ) -> Iterator[tuple[str, TakenUp]]:
     """Yield the conversations that steps continue: the agent was interrupted, and its task is the same."""
-    for node in reached.first():
+    for node in affected.first():
         if not is_agent(node) or node.status not in UNSUCCESSFUL or reaches(changes, node):
             continue
         speaker = speaker_of(tree, node, max(1, node.attempt))
@@ -725,18 +685,3 @@ def _recipe_now(project: Project, tree: RunTree, recipe: Recipe | None, *, scrip
         return project.plan_of(file, scripted=scripted)
     except NotFoundError:
         return old
-
-
-def _limits(options: Options, old: Plan, new: Plan) -> Options:
-    """Reset the limits that the recipe has changed; others stay as they were given or raised."""
-    was, now = (
-        {
-            "max_concurrency": plan.limits.max_concurrency,
-            "max_agents": plan.limits.max_agents,
-            "timeout_ms": plan.limits.timeout_ms,
-            "budget_tokens": plan.limits.budget.tokens,
-            "budget_micro_usd": plan.limits.budget.micro_usd,
-        }
-        for plan in (old, new)
-    )
-    return replace(options, **{name: None for name in was if was[name] != now[name]})

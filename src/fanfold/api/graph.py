@@ -5,6 +5,7 @@ Positions are absolute. A box comes before the boxes inside it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
@@ -48,13 +49,10 @@ def label(step: Step) -> Label:
     """Return the label of a step for every picture and listing."""
     shown = label_of(step)
     kind, subtitle = shown.kind, shown.who
-    marks = []
-    if step.for_each is not None:
-        marks.append("for each")
-    if step.repeat is not None and step.repeat.max_iterations > 1:
-        marks.append(f"up to {step.repeat.max_iterations} times")
-    if step.when is not None:
-        marks.append("conditional")
+    times = 1 if step.repeat is None else step.repeat.max_iterations
+    marks = ["for each"] if step.for_each is not None else []
+    marks += [f"up to {times} times"] if times > 1 else []
+    marks += ["conditional"] if step.when is not None else []
     spoken = f"{step.id}: {kind}" + (f" {subtitle}" if subtitle and subtitle != kind else "")
     if marks:
         spoken += f" ({', '.join(marks)})"
@@ -135,30 +133,22 @@ def boxes_of_steps(
     known = statuses or {}
     boxes = []
     for step in steps:
-        path, kind = f"{prefix}{step.id}", kind_of(step)
-        inside = None
+        path, kind, inside, held = f"{prefix}{step.id}", kind_of(step), None, None
         if isinstance(step.action, GroupAction):
             inside = boxes_of_steps(steps_inside(step), f"{path}/", otherwise, known)
-        items = takewhile(bool, (known.get(f"{path}[{i}]") for i in count()))
-        box = Box(
-            path=path,
-            label=label(step),
-            kind=kind,
-            status=known.get(path, otherwise),
-            inside=inside,
-            held=tuple(filter(None, items)) if kind == "map" else None,
-        )
-        boxes.append(box)
+        if kind == "map":
+            items = takewhile(bool, (known.get(f"{path}[{i}]") for i in count()))
+            held = tuple(filter(None, items))
+        status = known.get(path, otherwise)
+        boxes.append(Box(path=path, label=label(step), kind=kind, status=status, inside=inside, held=held))
     return Boxes(tuple(boxes), tuple(edges_of(steps)))
 
 
 def edges_of(steps: Sequence[Step]) -> list[tuple[int, int]]:
     """Return edges as pairs of indexes in `steps`, without edges that a longer path already implies."""
     index = {step.id: i for i, step in enumerate(steps)}
-    needs = [
-        [index[before] for before in dict.fromkeys((*step.depends_on, *step.after)) if before in index]
-        for step in steps
-    ]
+    edges = (dict.fromkeys((*step.depends_on, *step.after)) for step in steps)
+    needs = [[index[before] for before in names if before in index] for names in edges]
     above: dict[int, int] = {}  # bit set of all steps before a step
     for i in TopologicalSorter(dict(enumerate(needs))).static_order():
         above[i] = 0
@@ -441,6 +431,10 @@ def mermaid(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _entity_code(match: re.Match[str]) -> str:
+    return f"#{ord(match[0])};"
+
+
 def _draw_scope(
     steps: Sequence[Step], lines: list[str], writers: list[str], counter: Iterator[int], indent: str
 ) -> None:
@@ -450,10 +444,7 @@ def _draw_scope(
         text, name = label(step), names[step.id]
         words = (shown(word) for word in (text.title, text.subtitle, *text.marks) if word)
         # Every character that is syntax in Mermaid or HTML becomes an entity code.
-        label_text = "<br/>".join(
-            "".join(c if c.isalnum() or c in " _-./@:,…*()+=" else f"#{ord(c)};" for c in word)
-            for word in words
-        )
+        label_text = "<br/>".join(re.sub(r"[^\w ./@:,…*()+=-]", _entity_code, word) for word in words)
         if text.kind == "writer":
             writers.append(name)
         if isinstance(step.action, GroupAction):
@@ -478,12 +469,7 @@ MARGIN = 24.0
 HEAD = 60.0
 FOOT = 34.0
 MIN_WIDTH = 460.0
-_LEGEND = (
-    ("reader", "reads"),
-    ("writer", "writes"),
-    ("command", "command or function"),
-    ("approval", "person"),
-)
+_LEGEND = {"reader": "reads", "writer": "writes", "command": "command or function", "approval": "person"}
 
 _STYLE = """\
 text{font-family:ui-sans-serif,system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1c2330}
@@ -603,7 +589,7 @@ def _edge(edge: DrawnEdge) -> str:
 def _legend(drawing: Drawing, y: float) -> Iterator[str]:
     used = {node.look for node in drawing.nodes}
     x = MARGIN
-    for kind, word in _LEGEND:
+    for kind, word in _LEGEND.items():
         if kind not in used and not (kind == "command" and "function" in used):
             continue
         yield (

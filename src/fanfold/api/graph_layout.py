@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from graphlib import TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, product
 
 from msgspec import Struct
 
@@ -97,10 +97,7 @@ def place(
     a layout changes only when a step is added.
     """
     net = _Net(sizes, edges)
-    if in_turn:
-        _order_in_turn(net)
-    else:
-        _order(net)
+    (_order_in_turn if in_turn else _order)(net)
     middle = _heights(net)
     lefts: list[float] = []
     x = 0.0
@@ -111,10 +108,8 @@ def place(
     top = min((middle[n] - net.heights[n] / 2 for n in range(len(middle))), default=0.0)
     middle = [y - top for y in middle]
     height = max((middle[n] + net.heights[n] / 2 for n in range(len(middle))), default=0.0)
-    columns = net.columns_of
-    at = tuple(
-        (round(lefts[columns[n]], 1), round(middle[n] - net.heights[n] / 2, 1)) for n in range(len(sizes))
-    )
+    corners = ((lefts[net.columns_of[n]], middle[n] - net.heights[n] / 2) for n in range(len(sizes)))
+    at = tuple((round(x, 1), round(y, 1)) for x, y in corners)
     routes = tuple(_route(net, chain, sizes, lefts, middle) for chain in net.chains)
     return GraphLayout(at, routes, round(width, 1), round(height, 1))
 
@@ -174,12 +169,8 @@ def _exchange(net: _Net) -> None:
         for column in net.columns:
             for i in range(len(column) - 1):
                 upper, lower = column[i], column[i + 1]
-                saved = sum(
-                    (rank[a] > rank[b]) - (rank[a] < rank[b])
-                    for links in (net.before, net.after)
-                    for a in links[upper]
-                    for b in links[lower]
-                )
+                both = (product(links[upper], links[lower]) for links in (net.before, net.after))
+                saved = sum((rank[a] > rank[b]) - (rank[a] < rank[b]) for pairs in both for a, b in pairs)
                 if saved > 0:
                     column[i], column[i + 1] = lower, upper
                     rank[upper], rank[lower] = rank[lower], rank[upper]

@@ -13,7 +13,7 @@ from time import monotonic, time
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Compaction, LiveUpdate, News, Response
 from fanfold.api.addresses import ResolvedRun, find_run, find_speaker
@@ -63,7 +63,10 @@ def inspect(
 
 def report_of(project: Project, run: str) -> str:
     """Return the executive report of a run."""
-    found = find_run(project, run)
+    return _report(project, find_run(project, run))
+
+
+def _report(project: Project, found: ResolvedRun) -> str:
     return executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
 
 
@@ -73,15 +76,11 @@ def inspect_found(
     """Return the document of a resolved run. `only` selects steps by their path in the tree."""
     owner = owner_of(project, found.root_id)
     head = project.store.head(found.run.id)
-    forked_from = None if head is None else head.forked_from
-    report: str | UnsetType = UNSET
-    if only is None:
-        report = executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
     return structs.replace(
         inspect_document(found.tree, found.run, only),
         owner=owner,
-        forked_from=forked_from,
-        report=report,
+        forked_from=None if head is None else head.forked_from,
+        report=_report(project, found) if only is None else UNSET,
         state=state_document(found.tree, owner) if with_state else UNSET,
     )
 
@@ -197,10 +196,7 @@ class Ownerless:
 
 
 async def until(project: Project, root: str, look: Callable[[], _T | None], within_s: float) -> _T | None:
-    """Call `look` after every action of the run's owner, until it returns a value; return that value.
-
-    None after the time-out.
-    """
+    """Call `look` after every action of the run's owner until it returns a value; None after the time-out."""
     deadline = monotonic() + within_s
     with project.store.follow(root) as signal:
         while (found := look()) is None and (left := deadline - monotonic()) > 0:
@@ -238,10 +234,7 @@ def read_log(
 
 
 def read_step_log(project: Project, run: str, name: str) -> list[Envelope]:
-    """Return the events of one step, or of a subagent with all its turns, in the order they happened.
-
-    They come from the log of its run and from the logs of its sessions.
-    """
+    """Return the events of one step, or of all turns of a subagent, from the logs of its run and sessions."""
     found = find_run(project, run)
     nodes = found.turns(name) or [found.step(name)]
     paths = {node.path for node in nodes}
@@ -384,12 +377,10 @@ def named_run(project: Project, words: Sequence[str]) -> str | None:
 
     The word is `last`, an id, or a unique prefix of at least four characters.
     """
-    if not project.has_runs or len(words) < 2 or (len(words[0]) < MIN_PREFIX):
-        return None
-    try:
-        return project.store.resolve(words[0])
-    except FanfoldError:
-        return None
+    if project.has_runs and len(words) > 1 and len(words[0]) >= MIN_PREFIX:
+        with suppress(FanfoldError):
+            return project.store.resolve(words[0])
+    return None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -622,9 +613,8 @@ def _rows(named: Iterable[tuple[str, Usage]]) -> list[CostRow]:
     for name, usage in named:
         held.setdefault(name, []).append(usage)
     rows = [_row(name, usages) for name, usages in held.items() if name]
-    return sorted(
-        rows, key=lambda row: (-(row.cost_usd or 0), -row.input_tokens - row.output_tokens, row.name)
-    )
+    rows.sort(key=lambda row: (-(row.cost_usd or 0), -row.input_tokens - row.output_tokens, row.name))
+    return rows
 
 
 def _row(name: str, usages: list[Usage]) -> CostRow:

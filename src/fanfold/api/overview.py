@@ -12,15 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.agents.entries import (
-    Entry,
-    FailedRequest,
-    QueuedRequest,
-    Response,
-    ToolCall,
-    ToolResult,
-    paid_in,
-)
+from fanfold.agents import entries
 from fanfold.api.addresses import ResolvedRun, find_run
 from fanfold.api.agents import RoleList, list_roles
 from fanfold.api.approvals import (
@@ -80,10 +72,7 @@ from fanfold.store.protocol import RunHead
 NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "delayed", "failed"]
 
 
-MAX_RUNNING = 50
-MAX_FAILED = 20
-MAX_FINISHED = 8
-MAX_PAUSED = 20
+MAX_RUNNING, MAX_FAILED, MAX_FINISHED, MAX_PAUSED = 50, 20, 8, 20
 COUNTED = 1_000
 PIECE = 200
 STARTING_MS = 15_000
@@ -154,23 +143,19 @@ def show_home(project: Project) -> Home:
     """Return the overview of a project as it is now."""
     midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     week = list(_since(project, midnight - timedelta(days=6)))
-    days: dict[str, list[RunHead]] = {
-        (midnight - timedelta(days=back)).date().isoformat(): [] for back in range(6, -1, -1)
-    }
+    dates = [(midnight - timedelta(days=back)).date().isoformat() for back in range(6, -1, -1)]
+    days: dict[str, list[RunHead]] = {day: [] for day in dates}
     for head in week:
         day = datetime.fromtimestamp(head.created_at / 1_000).astimezone().date().isoformat()
         days.setdefault(day, []).append(head)
     today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
+    by_day = [DaySpend(day, _spend(heads)) for day, heads in days.items()]
+    ended = [head for head in week if head.ended_at is not None][:MAX_FINISHED]
     return Home(
         needs=list(_open_items(project, week)),
         running=[described(project, head) for head in project.heads(RUNNING, limit=MAX_RUNNING)],
-        finished=[
-            FinishedRun(described(project, head), _first_line(project, head))
-            for head in [head for head in week if head.ended_at is not None][:MAX_FINISHED]
-        ],
-        spend=SpendDocument(
-            _spend(today), _spend(week), [DaySpend(day, _spend(heads)) for day, heads in days.items()]
-        ),
+        finished=[FinishedRun(described(project, head), _first_line(project, head)) for head in ended],
+        spend=SpendDocument(_spend(today), _spend(week), by_day),
         recipes=len(project.library.names()),
         runs=len(project.heads(limit=COUNTED)),
     )
@@ -364,11 +349,9 @@ def compare_runs(project: Project, a: str, b: str) -> Comparison:
     paths = list(dict.fromkeys((*left, *right)))
     steps = []
     for path in paths[:MAX_STEPS]:
-        here, there = _side(one.tree, left.get(path)), _side(two.tree, right.get(path))
-        same = False
-        if here is not None and there is not None:
-            same = (here.status, here.output) == (there.status, there.output)
-        steps.append(ComparedStep(path, here, there, same))
+        a_side, b_side = _side(one.tree, left.get(path)), _side(two.tree, right.get(path))
+        same = a_side and b_side and (a_side.status, a_side.output) == (b_side.status, b_side.output)
+        steps.append(ComparedStep(path, a_side, b_side, bool(same)))
     given, other = one.tree.values.inputs(one.run), two.tree.values.inputs(two.run)
     return Comparison(
         a=_row(project, one),
@@ -497,13 +480,12 @@ def list_shelf(project: Project) -> RecipeRows:
     """List every recipe with statistics about its runs."""
     rows = []
     for one in project.library.list():
-        warnings = list(one.warnings)
+        warnings, plan = list(one.warnings), None
         try:
             checked = find_named(project, f"{one.name}@{one.version}")
             plan = checked.plan
             warnings += [found.message for found in checked.diagnostics if found.severity == "error"]
         except FanfoldError as error:
-            plan = None
             warnings.append(error.message)
         heads = project.heads(recipe=one.name, limit=LOOKED_AT)
         done = [head for head in heads if head.status == "completed"]
@@ -611,8 +593,6 @@ def _own_name(found: FoundRecipe) -> str | None:
 # Running agents over all runs, and the transcript of any session by its id
 
 SESSIONS_MAX_RUNS = 100
-
-
 MAX_WORDS = 120
 
 
@@ -643,25 +623,23 @@ def show_agents(project: Project, history: Project) -> AgentsDocument:
 
 def live_sessions(project: Project) -> list[LiveSession]:
     """List every running agent according to the logs. A run without an owner has none."""
-    found = []
-    for head in project.heads(RUNNING, WAITING, limit=SESSIONS_MAX_RUNS):
-        if not project.has_owner(head.run_id):
-            continue
-        tree = project.view(head.run_id)
-        for node in tree.state.in_flight.values():
-            if is_agent(node) and node.status == RUNNING:
-                session = LiveSession(
-                    session_id=session_of(node),
-                    run_id=head.run_id,
-                    recipe=head.recipe,
-                    step=node.run.tree_path(node.path),
-                    role=node.step.traits.role or "",
-                    task=tree.memory.tasks.get((node.run.id, node.path), ""),
-                    since=when(node.started_at),
-                    attempt=node.attempt,
-                )
-                found.append(session)
-    return found
+    heads = project.heads(RUNNING, WAITING, limit=SESSIONS_MAX_RUNS)
+    trees = ((head, project.view(head.run_id)) for head in heads if project.has_owner(head.run_id))
+    return [
+        LiveSession(
+            session_id=session_of(node),
+            run_id=head.run_id,
+            recipe=head.recipe,
+            step=node.run.tree_path(node.path),
+            role=node.step.traits.role or "",
+            task=tree.memory.tasks.get((node.run.id, node.path), ""),
+            since=when(node.started_at),
+            attempt=node.attempt,
+        )
+        for head, tree in trees
+        for node in tree.state.in_flight.values()
+        if is_agent(node) and node.status == RUNNING
+    ]
 
 
 def session_transcript(project: Project, session: str) -> Transcript:
@@ -700,8 +678,9 @@ class Activities:
         """Return the activity of every running agent."""
         current = {}
         for session in live_sessions(project):
-            nothing = Activity(session.run_id, session.step, "", shorten_line(session.task, MAX_WORDS), 0)
-            seq, activity = self._heard.get(session.session_id, (0, nothing))
+            task = shorten_line(session.task, MAX_WORDS)
+            first = (0, Activity(session.run_id, session.step, "", task, 0))
+            seq, activity = self._heard.get(session.session_id, first)
             for envelope, entry in read_recorded(project.store, session.session_id, seq):
                 seq, activity = envelope.seq, _after(activity, entry)
             current[session.session_id] = (seq, activity)
@@ -709,22 +688,22 @@ class Activities:
         return [activity for _, activity in current.values()]
 
 
-def _after(before: Activity, entry: Entry) -> Activity:
+def _after(before: Activity, entry: entries.Entry) -> Activity:
     """Return the activity of an agent after an entry."""
-    paid = paid_in(entry)
+    paid = entries.paid_in(entry)
     tokens = before.tokens + (0 if paid is None else paid.tokens)
     tool, words = before.tool, before.words
     match entry:
-        case ToolCall() | ToolResult():
+        case entries.ToolCall() | entries.ToolResult():
             tool, words = entry.tool, f"→ {entry.tool}"
-        case FailedRequest():
+        case entries.FailedRequest():
             tool, words = "", f"{entry.kind}: {entry.message}"[:MAX_WORDS]
-        case QueuedRequest():
+        case entries.QueuedRequest():
             tool, words = "", entry.message
-        case Response() if entry.tool_calls:
+        case entries.Response() if entry.tool_calls:
             tool = entry.tool_calls[-1].tool
             words = f"→ {tool}"
-        case Response() if entry.text:
+        case entries.Response() if entry.text:
             tool, words = "", shorten_line(entry.text, MAX_WORDS)
     return structs.replace(before, tool=tool, words=words, tokens=tokens)
 

@@ -78,16 +78,7 @@ class OwnedRun:
     ) -> Host:
         """Return the host that drives the tree. Without `observed`, nothing is sent: it is a test."""
         self._observers = observers_of(self.project, self.tree) if observed else []
-        return Host(
-            self.tree,
-            self.performers,
-            leave_when_waiting=leave_when_waiting,
-            on_commit=self._observed(on_commit) if self._observers else on_commit,
-            on_progress=on_progress,
-            caps=DailyCaps.of(self.project.config),
-        )
 
-    def _observed(self, on_commit: OnCommit | None) -> OnCommit:
         def committed(written: list[Envelope]) -> None:
             if on_commit is not None:
                 on_commit(written)
@@ -98,7 +89,14 @@ class OwnedRun:
                     self._observers.remove(observer)
                     _warn(observer, error)
 
-        return committed
+        return Host(
+            self.tree,
+            self.performers,
+            leave_when_waiting=leave_when_waiting,
+            on_commit=committed if self._observers else on_commit,
+            on_progress=on_progress,
+            caps=DailyCaps.of(self.project.config),
+        )
 
     def done(self) -> Path | None:
         """Release the lease and write the report files.
@@ -192,11 +190,9 @@ def own(
     """
     lease = project.store.acquire(root)
     try:
-        frozen = _as_permitted(project, root, frozen_at_first(project, root))
-        programs = Programs(project.isolation, unsafe=frozen.unsafe)
-        supervisor = supervise(project, frozen, programs, ask, parts.supervisor)
+        frozen = frozen_at_first(project, root)
         journal = Journal(project.store, root, lease)
-        performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
+        performer = _permitted_performer(project, frozen, journal, ask, parts)
         tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
         if tree.root.status not in RUN_TERMINAL:
             if goes_on:
@@ -217,10 +213,9 @@ def own(
 
 def executors_for(project: Project, journal: Journal) -> StepExecutors:
     """Return the executors of a run tree for a process that executes its steps and does not own it."""
-    frozen = _as_permitted(project, journal.root, frozen_at_first(project, journal.root))
-    programs = Programs(project.isolation, unsafe=frozen.unsafe)
-    supervisor = supervise(project, frozen, programs, None)
-    return performers_of(project, performer_of(project, frozen, programs, supervisor, journal), journal, None)
+    frozen = frozen_at_first(project, journal.root)
+    own = _permitted_performer(project, frozen, journal, None, RunParts())
+    return performers_of(project, own, journal, None)
 
 
 def take_over(project: Project, root: str, ask: Ask | None = None) -> OwnedRun:
@@ -278,10 +273,7 @@ def supervise(
         script=frozen.script,
         script_file=frozen.script_file,
     )
-    return make(
-        project.backends.open(setup),
-        places=project.session_places,
-    )
+    return make(project.backends.open(setup), places=project.session_places)
 
 
 def performer_of(
@@ -312,7 +304,13 @@ def performer_of(
         project.isolation,
         UserGrants(project.config.switch("deliver.allow"), variables),
     )
-    return make(services, str(project.folder), _trace_of(frozen, journal.root))
+    trace = ""  # the W3C trace context of the steps, without their span; empty if telemetry is off
+    if _wants_telemetry():
+        from fanfold.steps.ids import read_traceparent, trace_id
+
+        given = read_traceparent(frozen.traceparent)
+        trace = f"00-{given.trace}-%s-{given.sampled:02}" if given else f"00-{trace_id(journal.root)}-%s-01"
+    return make(services, str(project.folder), trace)
 
 
 def _wants_telemetry() -> bool:
@@ -323,45 +321,33 @@ def _wants_telemetry() -> bool:
     return is_on()
 
 
-def _trace_of(frozen: RunConfig, root: str) -> str:
-    """Return the W3C trace context for the steps of a run, without their span; empty if telemetry is off."""
-    if not _wants_telemetry():
-        return ""
-    from fanfold.steps.ids import read_traceparent, trace_id
-
-    given = read_traceparent(frozen.traceparent)
-    return f"00-{given.trace}-%s-{given.sampled:02}" if given else f"00-{trace_id(root)}-%s-01"
-
-
 def performers_of(project: Project, own: StepExecutor, journal: Journal, ask: Ask | None) -> StepExecutors:
     """Return the executors of a run tree: the run's own, and one for each configuration of added children."""
 
     def make(facts: str) -> StepExecutor:
         frozen = from_json(msgspec.json.decode(project.store.blob(facts)))
-        frozen = _as_permitted(project, journal.root, frozen)
-        programs = Programs(project.isolation, unsafe=frozen.unsafe)
-        supervisor = supervise(project, frozen, programs, ask)
-        return performer_of(project, frozen, programs, supervisor, journal)
+        return _permitted_performer(project, frozen, journal, ask, RunParts())
 
     return StepExecutors(own, make)
 
 
-def _as_permitted(project: Project, root: str, frozen: RunConfig) -> RunConfig:
-    """Return the configuration without permissions if the run was adopted: its log permits nothing here."""
-    if not is_foreign(project.folder, root):
-        return frozen
-    if frozen.skills:
-        from fanfold.agents.skills import own_copies  # imported late: few runs have skills
+def _permitted_performer(
+    project: Project, frozen: RunConfig, journal: Journal, ask: Ask | None, parts: RunParts
+) -> StepExecutor:
+    """Return the executor of a run. If the run was adopted, its log permits nothing here."""
+    if is_foreign(project.folder, journal.root):
+        if frozen.skills:
+            from fanfold.agents.skills import own_copies  # imported late: few runs have skills
 
-        frozen = structs.replace(frozen, skills=own_copies(frozen.skills, project.config.home))
-    return without_permission(frozen)
+            frozen = structs.replace(frozen, skills=own_copies(frozen.skills, project.config.home))
+        frozen = without_permission(frozen)
+    programs = Programs(project.isolation, unsafe=frozen.unsafe)
+    supervisor = supervise(project, frozen, programs, ask, parts.supervisor)
+    return performer_of(project, frozen, programs, supervisor, journal, parts.executor)
 
 
 def frozen_at_first(project: Project, root: str) -> RunConfig:
-    """Return the configuration in the first event of a run, before its tree is folded.
-
-    The executor of its steps is created from it.
-    """
+    """Return the configuration in the first event of a run, before its tree is folded."""
     first = next(project.store.tree(root), None)
     data = event_of(first).data if first is not None else None
     if not isinstance(data, RunCreated) or data.frozen is None:
@@ -373,9 +359,8 @@ def check_enabled(project: Project, root: str = "") -> None:
     """Refuse to start or continue a workflow if workflows are disabled; allow chats and subagents."""
     if not project.config.switch("workflows.enabled") and not is_kept_open(root):
         origin, remedy = project.config.switched_off()
-        raise AuthorError(
-            "workflows.off", f"workflows are switched off ({origin})", hint=f"set {remedy}", exit_status=4
-        )
+        message = f"workflows are switched off ({origin})"
+        raise AuthorError("workflows.off", message, hint=f"set {remedy}", exit_status=4)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -389,6 +374,14 @@ _started: set[int] = set()
 """Processes that this process started and has not waited for yet."""
 
 
+def _lives(pid: int) -> bool:
+    """Whether a child process lives; one that has ended is removed from the process table."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != pid
+    except ChildProcessError:
+        return False
+
+
 class Background:
     """A process that was started to continue a run."""
 
@@ -398,10 +391,7 @@ class Background:
         self._log = log
 
     def lives(self) -> bool:
-        try:
-            return os.waitpid(self.pid, os.WNOHANG)[0] != self.pid
-        except ChildProcessError:
-            return False
+        return _lives(self.pid)
 
     def ended_at_once(self) -> WorldError:
         """Return the error for a process that ended before it became the owner of the run."""
@@ -427,13 +417,7 @@ class DetachedProcesses:
     def continue_run(
         self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
     ) -> ContinuedRun:
-        for pid in list(_started):
-            try:
-                ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-            except ChildProcessError:
-                ended = True
-            if ended:
-                _started.discard(pid)
+        _started.intersection_update([pid for pid in _started if _lives(pid)])
         log = private_folder(project.runs_folder / root) / LOG
         with open(log, "ab", opener=private) as opened:
             process = subprocess.Popen(
@@ -460,11 +444,8 @@ class WaitingForWorker:
         return True
 
     def ended_at_once(self) -> WorldError:
-        return WorldError(
-            "run.no_worker",
-            f"no worker drives run {self.root}",
-            hint="start a worker of this project",
-        )
+        hint = "start a worker of this project"
+        return WorldError("run.no_worker", f"no worker drives run {self.root}", hint=hint)
 
 
 class WorkerContinuation:

@@ -106,22 +106,16 @@ def consent_of(
     scripted = options is not None and options.script is not None
     backend = SCRIPTED if scripted else MODEL if options is None else options.backend
     effects = plan_effects(plan, find_role, inputs=_without_secrets(project, inputs), backend=backend)
-    included = [
-        path for path in project.config.texts("workspace.include") if (project.folder / path).exists()
-    ]
-    if included:
+    paths = project.config.texts("workspace.include")
+    if included := [path for path in paths if (project.folder / path).exists()]:
         does = "shows its steps the ignored files that you included"
         effects.append(Effect(plan.name, "include", does, ", ".join(included), permitted=True))
     if setup := project.config.texts("workspace.setup"):
         reach = project.config.switch("workspace.setup_network")
         does = "runs the setup command of your configuration for isolated steps"
         effects.append(Effect(plan.name, "setup", does, shlex.join(setup), network=reach, permitted=True))
-    return RunConsent(
-        question=f"{plan.name} asks for permission.",
-        effects=tuple(effects),
-        reasons=tuple(reasons),
-        totals=tuple(totals),
-    )
+    question = f"{plan.name} asks for permission."
+    return RunConsent(question=question, effects=tuple(effects), reasons=tuple(reasons), totals=tuple(totals))
 
 
 def _without_secrets(project: Project, inputs: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
@@ -162,15 +156,13 @@ def permit(
     named = "; ".join(visible(one) for one in needs[:MAX_NAMED])
     more = f"; and {len(needs) - MAX_NAMED} more, which --json lists" if len(needs) > MAX_NAMED else ""
     name = consent.question.partition(" ")[0]
-    raise WorldError(
-        "permission_denied",
-        f"{name} needs permission: {named}{more}",
-        hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
-        if posture == "read_only"
-        else 'run it with --yes or --permission auto; from Python, with Options(permission="auto")',
-        details={"needs": needs},
-        exit_status=EXIT_PERMISSION,
-    )
+    hint = 'run it with --yes or --permission auto; from Python, with Options(permission="auto")'
+    if posture == "read_only":
+        hint = (
+            "--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
+        )
+    message, details = f"{name} needs permission: {named}{more}", {"needs": needs}
+    raise WorldError("permission_denied", message, hint=hint, details=details, exit_status=EXIT_PERMISSION)
 
 
 def permit_adopted(project: Project, tree: RunTree, *, yes: bool, attendant: Prompter | None) -> None:
@@ -317,16 +309,14 @@ class _Effects:
         if isinstance(step.action, WorkflowAction):
             self._follow(scope, step, step.action)
         for effect in effects_of(step, filling):
-            self._add(
-                replace(effect, who=scope.prefix + effect.who, what=self._explained(scope, effect.what))
-            )
+            what = self._explained(scope, effect.what)
+            self._add(replace(effect, who=scope.prefix + effect.who, what=what))
         body = find_body(AgentBody, step)
         names = body.roles() if body is not None else ()
         for name in (*names, *((RESOLVER,) if step.on_conflict == "resolve" else ())):
             role = _known_role(self._find, name, "plan")
             if body is not None and name in names:
-                read_only = step.posture == "read_only"
-                role = for_step(role, tools=body.tools, read_only=read_only)
+                role = for_step(role, tools=body.tools, read_only=step.posture == "read_only")
             for effect in role_effects(role, self._find, self._backend):
                 self._add(effect)
 
@@ -346,12 +336,10 @@ class _Effects:
         outer: dict[str, JSON] = scope.names.get("steps") or {}
         known = {path: value for path, value in outer.items() if _name(path) not in own}
         names = {**scope.names, "steps": known}
-        waiting = [(step, body) for step in steps if (body := find_body(SetBody, step)) is not None]
-        while True:
-            left = [one for one in waiting if not self._work_out(*one, names, known)]
-            if len(left) == len(waiting):
-                break
-            waiting = left
+        left = [(step, body) for step in steps if (body := find_body(SetBody, step)) is not None]
+        waiting = None
+        while left != waiting:
+            waiting, left = left, [one for one in left if not self._work_out(*one, names, known)]
         return replace(scope, names=names)
 
     @staticmethod
@@ -466,12 +454,9 @@ class _Effects:
             around = scope
             if items is not None:
                 around = replace(scope, names={**scope.names, step.item_name: item})
-            filling = foresee(step, around.names, around.partly)
-            given = {
-                name: value_of(value, around.names)
-                for name, value in step.inputs.items()
-                if is_known(value, around.names)
-            }
+            filling, names = foresee(step, around.names, around.partly), around.names
+            known = {name: value for name, value in step.inputs.items() if is_known(value, names)}
+            given = {name: value_of(value, names) for name, value in known.items()}
             unknown = {name: shown(filling.inputs[name]) for name in step.inputs if name not in given}
             declared = tuple(one for one in plan.inputs if one.name not in unknown)
             try:
@@ -528,9 +513,8 @@ def _name(step: str) -> str:
 def _output_text(output: Output) -> str:
     """Return the text of an output definition as in the recipe."""
     if isinstance(output, Fields):
-        return (
-            "{" + ", ".join(f"{name}: {_output_text(value)}" for name, value in output.fields.items()) + "}"
-        )
+        fields = (f"{name}: {_output_text(value)}" for name, value in output.fields.items())
+        return f"{{{', '.join(fields)}}}"
     if isinstance(output, Constant):
         return shown(output.value)
     return f"{{{{{output.path}}}}}" if isinstance(output, Ref) else output.text
@@ -557,10 +541,9 @@ def role_effects(role: Role, find_role: FindRole, backend: str) -> Iterator[Effe
     """Yield what a session of a role starts, reaches and calls, regardless of the replies of its model."""
     from fanfold.agents.role import ROLES
 
-    # A file of a project may use the name of a built-in role.
-    who = f"role {role.name}" + (
-        f" of {role.source}" if role.brought and any(role.name == one.name for one in ROLES) else ""
-    )
+    who = f"role {role.name}"
+    if role.brought and any(role.name == one.name for one in ROLES):
+        who += f" of {role.source}"  # a file of a project may use the name of a built-in role
     yield from _program(who, role, backend)
     if role.network:
         yield Effect(who, "network", "may reach the network", "")

@@ -43,28 +43,7 @@ from fanfold.api.run_documents import (
 from fanfold.api.step_documents import did_not_pass, last_objections, why_not
 from fanfold.api.transcripts import speaker_of, transcript_of, transcript_text
 from fanfold.engine.run_tree import RunTree, run_status
-from fanfold.kernel.events import (
-    CancelRequested,
-    CloseRequested,
-    Envelope,
-    Event,
-    Evidence,
-    Failure,
-    RequestRefused,
-    ResumeRequested,
-    RunFinished,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    StepAdded,
-    StepEvent,
-    SubagentEvent,
-    ValueDecided,
-    WaitClosed,
-    WaitOpened,
-    WorkflowEvent,
-    event_of,
-)
+from fanfold.kernel import events
 from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.state import (
@@ -77,7 +56,6 @@ from fanfold.kernel.state import (
     RUN_TERMINAL,
     RUNNING,
     Composite,
-    Loop,
     Map,
     Node,
     Run,
@@ -220,21 +198,25 @@ def _lines(heading: str, weight: int, things: Iterable[T], line: Callable[[T], s
 
 
 def _phases(tree: RunTree, run: Run) -> Iterator[str]:
-    """Yield a paragraph per phase: its status, rounds that did not pass, and its summary."""
+    """Yield a paragraph per phase: its status, rounds that did not pass, and its summary.
+
+    Without a summary, it has the start of each output of the last round.
+    """
     for loop, fold in phases_of(run):
-        summary = as_text(tree.values.output(fold)) if fold is not None else _extract(tree, loop)
-        rounds = [f"round {number} did not pass ({why})" if why else f"round {number} did not pass"
-                  for number, one in enumerate(loop.children, 1)
-                  if did_not_pass(one) for why in [why_not(tree, one)]]  # fmt: skip
+        if fold is not None:
+            summary = as_text(tree.values.output(fold))
+        else:
+            scopes = [one for one in loop.children if isinstance(one, Scope)]
+            pieces = tree.values.pieces(scopes[-1]) if scopes else []
+            summary = f"(Extract of the outputs.) {extract(pieces, 900)}" if pieces else ""
+        rounds = [f"round {number} {_did_not_pass(tree, one)}"
+                  for number, one in enumerate(loop.children, 1) if did_not_pass(one)]  # fmt: skip
         status = ", ".join([status_of(tree, loop), *rounds])
         yield f"**{loop.path}** ({status}): {shorten_line(summary, 900) or '_no summary_'}"
 
 
-def _extract(tree: RunTree, loop: Loop) -> str:
-    """Return the start of each output in the last round of a phase without a summary."""
-    rounds = [one for one in loop.children if isinstance(one, Scope)]
-    pieces = tree.values.pieces(rounds[-1]) if rounds else []
-    return f"(Extract of the outputs.) {extract(pieces, 900)}" if pieces else ""
+def _did_not_pass(tree: RunTree, node: Node) -> str:
+    return f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
 
 
 def _steps(run: Run) -> Iterator[Node]:
@@ -244,28 +226,22 @@ def _steps(run: Run) -> Iterator[Node]:
         whole = isinstance(node, WorkflowCall) or (isinstance(node, Map) and len(node.children) > MAX_ITEMS)
         if fold or (isinstance(node, Composite) and node.children and not whole and not did_not_pass(node)):
             continue
-        if _is_folded(node):
-            continue
-        yield node
-        if isinstance(node, WorkflowCall) and node.child is not None:
-            yield from _steps(node.child)
-
-
-def _is_folded(node: Node) -> bool:
-    """Whether a node is a completed item of a large map, or is inside of one."""
-    item, parent = node, node.parent
-    while parent is not None and parent.run is node.run:
-        if isinstance(parent, Map) and len(parent.children) > MAX_ITEMS and item.status == COMPLETED:
-            return True
-        item, parent = parent, parent.parent
-    return False
+        item = node  # completed items of a large map are omitted, with all that is inside
+        while (map_ := item.parent) is not None and map_.run is node.run:
+            if isinstance(map_, Map) and len(map_.children) > MAX_ITEMS and item.status == COMPLETED:
+                break
+            item = map_
+        else:
+            yield node
+            if isinstance(node, WorkflowCall) and node.child is not None:
+                yield from _steps(node.child)
 
 
 def _step_line(tree: RunTree, node: Node) -> str:
     status, reason = status_of(tree, node), reason_of(tree, node)
     status = f"{status} ({reason})" if reason else status
     if did_not_pass(node):
-        status = f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
+        status = _did_not_pass(tree, node)
     if isinstance(node, Map):
         counted = Counter(child.status for child in node.children)
         status += f", items: {', '.join(f'{count} {name}' for name, count in counted.items())}"
@@ -293,24 +269,16 @@ def _claim_line(path: str, claim: ReviewedClaim) -> str:
 
 def _trouble(tree: RunTree, run: Run, runs: Sequence[Run], status: str) -> _Section:
     """List the first-hand failures of the tree, else why the run ended or stopped; and the retry command."""
-    failed = [
-        (node, node.error)
-        for one in runs
-        for node in one.nodes.values()
-        if node.error is not None
-        and node.status != COMPLETED
-        # A composite that failed because of a step inside it does not count.
-        and (not isinstance(node, Composite) or node.failed_child is None)
-    ]
+    nodes = (node for one in runs for node in one.nodes.values() if node.status != COMPLETED)
+    # A composite that failed because of a step inside it does not count.
+    own = (node for node in nodes if not isinstance(node, Composite) or node.failed_child is None)
+    failed = [(node, node.error) for node in own if node.error is not None]
     error = run_error(tree, run)
     heading = "What went wrong" if failed or status in RUN_TERMINAL else "What holds it"
     if status == COMPLETED:
         heading += ", and was tolerated"
-    again = (
-        [f"- In a terminal `{retry}` runs what failed again and keeps the rest."]
-        if (retry := how_to_retry(tree))
-        else []
-    )
+    retry = how_to_retry(tree)
+    again = [f"- In a terminal `{retry}` runs what failed again and keeps the rest."] if retry else []
     if status == DETACHED:
         root = tree.root.id
         calls = f'`run_workflow(resume: "{root}")`; in a terminal `{how_to_resume(root)}`'
@@ -325,7 +293,7 @@ def _trouble(tree: RunTree, run: Run, runs: Sequence[Run], status: str) -> _Sect
     return _Section(heading, [*again, *_error_lines("", error, RUN_ADVICE.get(error.code, ""))], 5)
 
 
-def _error_lines(who: str, error: Failure, advice: str = "") -> list[str]:
+def _error_lines(who: str, error: events.Failure, advice: str = "") -> list[str]:
     """Return a failure in one line with advice, then the last output lines of the failed program."""
     advice = error.hint or advice or ADVICE.get(error.kind, "")
     text = f"- {who}{gist(error, FAILURE_CHARS)} (`{error.code}`)"
@@ -406,9 +374,6 @@ def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
 
 MAX_NOTE_CHARS = 160
 
-_PAUSED_FOR = {"budget": "a limit is reached"}
-"""Reasons whose text differs from the log: the budget is one of several limits."""
-
 
 class Transition(Struct, frozen=True):
     """One line. `path` is a tree path, empty for the run itself; `text` completes the sentence."""
@@ -440,19 +405,16 @@ class Transitions:
         self._to_be_judged: dict[tuple[str, str], Transition] = {}
         """Completed rounds for which it is not known yet whether they passed."""
 
-    def read(self, envelope: Envelope) -> Transition | None:
+    def read(self, envelope: events.Envelope) -> Transition | None:
         """Return the transition of an event, or None."""
-        event = (
-            event_of(envelope) if isinstance(envelope.data, dict) else Event("", envelope.at, envelope.data)
-        )
-        data = event.data
-        if isinstance(data, Evidence) and data.type == "session_event":
+        data = events.event_of(envelope).data if isinstance(envelope.data, dict) else envelope.data
+        if isinstance(data, events.Evidence) and data.type == "session_event":
             return self._of_model_request(envelope, data.data)
-        if isinstance(data, ValueDecided):
+        if isinstance(data, events.ValueDecided):
             return self._of_decision(envelope, data)
-        if isinstance(data, WorkflowEvent):
+        if isinstance(data, events.WorkflowEvent):
             return self._of_run(envelope, data)
-        if isinstance(data, (StepEvent, SubagentEvent)) and not data.late:
+        if isinstance(data, (events.StepEvent, events.SubagentEvent)) and not data.late:
             word = "completed" if data.status == "finished" else data.status
             text = self._of_step(envelope, data, word)
             if text is None:
@@ -460,7 +422,7 @@ class Transitions:
             item = self._item(envelope.run_id, data.step)
             step = self._find_step(envelope.run_id, data.step)
             group = step is not None and step.type == "group"
-            reused = isinstance(data, StepEvent) and data.cached
+            reused = isinstance(data, events.StepEvent) and data.cached
             transition = Transition(envelope.at, _path(envelope, data.step), word, text, item, group, reused)
             loop, _, number = data.step.rpartition("#")
             loop_step = self._find_step(envelope.run_id, loop) if number.isdecimal() else None
@@ -476,11 +438,10 @@ class Transitions:
         return None if node is None else node.step
 
     def _item(self, run: str, path: str) -> str:
-        if self.tree is None or not self._names_items:
-            return ""
-        return item_around(self.tree, self.tree.node(run, path))
+        named = self.tree if self._names_items else None
+        return "" if named is None else item_around(named, named.node(run, path))
 
-    def _of_decision(self, envelope: Envelope, data: ValueDecided) -> Transition | None:
+    def _of_decision(self, envelope: events.Envelope, data: events.ValueDecided) -> Transition | None:
         """Return the transition of a map that got its items, or of a round that is now judged."""
         if data.what == "for_each" and data.items is not None:
             self._started[envelope.run_id, data.step] = envelope.at
@@ -497,49 +458,52 @@ class Transitions:
             return Transition(envelope.at, _path(envelope, turn[1]), "failed", text)
         return ended
 
-    def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:
+    def _of_run(self, envelope: events.Envelope, data: events.WorkflowEvent) -> Transition | None:
         key = (envelope.run_id, "")
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run reports it
-        if isinstance(data, WaitClosed):
+        if isinstance(data, events.WaitClosed):
             return Transition(envelope.at, "", "resumed", f"continues: {data.subject} can be used again")
-        if isinstance(data, WaitOpened):
+        if isinstance(data, events.WaitOpened):
             reason = wait_text(data.subject, data.reason, data.until, data.count, data.error)
             return Transition(envelope.at, "", "waiting", f"waits: {reason}")
-        if isinstance(data, StepAdded):
+        if isinstance(data, events.StepAdded):
             text = f"added: {one_line(data.step.description, MAX_NOTE_CHARS)}".removesuffix(": ")
             return Transition(envelope.at, _path(envelope, data.step.id), "added", text)
-        if isinstance(data, CloseRequested | ResumeRequested):
-            text = "was asked to end" if isinstance(data, CloseRequested) else "was asked to continue"
+        if isinstance(data, events.CloseRequested | events.ResumeRequested):
+            text = "was asked to end" if isinstance(data, events.CloseRequested) else "was asked to continue"
             return Transition(envelope.at, _path(envelope, data.step), data.kind, text)
-        if isinstance(data, RequestRefused):
+        if isinstance(data, events.RequestRefused):
             return Transition(envelope.at, "", data.kind, f"refused a request{_why(data.error)}")
-        if isinstance(data, RunStarted | RunResumed):
+        if isinstance(data, events.RunStarted | events.RunResumed):
             self._started.setdefault(key, envelope.at)
             return Transition(envelope.at, "", data.kind, data.kind)
-        if isinstance(data, RunPaused):
-            return Transition(
-                envelope.at, "", "paused", f"paused ({_PAUSED_FOR.get(data.reason, data.reason)})"
-            )
-        if isinstance(data, CancelRequested):
+        if isinstance(data, events.RunPaused):
+            # The budget is one of several limits.
+            reason = "a limit is reached" if data.reason == "budget" else data.reason
+            return Transition(envelope.at, "", "paused", f"paused ({reason})")
+        if isinstance(data, events.CancelRequested):
             return Transition(envelope.at, "", "cancelled", "was asked to cancel")
-        if isinstance(data, RunFinished):
-            return Transition(envelope.at, "", data.status, _ended(data.status, self._took(key, envelope.at)))
+        if isinstance(data, events.RunFinished):
+            text = data.status + self._took(key, envelope.at)
+            return Transition(envelope.at, "", data.status, text)
         return None
 
-    def _of_step(self, envelope: Envelope, data: StepEvent | SubagentEvent, word: str) -> str | None:
+    def _of_step(
+        self, envelope: events.Envelope, data: events.StepEvent | events.SubagentEvent, word: str
+    ) -> str | None:
         key, step = (envelope.run_id, data.step), self._find_step(envelope.run_id, data.step)
         if word == "started":
             self._started[key] = envelope.at
             return f"started{_who(data, step)}"
         took = self._took(key, envelope.at)
         if word == "completed":
-            if isinstance(data, StepEvent) and data.cached:
+            if isinstance(data, events.StepEvent) and data.cached:
                 return "completed (reused)"
             if step is not None and step.traits.ends is not None:
                 summary = one_line(data.summary, MAX_NOTE_CHARS)
                 return f"ends the run as {step.traits.ends}{': ' if summary else ''}{summary}"
-            return _ended("completed", took) + _why(data.error, "warning: ")
+            return f"completed{took}{_why(data.error, 'warning: ')}"
         if word in ("failed", "timed_out", "cancelled", "interrupted"):
             self._ended_badly.add(key)
             # The step, item or iteration inside that failed was reported before, with its cause.
@@ -548,7 +512,7 @@ class Transitions:
                 or (step.for_each is not None and not data.step.endswith("]"))
                 or (step.repeat is not None and not data.step.rpartition("/")[2].rpartition("#")[1])
             )
-            return _ended(word.replace("_", " "), took) + ("" if inside else _why(data.error))
+            return word.replace("_", " ") + took + ("" if inside else _why(data.error))
         if word == "agreed":
             is_answer = step is not None and step.traits.role is not None
             done = "was answered by" if is_answer else "was agreed to by"
@@ -570,31 +534,29 @@ class Transitions:
             return f"skipped ({SKIPPED_FOR.get(data.reason, data.reason)})"
         return None
 
-    def _of_model_request(self, envelope: Envelope, data: dict[str, JSON]) -> Transition | None:
+    def _of_model_request(self, envelope: events.Envelope, data: dict[str, JSON]) -> Transition | None:
         """Return the transition of a request to a model that failed or waits, or of a message to an agent."""
-        if data.get("kind") == SENT and not data.get("call"):
-            path, by = str(data.get("step", "")), one_line(str(data.get("by", "")), MAX_NOTE_CHARS)
-            item = self._item(envelope.run_id, path)
-            return Transition(envelope.at, _path(envelope, path), SENT, f"received a message from {by}", item)
-        verb = {"failed_request": "failed", "queued_request": "waits"}.get(str(data.get("kind")))
         step, next_at = str(data.get("step", "")), data.get("next_at")
-        if verb is None or not step:
-            return None
-        later = local_time(next_at) if isinstance(next_at, int) and next_at else ""
-        text = f"request {verb}: {one_line(str(data.get('message', '')), MAX_NOTE_CHARS)}"
-        text += f"; next attempt at {later}" if later else ""
+        by, message = (one_line(str(data.get(name, "")), MAX_NOTE_CHARS) for name in ("by", "message"))
+        word, text = SENT, f"received a message from {by}"
+        if data.get("kind") != SENT or data.get("call"):
+            verb = {"failed_request": "failed", "queued_request": "waits"}.get(str(data.get("kind")))
+            if verb is None or not step:
+                return None
+            word, text = "retrying", f"request {verb}: {message}"
+            text += f"; next attempt at {local_time(next_at)}" if isinstance(next_at, int) and next_at else ""
         item = self._item(envelope.run_id, step)
-        return Transition(envelope.at, _path(envelope, step), "retrying", text, item)
+        return Transition(envelope.at, _path(envelope, step), word, text, item)
 
     def _took(self, key: tuple[str, str], at: int) -> str:
         started = self._started.pop(key, None)
-        return "" if started is None else duration(at - started)
+        return "" if started is None else f" {duration(at - started)}"
 
 
-def _who(data: StepEvent | SubagentEvent, step: Step | None) -> str:
+def _who(data: events.StepEvent | events.SubagentEvent, step: Step | None) -> str:
     """Return the role or type of a started step, and which attempt it is."""
     names: list[str] = []
-    if isinstance(data, SubagentEvent):
+    if isinstance(data, events.SubagentEvent):
         names.append(one_line(data.role))
     elif step is not None and step.type != "group":
         names.append(step.type)
@@ -605,13 +567,9 @@ def _who(data: StepEvent | SubagentEvent, step: Step | None) -> str:
     return f" ({', '.join(names)})" if names else ""
 
 
-def _ended(word: str, took: str) -> str:
-    return f"{word} {took}".rstrip()
-
-
-def _why(error: Failure | None, kind: str = "") -> str:
+def _why(error: events.Failure | None, kind: str = "") -> str:
     return "" if error is None else f": {kind}{gist(error)}"
 
 
-def _path(envelope: Envelope, step: str) -> str:
+def _path(envelope: events.Envelope, step: str) -> str:
     return f"{envelope.path}/{step}" if envelope.path else step

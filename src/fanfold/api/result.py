@@ -67,9 +67,8 @@ class Result(RunDocument, frozen=True, kw_only=True):
 
             drawing = draw(self.plan, {path: step.status for path, step in self.steps.items()})
             graph = f"<div style='overflow-x:auto'>{svg(self.plan, drawing)}</div>"
-        heads = "".join(
-            f"<th style='text-align:left'>{name}</th>" for name in ("step", "type", "status", "took", "")
-        )
+        names = ("step", "type", "status", "took", "")
+        heads = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
         rows = "".join(_row(path, step) for path, step in list(self.steps.items())[:MAX_ROWS])
         more = len(self.steps) - MAX_ROWS
         rest = f"<tr><td>… {more} more</td></tr>" if more > 0 else ""
@@ -101,9 +100,9 @@ def _no_output(result: Result) -> WorldError:
     error = result.error
     why = f": {gist(error, REASON_CHARS)}" if error is not None else ""
     how = "completed, and its output is null" if result.ok else f"is {result.status}{why}"
-    hint = f"fanfold explain {result.run_id}"
-    details = {"run_id": result.run_id}
-    return WorldError("run.no_output", f"run {result.run_id} {how}", hint=hint, details=details)
+    run = result.run_id
+    hint = f"fanfold explain {run}"
+    return WorldError("run.no_output", f"run {run} {how}", hint=hint, details={"run_id": run})
 
 
 def to_result(tree: RunTree) -> Result:
@@ -163,15 +162,13 @@ def check_type(kind: object) -> None:
     """Refuse a type that no output can fit, before a run costs anything."""
     from msgspec.inspect import CustomType, type_info
 
+    why = ""
     try:
         known = type_info(kind)
-        why = ""
+        if not isinstance(known, CustomType) or known.cls is object or _is_model(known.cls):
+            return
     except (TypeError, NameError) as error:
-        known, why = None, f": {error}"
-    if known is not None and (
-        not isinstance(known, CustomType) or known.cls is object or _is_model(known.cls)
-    ):
-        return
+        why = f": {error}"
     message = f"output cannot be {shorten(repr(kind), 80)}{why}"
     hint = "name a dataclass, a pydantic model, a msgspec struct, a TypedDict, or such as list[int]"
     raise AuthorError("usage.bad_value", message, hint=hint, details={"option": "output"})
@@ -184,11 +181,8 @@ def fit(value: JSON, kind: type[T], run_id: str) -> T:
         if hasattr(kind, "__pydantic_validator__") and not hasattr(kind, "model_validate"):  # a dataclass
             checked = checked.__pydantic_validator__.validate_python(value)
         else:
-            checked = (
-                _modelled(kind, value)
-                if _is_model(kind)
-                else msgspec.convert(value, kind, dec_hook=_modelled)
-            )
+            convert = msgspec.convert
+            checked = _modelled(kind, value) if _is_model(kind) else convert(value, kind, dec_hook=_modelled)
     except Exception as error:  # validators of the caller's type may raise anything
         message = f"the output of run {run_id} is no {getattr(kind, '__name__', kind)}: {error}"
         hint = f"fanfold inspect {run_id} shows it; `output_schema` makes a step keep to a shape"

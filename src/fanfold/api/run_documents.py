@@ -122,11 +122,8 @@ class Undone(Struct, frozen=True, kw_only=True):
 def changes_below(tree: RunTree, run: Run) -> list[FileChange]:
     """Return the changes of a run and the runs below it, in order of merging, with paths in the tree."""
     runs = tree.state.runs
-    return [
-        replace(row, step=runs[owner].tree_path(row.step))
-        for owner, row in tree.memory.merged
-        if is_below(runs[owner], run)
-    ]
+    merged = ((runs[owner], row) for owner, row in tree.memory.merged)
+    return [replace(row, step=own.tree_path(row.step)) for own, row in merged if is_below(own, run)]
 
 
 def came_home(tree: RunTree, run: Run) -> list[FileChange]:
@@ -136,26 +133,22 @@ def came_home(tree: RunTree, run: Run) -> list[FileChange]:
     """
     found: dict[str, FileChange] = {}
     for other in tree.state.runs.values():
-        if not is_below(other, run):
-            continue
-        for row in tree.memory.changes.get(other.id, []):
+        for row in tree.memory.changes.get(other.id, []) if is_below(other, run) else ():
             if row.state in ("merged", "applied"):
                 before = found.pop(row.path, None)
-                kind = row.kind if before is None else _together(before.kind, row.kind)
+                kind = _COMBINED.get((before.kind, row.kind), row.kind) if before is not None else row.kind
                 if kind:
                     found[row.path] = replace(row, kind=kind, step=other.tree_path(row.step))
     return sorted(found.values(), key=lambda row: row.path)
 
 
-def _together(first: str, then: str) -> str:
-    """Combine two changes of a file; empty if the second reverts the first.
-
-    >>> _together("added", "modified"), _together("deleted", "added"), _together("added", "deleted")
-    ('added', 'modified', '')
-    """
-    if first == "added":
-        return "" if then == "deleted" else "added"
-    return "modified" if first == "deleted" and then == "added" else then
+_COMBINED = {
+    ("added", "added"): "added",
+    ("added", "modified"): "added",
+    ("added", "deleted"): "",
+    ("deleted", "added"): "modified",
+}
+"""The total of two changes of a file, if it is not the second one; empty if that reverts the first."""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -235,9 +228,7 @@ class StepResult(Struct, frozen=True, omit_defaults=True):
     """A problem that did not prevent an output."""
 
     def __repr__(self) -> str:
-        output = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
-        why = f" [{self.error.code}]" if self.error is not None else ""
-        return f"<{self.type} step, {self.status}{why}{output}>"
+        return f"<{self.type} step, {_outcome_text(self)}>"
 
 
 class InspectStepDocument(StepResult, frozen=True, kw_only=True):
@@ -278,9 +269,13 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     """The executive report, at most 4,000 characters of Markdown; only on the requested run."""
 
     def __repr__(self) -> str:
-        output = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
-        why = f" [{self.error.code}]" if self.error is not None else ""
-        return f"<run {self.run_id} of {self.recipe}@{self.version}, {self.status}{why}{output}>"
+        return f"<run {self.run_id} of {self.recipe}@{self.version}, {_outcome_text(self)}>"
+
+
+def _outcome_text(shown: StepResult | RunDocument) -> str:
+    """Return status, error and output for a `repr`."""
+    output = f" {shorten(repr(shown.output), SHOWN_CHARS)}" if shown.output is not None else ""
+    return f"{shown.status}{f' [{shown.error.code}]' if shown.error is not None else ''}{output}"
 
 
 class LimitUse(Struct, frozen=True):
@@ -336,6 +331,7 @@ def run_document(tree: RunTree, run: Run | None = None, only: Collection[str] | 
     """Return the document of a run. `only` selects steps by their path in the tree."""
     run = run or tree.root
     usage, agents = tree.spent(run)
+    shown = {path: node for path, node in run.nodes.items() if only is None or run.tree_path(path) in only}
     return RunDocument(
         run_id=run.id,
         recipe=run.plan.name,
@@ -343,11 +339,7 @@ def run_document(tree: RunTree, run: Run | None = None, only: Collection[str] | 
         status=run_status(tree.state, run),
         output=tree.blobs.get(run.output) if run.output is not None else None,
         error=_run_failure(tree, run),
-        steps={
-            path: step_document(tree, node)
-            for path, node in run.nodes.items()
-            if only is None or run.tree_path(path) in only
-        },
+        steps={path: step_document(tree, node) for path, node in shown.items()},
         usage=run_usage(usage, agents),
         changes=changes_below(tree, run),
         children=[child.id for child in run.children],
@@ -442,26 +434,16 @@ def indented(value: JSON) -> str:
 def exit_status(tree: RunTree) -> int:
     """Return the exit status for the current status of a run."""
     status = run_status(tree.state, tree.root)
-    if status == COMPLETED:
-        return EXIT_OK
-    if status == CANCELLED:
-        return EXIT_CANCELLED
     if status in RUN_TERMINAL:
-        return EXIT_FAILED
-    if status == PAUSED and tree.state.pausing == "budget":
-        return EXIT_BUDGET
-    return EXIT_WAITING
+        return {COMPLETED: EXIT_OK, CANCELLED: EXIT_CANCELLED}.get(status, EXIT_FAILED)
+    return EXIT_BUDGET if status == PAUSED and tree.state.pausing == "budget" else EXIT_WAITING
 
 
 def waiting_proposals(tree: RunTree, run: Run | None = None) -> dict[str, int]:
     """Tree path to number of changed files for each step with an open proposal, in the tree or in one run."""
-    waiting: dict[str, int] = {}
-    for other in tree.state.runs.values() if run is None else [run]:
-        for row in tree.memory.changes.get(other.id, []):
-            if row.state == "proposed":
-                path = other.tree_path(row.step)
-                waiting[path] = waiting.get(path, 0) + 1
-    return waiting
+    runs = tree.state.runs.values() if run is None else [run]
+    rows = ((other, row) for other in runs for row in tree.memory.changes.get(other.id, []))
+    return Counter(other.tree_path(row.step) for other, row in rows if row.state == "proposed")
 
 
 def how_to_retry(tree: RunTree) -> str:
@@ -476,7 +458,7 @@ def run_error(tree: RunTree, run: Run) -> Failure | None:
     if run.error is None and run is tree.root and tree.state.pausing:
         held = tree.memory.held_by
         if held is not None:
-            return structs.replace(held, message=f"the run is paused: {held.message}")
+            return replace(held, message=f"the run is paused: {held.message}")
         if tree.state.pausing != "budget":
             return Failure("cancelled", "run.paused", f"the run is paused ({tree.state.pausing})")
         limits = {limit for _, _, limit in tree.state.starved}
@@ -568,7 +550,7 @@ class RunHeadDocument(RunRow, frozen=True, kw_only=True):
 
 def run_head(tree: RunTree, run: Run, *, reach: int | None = None) -> RunHeadDocument:
     """Return the head of a run from its folded tree."""
-    row = structs.replace(run_row(tree.head(run), stopped_at=stopped_at(tree)), error=_run_failure(tree, run))
+    row = replace(run_row(tree.head(run), stopped_at=stopped_at(tree)), error=_run_failure(tree, run))
     ledger = tree.state.ledger
     usd = None if ledger.max_micro_usd is None else ledger.max_micro_usd / 1_000_000
     above, inner = [], run

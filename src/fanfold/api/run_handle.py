@@ -5,32 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import shlex
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.api.approvals import AnswerResult, open_approvals, pending_question, shown
 from fanfold.api.history import until
 from fanfold.api.ownership import OwnedRun, go_on_detached, own
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.transcripts import Transcript, transcript_of
+from fanfold.engine import requests
 from fanfold.engine.driver import OnProgress
-from fanfold.engine.requests import (
-    AnswerRequest,
-    CancelRequest,
-    MessageRequest,
-    PauseRequest,
-    RunRequest,
-    check_answer,
-    check_message,
-    check_recorded,
-    this_person,
-    to_row,
-)
 from fanfold.engine.run_tree import RunTree, run_status, wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.decide import needs_people
@@ -62,16 +50,19 @@ _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "True or 
 def checked(method: F) -> F:
     """Return the method with a check: arguments of undeclared types are refused with `usage.bad_value`."""
 
+    @cache
+    def declared() -> tuple[inspect.Signature, dict[str, Any]]:
+        return inspect.signature(method), get_type_hints(method)
+
     def check(args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        parameters, hints = _declared(method)
+        parameters, hints = declared()
         given = parameters.bind(*args, **named)  # raises Python's usual TypeError, which names the method
         for name, value in given.arguments.items():
             kind = parameters.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                for one in value:
+            values = value if kind is inspect.Parameter.VAR_POSITIONAL else (value,)
+            if kind is not inspect.Parameter.VAR_KEYWORD:
+                for one in values:
                     _require(name, one, hints.get(name, Any))
-            elif kind is not inspect.Parameter.VAR_KEYWORD:
-                _require(name, value, hints.get(name, Any))
 
     if inspect.iscoroutinefunction(method):
 
@@ -96,11 +87,6 @@ def all_checked(kind: type[T]) -> type[T]:
         if inspect.isfunction(method) and not name.startswith("_"):
             setattr(kind, name, checked(method))
     return kind
-
-
-@cache
-def _declared(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    return inspect.signature(method), get_type_hints(method)
 
 
 def _require(name: str, value: object, declared: Any) -> None:
@@ -163,27 +149,28 @@ class RunHandle:
         self.tree: RunTree = owned.tree
         self._owned = owned
         self._loop = asyncio.get_running_loop()
-        self._followers: list[_Follower] = []
+        self._followers: list[asyncio.Queue[list[Envelope]]] = []
         self._host = owned.host(
             leave_when_waiting=leave_when_waiting, on_commit=self._committed, on_progress=on_progress
         )
         driving = self._host.resume(raised, keep_waits=keep_waits) if resumed else self._host.start()
-        self._work = asyncio.create_task(self._drive(driving))
+
+        async def drive() -> None:
+            try:
+                await driving
+            except BaseException:
+                owned.let_go()
+                raise
+            owned.done()
+
+        self._work = asyncio.create_task(drive())
         self._work.add_done_callback(lambda _: self._committed([]))
         self._heard = False
         """Whether a caller received the result or the error of driving the run."""
 
-    async def _drive(self, driving: Coroutine[None, None, None]) -> None:
-        try:
-            await driving
-        except BaseException:
-            self._owned.let_go()
-            raise
-        self._owned.done()
-
     def _committed(self, written: list[Envelope]) -> None:
         for follower in self._followers:
-            follower.hear(written)
+            follower.put_nowait(written)
 
     def when_at_rest(self, callback: Callable[[RunHandle], object]) -> None:
         """Call `callback` when driving the run stopped without an error."""
@@ -215,30 +202,31 @@ class RunHandle:
         store.
         """
         self.check_loop()
-        follower = _Follower()
-        self._followers.append(follower)
+        batches: asyncio.Queue[list[Envelope]] = asyncio.Queue()
+        self._followers.append(batches)
         try:
             if after is not None and (recorded := list(self._owned.project.store.tree(self.id, after))):
                 after = recorded[-1].tree_seq
                 yield recorded
+            taken: list[Envelope] = []
             while True:
-                over = self._work.done()
-                written = [one for one in follower.take() if after is None or one.tree_seq > after]
+                over, state = self._work.done(), self.tree.state
+                while not batches.empty():
+                    taken += batches.get_nowait()
+                written = [one for one in taken if after is None or one.tree_seq > after]
+                taken = []
                 if written:
                     yield written
                     if every_s and not over:
                         await asyncio.wait([self._work], timeout=every_s)
-                elif over or (until_asked and self._asks()):
+                elif over:
                     return
+                elif until_asked and self.status == WAITING and (state.approvals or needs_people(state)):
+                    return  # in an open run, also if it can only continue after a new request
                 else:
-                    await follower.heard.wait()
+                    taken = list(await batches.get())
         finally:
-            self._followers.remove(follower)
-
-    def _asks(self) -> bool:
-        """Whether the run can only continue after an answer or, in an open run, after a new request."""
-        state = self.tree.state
-        return self.status == WAITING and (state.approvals > 0 or needs_people(state))
+            self._followers.remove(batches)
 
     @checked
     async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
@@ -338,13 +326,13 @@ class RunHandle:
             async for _ in self.follow():
                 break
 
-    def check(self, request: AnswerRequest) -> None:
+    def check(self, request: requests.AnswerRequest) -> None:
         """Check whether an answer would be accepted now; raises `AuthorError` if not."""
-        check_answer(self.tree, request)
+        requests.check_answer(self.tree, request)
 
-    def post(self, request: AnswerRequest) -> None:
+    def post(self, request: requests.AnswerRequest) -> None:
         """Answer without waiting. An answer to a closed question changes nothing."""
-        self._owned.project.store.request(to_row(self.id, self.id, request, wall_clock_ms()))
+        self._owned.project.store.request(requests.to_row(self.id, self.id, request, wall_clock_ms()))
         self._host.look_for_requests()
 
     def _check_driven(self) -> None:
@@ -423,24 +411,6 @@ class RunHandle:
             self._loop.call_exception_handler({"message": message, "exception": error})
 
 
-class _Follower:
-    """The events that one follower has not read yet."""
-
-    def __init__(self) -> None:
-        self.heard = asyncio.Event()
-        self._batches: deque[list[Envelope]] = deque()
-
-    def hear(self, written: list[Envelope]) -> None:
-        self._batches.append(written)
-        self.heard.set()
-
-    def take(self) -> list[Envelope]:
-        self.heard.clear()
-        taken = [envelope for batch in self._batches for envelope in batch]
-        self._batches.clear()
-        return taken
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Requests to a run, regardless of the process that drives it: pause, cancel, answer
 #
@@ -460,7 +430,9 @@ async def pause(project: Project, run: str) -> RunHead:
         raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
     # A run that another process is just resuming still has the status paused.
     if head.status != PAUSED or project.has_owner(head.run_id):
-        await _ask_and_wait(project, head, PauseRequest(this_person()), {*RUN_TERMINAL, PAUSED})
+        await _ask_and_wait(
+            project, head, requests.PauseRequest(requests.this_person()), {*RUN_TERMINAL, PAUSED}
+        )
     return project.resolve(head.run_id)
 
 
@@ -468,7 +440,7 @@ async def cancel(project: Project, run: str) -> RunHead:
     """Cancel a run or child run, wait until nothing of it is running, and return its head."""
     head = project.resolve(run)
     if head.status not in RUN_TERMINAL:
-        await _ask_and_wait(project, head, CancelRequest(this_person()), RUN_TERMINAL)
+        await _ask_and_wait(project, head, requests.CancelRequest(requests.this_person()), RUN_TERMINAL)
     elif head.status != CANCELLED:
         raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
     return project.resolve(head.run_id)
@@ -492,12 +464,7 @@ async def answer(
     question that the person saw: if the question has changed since, the answer is refused. An invalid answer
     is refused before a request is stored.
     """
-    head = project.resolve(run)
-    tree = project.view(head.root_run_id)
-    path = tree.state.runs[head.run_id].tree_path(step) if step is not None else _only_open(tree, head)
-    given = AnswerRequest(path, decision, by or this_person(), comment, edited)
-    detached = await _give(project, head, tree, given, seen)
-    return AnswerResult(head.run_id, path if step is None else step, decision, detached)
+    return await _give(project, run, step, requests.AnswerRequest("", decision, by, comment, edited), seen)
 
 
 async def reply(
@@ -508,12 +475,7 @@ async def reply(
     `text` is the answer itself, one of the choices, or JSON if the step has a schema. An invalid answer is
     refused before a request is stored.
     """
-    head = project.resolve(run)
-    tree = project.view(head.root_run_id)
-    path = tree.state.runs[head.run_id].tree_path(step)
-    given = AnswerRequest(path, "", by or this_person(), text=text)
-    detached = await _give(project, head, tree, given, seen)
-    return AnswerResult(head.run_id, step, text, detached)
+    return await _give(project, run, step, requests.AnswerRequest("", "", by, text=text), seen)
 
 
 class MessageResult(Struct, frozen=True):
@@ -529,13 +491,12 @@ async def send_message(project: Project, run: str, step: str, text: str, *, by: 
     head = project.resolve(run)
     tree = project.view(head.root_run_id)
     path = tree.state.runs[head.run_id].tree_path(step)
-    given = MessageRequest(path, text, by or this_person())
-    node = check_message(tree, given)
+    given = requests.MessageRequest(path, text, by or requests.this_person())
+    node = requests.check_message(tree, given)
     address = (node.run.id, node.path)
-    known = len(tree.memory.texts.get(address, ()))
     _, background = await ask_owner(project, head, given)
-    after = project.view(head.root_run_id)
-    if len(after.memory.texts.get(address, ())) <= known:
+    texts = project.view(head.root_run_id).memory.texts.get(address, ())
+    if len(texts) <= len(tree.memory.texts.get(address, ())):
         raise AuthorError("message.not_running", f"{path} ended before it could read the message")
     return MessageResult(head.run_id, step, background is not None)
 
@@ -549,16 +510,21 @@ def as_answer(given: JSON) -> str:
 
 
 async def _give(
-    project: Project, head: RunHead, tree: RunTree, given: AnswerRequest, seen: str | None
-) -> bool:
-    """Have the owner record an answer; return whether a background process was started for it."""
-    check_answer(tree, given)
-    if seen is not None and seen != pending_question(tree, given.path).seen:
-        message = f"what {given.path} asks is not what you saw any more"
+    project: Project, run: str, step: str | None, given: requests.AnswerRequest, seen: str | None
+) -> AnswerResult:
+    """Have the owner record an answer, which gets its path here."""
+    head = project.resolve(run)
+    tree = project.view(head.root_run_id)
+    path = tree.state.runs[head.run_id].tree_path(step) if step is not None else _only_open(tree, head)
+    given = structs.replace(given, path=path, by=given.by or requests.this_person())
+    requests.check_answer(tree, given)
+    if seen is not None and seen != pending_question(tree, path).seen:
+        message = f"what {path} asks is not what you saw any more"
         raise WorldError("approval.changed", message, hint="look at it again, then answer")
     _, background = await ask_owner(project, head, given)
-    check_recorded(project.view(head.root_run_id), given)
-    return background is not None
+    requests.check_recorded(project.view(head.root_run_id), given)
+    text = given.decision if given.text is None else given.text
+    return AnswerResult(head.run_id, path if step is None else step, text, background is not None)
 
 
 def _only_open(tree: RunTree, head: RunHead) -> str:
@@ -576,11 +542,10 @@ def _only_open(tree: RunTree, head: RunHead) -> str:
     raise AuthorError("approval.which", message, hint=hint, details={"waiting": waiting})
 
 
-async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tuple[int, ContinuedRun | None]:
-    """Have the owner act on a request; return its number and the process that was started for it.
-
-    If the run has no owner, a background process continues the run and acts on the request.
-    """
+async def ask_owner(
+    project: Project, head: RunHead, request: requests.RunRequest
+) -> tuple[int, ContinuedRun | None]:
+    """Have the owner, or a new background process, act on a request; return its number and that process."""
     require_permitted(project.folder, head.root_run_id)  # checked first, so that a refusal stores no request
     number = leave(project, head, request)
     return number, await _have_taken(project, head.root_run_id, number)
@@ -588,8 +553,7 @@ async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tup
 
 async def _have_taken(project: Project, root: str, number: int) -> ContinuedRun | None:
     """Wait until a request was acted on; return the process that was started if the run had no owner."""
-    background: ContinuedRun | None = None
-    taken = await until_taken(project, root, number)
+    background, taken = None, await until_taken(project, root, number)
     if taken is False:
         background = go_on_detached(project, root)
         taken = await until_taken(project, root, number, background)
@@ -600,9 +564,9 @@ async def _have_taken(project: Project, root: str, number: int) -> ContinuedRun 
     return background
 
 
-def leave(project: Project, head: RunHead, request: RunRequest) -> int:
+def leave(project: Project, head: RunHead, request: requests.RunRequest) -> int:
     """Store a request and wake the owner of the run; return its number."""
-    return project.store.request(to_row(head.root_run_id, head.run_id, request, wall_clock_ms()))
+    return project.store.request(requests.to_row(head.root_run_id, head.run_id, request, wall_clock_ms()))
 
 
 async def until_taken(
@@ -624,7 +588,7 @@ async def until_taken(
 
 
 async def _ask_and_wait(
-    project: Project, head: RunHead, request: RunRequest, statuses: Collection[str]
+    project: Project, head: RunHead, request: requests.RunRequest, statuses: Collection[str]
 ) -> None:
     """Have the owner act on a request, or act here if there is no owner. Returns when it is done."""
     root = head.root_run_id
@@ -659,7 +623,7 @@ async def _carry_out(project: Project, head: RunHead, number: int) -> None:
         if project.resolve(root).status == WAITING and not is_adopted(project.folder, root):
             await _have_taken(project, root, number)
             return
-        leave(project, project.resolve(root), PauseRequest(this_person()))
+        leave(project, project.resolve(root), requests.PauseRequest(requests.this_person()))
     try:
         owned = own(project, root, goes_on=False)
     except LeaseHeld:

@@ -76,14 +76,11 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return the options of a run; raises `usage.out_of_range` for a limit out of range."""
         check_limits(config, self.max_concurrency, self.max_agents, spell)
         check_budget(self.budget_usd, self.budget_tokens, spell)
+        same = ("model", "max_concurrency", "max_agents", "budget_tokens", "permission")
         return Options(
-            model=self.model,
+            **{name: getattr(self, name) for name in same},
             backend=self.agent_backend,
-            max_concurrency=self.max_concurrency,
-            max_agents=self.max_agents,
             budget_micro_usd=micro_usd(self.budget_usd),
-            budget_tokens=self.budget_tokens,
-            permission=self.permission,
             script=script,
             script_file=script_file,
             unsafe_no_sandbox=unsafe_no_sandbox,
@@ -194,22 +191,16 @@ def most_agents(config: Config) -> int:
 
 
 def settings_of(config: Config, plan: Plan, options: Options) -> Settings:
-    """Return the limits: from flags, else the recipe within the user's caps, else the configuration.
-
-    A flag out of range is refused.
-    """
+    """Return the limits: from flags, else the recipe within the user's caps, else the configuration."""
     check_limits(config, options.max_concurrency, options.max_agents)
-    limits = plan.limits
-    budget = limits.budget
+    limits, budget, dollars = plan.limits, plan.limits.budget, options.budget_micro_usd
     return Settings(
         max_concurrency=_limit(config, "max_concurrency", plan, options),
         max_agents=_limit(config, "max_agents", plan, options),
         max_steps=limits.max_steps or 1_000,
         timeout_ms=_limit(config, "timeout_ms", plan, options),
-        budget_tokens=options.budget_tokens if options.budget_tokens is not None else budget.tokens,
-        budget_micro_usd=options.budget_micro_usd
-        if options.budget_micro_usd is not None
-        else budget.micro_usd,
+        budget_tokens=budget.tokens if options.budget_tokens is None else options.budget_tokens,
+        budget_micro_usd=budget.micro_usd if dollars is None else dollars,
         outage_ms=DEFAULT_OUTAGE_MS if limits.outage_ms is None else limits.outage_ms,
     )
 

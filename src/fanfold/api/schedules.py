@@ -42,7 +42,7 @@ from fanfold.api.permission import consent_of
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
 from fanfold.api.run_options import Options, RunOptions
-from fanfold.api.start import handlers_of, start, start_consent
+from fanfold.api.start import check_startable, create, handlers_of, start, start_consent
 from fanfold.errors import EXIT_PERMISSION, AuthorError, FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.kernel.state import PENDING, RUNNING
@@ -398,11 +398,13 @@ def _start(project: Project, schedule: Schedule, one: Occurrence) -> None:
     plan, options = _plan(project, schedule), _options(project, schedule)
     if schedule_consent(project, schedule, plan)[0] != schedule.permitted:
         raise _changed(schedule)
-    strange = schedule.webhook is not None and not schedule.allow_effects
-    if strange:
+    if schedule.webhook is not None and not schedule.allow_effects:
         _check_for_strangers(project, plan, schedule)
-    run = one.run_id
-    hand_over(start(project, plan, one.inputs, options, permitted=strange, yes=not strange, run_id=run))
+        check_startable(project, plan)
+        owned = create(project, plan, bind_inputs(plan, one.inputs), options, run_id=one.run_id)
+    else:
+        owned = start(project, plan, one.inputs, options, yes=True, run_id=one.run_id)
+    hand_over(owned)
 
 
 def _changed(schedule: Schedule) -> WorldError:

@@ -36,8 +36,8 @@ from fanfold.kernel.state import Node
 from fanfold.kernel.waits import DEFAULT_OUTAGE_MS
 from fanfold.language.inputs import bind_inputs
 from fanfold.language.json_text import strict
-from fanfold.language.keys import COMMAND, FUNCTION
-from fanfold.language.leaf_steps import AgentBody, find_body, read_body
+from fanfold.language.keys import FUNCTION
+from fanfold.language.leaf_steps import AgentBody, CommandBody, find_body, read_body
 from fanfold.steps import command
 from fanfold.steps.ids import new_run_id, read_traceparent
 from fanfold.steps.programs import Programs
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from fanfold.agents.permissions import Ask
     from fanfold.agents.role import Skill
     from fanfold.agents.skills import SkillRoot
-    from fanfold.engine.estimates import Prices
 
 
 class Lineage(Struct, frozen=True):
@@ -83,11 +82,10 @@ def create(
     run_id: str = "",
     parts: RunParts = RunParts(),  # noqa: B008 - it is frozen
 ) -> OwnedRun:
-    """Record a new run that this process owns. `bound` are all its inputs.
+    """Record a new run that this process owns, after `check_startable`. `bound` are all its inputs.
 
     `ask` asks a person about actions of agents. `run_id` is a chosen id; a second run of that id is refused.
     """
-    check_enabled(project)
     frozen, settings = freeze(project, plan, options, fork, starts_programs=parts.starts_programs)
     programs = Programs(project.isolation, unsafe=frozen.unsafe)
     supervisor = supervise(project, frozen, programs, ask, parts.supervisor)
@@ -106,7 +104,7 @@ def create(
             from fanfold.api.run_trees import take_snapshot  # imported late: only for a cluster
 
             snapshot, needed = take_snapshot(project, journal, source)
-            frozen = structs.replace(frozen, tree=snapshot.tree)
+            frozen = replace(frozen, tree=snapshot.tree)
         performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
         tree = _record(project, journal, plan, bound, frozen, settings, performer.reuse)
         if snapshot is not None:
@@ -186,7 +184,13 @@ def freeze(
     frozen = _freeze(project, plan, options, base, {**base.roles, **(own_roles or {})})
     if starts_programs:
         check_confinement(project, plan, frozen)
-    frozen = _with_skills(project, plan, frozen)
+    of_steps, of_roles = _skills(plan, frozen)
+    if frozen.script is None and (of_steps or of_roles):  # a script uses no skills
+        from fanfold.agents.skills import check_skills, take_skills
+
+        roots = _skill_roots(project)
+        check_skills(of_steps, of_roles, roots)
+        frozen = replace(frozen, skills=take_skills((*of_steps, *of_roles), roots, project.config.home))
     settings = settings_of(project.config, plan, options)
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, so this import is skipped
@@ -208,7 +212,7 @@ def _freeze(
     def find(name: str) -> Role | None:
         return before.get(name) or project.roles.find(name)
 
-    return structs.replace(
+    return replace(
         base,
         roles=with_stages(freeze_roles(plan, find), find),
         backend=options.backend or (SCRIPTED if scripted else MODEL),
@@ -238,18 +242,6 @@ def _skill_roots(project: Project) -> list[SkillRoot]:
     return skill_roots(project.folder, user_home(os.environ), project.config.home)
 
 
-def _with_skills(project: Project, plan: Plan, frozen: RunConfig) -> RunConfig:
-    """Copy the skills that a run may use, as they are now; a script uses none."""
-    of_steps, of_roles = _skills(plan, frozen)
-    if frozen.script is not None or not (of_steps or of_roles):
-        return frozen
-    from fanfold.agents.skills import check_skills, take_skills
-
-    roots = _skill_roots(project)
-    check_skills(of_steps, of_roles, roots)
-    return structs.replace(frozen, skills=take_skills((*of_steps, *of_roles), roots, project.config.home))
-
-
 def handlers_of(plan: Plan) -> set[str]:
     """Return the handlers of a plan's function steps."""
     calls = [step for step in all_steps_below(plan) if step.type == FUNCTION.name]
@@ -268,23 +260,24 @@ def instructions_of(project: Project) -> ProjectInstructions:
 
 def check_variables(config: Config, plan: Plan) -> None:
     """Refuse a run if a command requires an environment variable that is not allowed."""
-    commands = [step for step in all_steps_below(plan) if step.type == COMMAND.name]
-    if not commands:
-        return
-    from fanfold.language.leaf_steps import CommandBody
-
     allowed = config.names(command.SETTING)
-    for step in commands:
-        withheld = command.why_withheld(read_body(CommandBody, step).env_vars, allowed)
+    for step in all_steps_below(plan):
+        body = find_body(CommandBody, step)
+        withheld = None if body is None else command.why_withheld(body.env_vars, allowed)
         if withheld is not None:
             message = f"step {step.id}: {withheld.message}"
             raise WorldError(withheld.code, message, hint=withheld.hint, exit_status=EXIT_PERMISSION)
 
 
-def check_functions(project: Project, plan: Plan) -> None:
-    """Refuse a run if a function is not registered, not in the project and not allowed by configuration."""
+def check_startable(project: Project, plan: Plan) -> None:
+    """Refuse a run that no permission could start: disabled, or with values or functions not allowed.
+
+    A function is allowed if it is registered, in the project, or listed in the configuration.
+    """
     from fanfold.steps.function_calls import SETTING, is_listed, is_module_name, not_allowed
 
+    check_enabled(project)
+    check_variables(project.config, plan)
     allowed = project.config.names(SETTING)
     for name in sorted(handlers_of(plan)):
         if is_module_name(name) and not is_listed(name, allowed) and not project.is_own_handler(name):
@@ -298,30 +291,31 @@ def start(
     options: Options,
     *,
     yes: bool = False,
-    permitted: bool = False,
     attendant: Prompter | None = None,
     run_id: str = "",
+    seen: str | None = None,
 ) -> OwnedRun:
     """Record a new run that is allowed to do what its recipe declares; raises `permission_denied` otherwise.
 
-    `yes` answers every permission question: this one and those that agents cause later. `permitted`: the
-    surface has asked this one already.
+    `yes` answers every permission question: this one and those that agents cause later. `seen` is the digest
+    of the question that the surface showed.
     """
     bound = bind_inputs(plan, given)
-    check_enabled(project)
-    check_variables(project.config, plan)  # checked before the question, since no answer could help
-    check_functions(project, plan)
-    if not permitted and not is_settled(options.permission, yes=yes):
+    if seen is not None and seen != start_consent(project, plan, bound, options).request.digest:
+        message = f"the effects of {plan.name} changed since they were shown"
+        raise WorldError("permission.changed", message, hint="read the new dry run, then start the run")
+    check_startable(project, plan)  # before the question, since no answer could help
+    if not is_settled(options.permission, yes=yes):
         permit(start_consent(project, plan, bound, options), options.permission, attendant=attendant)
     if yes and options.permission == "ask":
-        options = structs.replace(options, permission="auto")
+        options = replace(options, permission="auto")
     ask = None if attendant is None else attendant.allow
     return create(project, plan, bound, options, ask=ask, run_id=run_id)
 
 
 def start_consent(project: Project, plan: Plan, bound: Mapping[str, JSON], options: Options) -> RunConsent:
     """Return the permission question before a run, as every surface shows it."""
-    spending = foresee_spending(project, plan, bound, options)
+    spending = _foresee_spending(project, plan, bound, options)
     reasons = asked_about(project.config, spending) if options.permission == "ask" else []
     totals = (*spending.totals(), *capped_limits(project.config, plan, options))
     find = project.roles.find
@@ -346,8 +340,7 @@ def foresee_run(
 ) -> tuple[DryRun, dict[str, Node]]:
     """Return the dry run, and the node behind every path that would start.
 
-    `inputs` are the inputs that have a value. `missing` has one sentence for each required input without a
-    value.
+    `inputs` are the known inputs. `missing` has one sentence for each required input without a value.
     """
     plan, config = checked.runnable(), project.config
     settings = settings_of(config, plan, options)
@@ -356,17 +349,15 @@ def foresee_run(
     if not enabled:
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
     warnings += [*capped_limits(config, plan, options), *missing]
-    usable = True
+    usable, frozen = True, _foreseen(project, plan, options)
     try:
         check_variables(config, plan)
     except WorldError as error:
         warnings.append(f"would be refused: {error.message}")
         usable = False
     try:
-        foreseen = _foreseen(project, plan, options.backend, options.model)
-        foreseen = replace(foreseen, script=options.script, unsafe=options.unsafe_no_sandbox)
-        check_confinement(project, plan, foreseen)
-        if any(named := _skills(plan, foreseen)):
+        check_confinement(project, plan, frozen)
+        if any(named := _skills(plan, frozen)):
             from fanfold.agents.skills import check_skills
 
             warnings += check_skills(*named, _skill_roots(project))
@@ -374,10 +365,10 @@ def foresee_run(
         warnings.append(f"would be refused: {error.message}; {error.hint}")
         usable = False
     if options.script is None:
-        seen = foresee(project, plan, settings, options.backend, options.model)
-        warnings += seen.warnings
-        usable = usable and seen.usable
-        settings = replace(settings, estimates=seen.estimates)
+        refusals, unused, estimates = _foresee_models(project, plan, settings, frozen)
+        warnings += [*(f"would be refused: {error.message}" for error in refusals), *unused]
+        usable = usable and not refusals
+        settings = replace(settings, estimates=estimates)
     allowed = enabled and usable and not missing
     prompt = _prompts(project) if show_prompts else None
     return dry_run(plan, inputs, settings, warnings=warnings, allowed=allowed, prompt=prompt)
@@ -433,12 +424,8 @@ def check_confinement(project: Project, plan: Plan, frozen: RunConfig) -> None:
     """Refuse a run if this machine cannot confine one of its commands or agents that are programs."""
     from fanfold.agents.command.profile import is_program
 
-    agents = [
-        (role, backend)
-        for role in frozen.roles.values()
-        for backend in (frozen.backend_of(role), *frozen.fallback_backends(role))
-        if is_program(backend)
-    ]
+    named = ((role, _backends(frozen, role)) for role in frozen.roles.values())
+    agents = [(role, backend) for role, backends in named for backend in backends if is_program(backend)]
     if not agents and not any(type_of(step).starts_programs for step in all_steps_below(plan)):
         return
     from fanfold.agents.command.profile_files import find_profile
@@ -455,6 +442,10 @@ def check_confinement(project: Project, plan: Plan, frozen: RunConfig) -> None:
             check_brought(level, project.folder, profile.state.brought)
 
 
+def _backends(frozen: RunConfig, role: Role) -> tuple[str, ...]:
+    return (frozen.backend_of(role), *frozen.fallback_backends(role))
+
+
 class ModelReport(Struct, frozen=True, kw_only=True):
     """The result of checking the models of a plan."""
 
@@ -464,22 +455,16 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     useless: dict[str, str] = {}
     """Fallbacks that cannot be used, with the reason."""
 
-    @property
-    def warnings(self) -> list[str]:
-        return [f"fallback {name} will not be used: {why}" for name, why in self.useless.items()]
-
 
 def check_backends(frozen: RunConfig, backends: BackendRegistry) -> None:
     """Refuse a run if no back end here can work for one of its roles. The error names the role."""
     for name, role in frozen.roles.items():
-        named = (frozen.backend_of(role), *frozen.fallback_backends(role))
-        problems = (
-            backends.problem(backend, role.command) or _unkept(name, role, backend, backends.machine.home)
-            for backend in named
-        )
-        if (problem := next((one for one in problems if one is not None), None)) is not None:
-            where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
-            raise _with_message(problem, where + problem.message, {"role": name})
+        home = backends.machine.home
+        for backend in _backends(frozen, role):
+            problem = backends.problem(backend, role.command) or _unkept(name, role, backend, home)
+            if problem is not None:
+                where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
+                raise _with_message(problem, where + problem.message, {"role": name})
 
 
 def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | None:
@@ -487,15 +472,10 @@ def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | N
     if not role.needs_our_tools and role.tools is None:
         return None
     from fanfold.agents.command.profile import is_program
-    from fanfold.agents.command.profile_files import find_profile  # few roles restrict their tools
+    from fanfold.agents.command.profile_files import find_profile, unkept  # few roles restrict their tools
 
     profile = find_profile(backend, home) if is_program(backend) else None
-    if profile is None:
-        return None
-    from fanfold.agents.command.profile_files import unkept
-
-    violated = unkept(profile, role)
-    if not violated:
+    if profile is None or not (violated := unkept(profile, role)):
         return None
     message = f'role "{name}" says {violated}, which "{backend}" would not keep to'
     return AuthorError("role.refused", message, hint="let a model do its work, or use another role")
@@ -525,17 +505,12 @@ def prepare(
         raise report.refusals[0]
     default = report.chosen.get(None)
     fast = frozen.default_fast_model or (None if default is None else default.fast_model)
-    frozen = structs.replace(
-        frozen,
-        default_model=frozen.default_model if default is None else default.model,
-        default_fast_model=fast,
-        roles={
-            name: structs.replace(
-                role, fallback_models=tuple(one for one in role.fallback_models if one not in report.useless)
-            )
-            for name, role in frozen.roles.items()
-        },
-    )
+    roles = {}
+    for name, role in frozen.roles.items():
+        usable = tuple(model for model in role.fallback_models if model not in report.useless)
+        roles[name] = replace(role, fallback_models=usable)
+    model = frozen.default_model if default is None else default.model
+    frozen = replace(frozen, default_model=model, default_fast_model=fast, roles=roles)
     if not _is_limited(plan, settings):
         return frozen, settings  # without a budget no estimates are needed
     from fanfold.engine.estimates import Prices, estimates_of
@@ -544,52 +519,50 @@ def prepare(
         uses = list(models_of(plan, frozen, config))  # summaries now have their own model
         report.chosen[fast] = choose_model(config, local, asked=fast)
     prices = Prices(report.chosen, config)
-    if frozen.forked_from is None:
-        _check_prices(plan, frozen, settings, config, prices)
-    return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
+    for limited in _limited_in_dollars(plan, settings) if frozen.forked_from is None else ():
+        for use in models_of(replace(limited, workflows=plan.workflows), frozen, config):
+            if (unpriced := prices.unpriced(use.model)) is not None:
+                where = use.where or "--model"
+                why = f'the price of "{unpriced}" is not known ({where})'
+                raise _unpriced(plan, limited, why, {"model": unpriced, "where": where})
+    return frozen, replace(settings, estimates=estimates_of(uses, prices, store))
 
 
-class Foreseen(Struct, frozen=True, kw_only=True):
-    """The checks of back ends and models for a dry run."""
-
-    warnings: list[str]
-    usable: bool
-    """Whether the named back ends and models can be used."""
-    estimates: dict[str, Estimate] = {}
-    """By role: the expected spending of an attempt. Only filled if there is a budget."""
-
-
-def foresee(
-    project: Project, plan: Plan, settings: Settings, backend: str | None, model: str | None
-) -> Foreseen:
-    """Check back ends and models for a dry run.
+def _foresee_models(
+    project: Project, plan: Plan, settings: Settings, frozen: RunConfig
+) -> tuple[Sequence[FanfoldError], list[str], dict[str, Estimate]]:
+    """Check back ends and models for a dry run: refusals, warnings, and estimates if there is a budget.
 
     A missing default model is not reported: users may inspect a recipe before they have an account.
     """
-    config, frozen = project.config, _foreseen(project, plan, backend, model)
+    config = project.config
     try:
         check_backends(frozen, project.backends)
     except FanfoldError as error:
-        return Foreseen(warnings=[f"would be refused: {error.message}"], usable=False)
+        return [error], [], {}
     uses = list(models_of(plan, frozen, config))
     local = local_state(config.home)
     report = look([use for use in uses if use.model is not None], frozen, config, local)
-    refusals = [f"would be refused: {error.message}" for error in report.refusals]
-    estimates: dict[str, Estimate] = {}
-    if _is_limited(plan, settings):
-        from fanfold.engine.estimates import Prices, estimates_of
+    unused = [f"fallback {name} will not be used: {why}" for name, why in report.useless.items()]
+    if not _is_limited(plan, settings):
+        return report.refusals, unused, {}
+    from fanfold.engine.estimates import Prices, estimates_of
 
-        chosen = look(uses, frozen, config, local).chosen
-        estimates = estimates_of(uses, Prices(chosen, config))
-    return Foreseen(warnings=[*refusals, *report.warnings], usable=not refusals, estimates=estimates)
+    chosen = look(uses, frozen, config, local).chosen
+    return report.refusals, unused, estimates_of(uses, Prices(chosen, config))
 
 
-def _foreseen(project: Project, plan: Plan, backend: str | None, model: str | None) -> RunConfig:
-    """Return the part of a run's configuration that determines its models."""
+def _foreseen(project: Project, plan: Plan, options: Options) -> RunConfig:
+    """Return the part of a run's configuration that determines its models and programs."""
     find = project.roles.find
-    roles = with_stages(freeze_roles(plan, find), find)
-    fast = project.config.text("workflows.model")
-    return RunConfig(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
+    return RunConfig(
+        roles=with_stages(freeze_roles(plan, find), find),
+        backend=options.backend or MODEL,
+        model=options.model,
+        fast_model=project.config.text("workflows.model"),
+        script=options.script,
+        unsafe=options.unsafe_no_sandbox,
+    )
 
 
 def look(uses: Sequence[ModelUse], frozen: RunConfig, config: Config, local: LocalState) -> ModelReport:
@@ -643,18 +616,6 @@ def _limited_in_dollars(plan: Plan, settings: Settings) -> list[Plan]:
     return dollars + [kid for kid, one in budgets if one.micro_usd is not None and one.tokens is None]
 
 
-def _check_prices(plan: Plan, frozen: RunConfig, settings: Settings, config: Config, prices: Prices) -> None:
-    """Refuse a budget in dollars if the price of a model is unknown."""
-    for limited in _limited_in_dollars(plan, settings):
-        part = structs.replace(limited, workflows=plan.workflows)
-        for use in models_of(part, frozen, config):
-            model = prices.unpriced(use.model)
-            if model is not None:
-                where = use.where or "--model"
-                why = f'the price of "{model}" is not known ({where})'
-                raise _unpriced(plan, limited, why, {"model": model, "where": where})
-
-
 def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> AuthorError:
     whose = "" if limited is plan else f' of "{limited.name}"'
     tokens = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
@@ -663,7 +624,7 @@ def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> A
     return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
 
 
-def foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options) -> Spending:
+def _foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options) -> Spending:
     """Estimate what a run of a plan will spend, within its limits.
 
     As in a dry run, known lists are counted, and an unknown list counts as a few items.
@@ -674,7 +635,7 @@ def foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], o
     from fanfold.engine.estimates import Prices, estimates_of
     from fanfold.engine.forecast import ForecastHost, Foresight
 
-    config, frozen = project.config, _foreseen(project, plan, options.backend, options.model)
+    config, frozen = project.config, _foreseen(project, plan, options)
     uses = list(models_of(plan, frozen, config))
     prices = Prices(look(uses, frozen, config, local_state(config.home)).chosen, config)
     # By role: the expected spending of one attempt. Roles whose model is unknown are missing.

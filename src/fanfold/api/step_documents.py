@@ -32,19 +32,7 @@ from fanfold.api.run_documents import (
     inspect_step_document,
 )
 from fanfold.engine.run_tree import RunTree, run_status
-from fanfold.kernel.events import (
-    NOTHING_SPENT,
-    Envelope,
-    Event,
-    Failure,
-    Payment,
-    RunFinished,
-    RunPaused,
-    StepEvent,
-    SubagentEvent,
-    Usage,
-    event_of,
-)
+from fanfold.kernel import events
 from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.state import (
     ASKED,
@@ -88,9 +76,9 @@ MAX_LINES = 10
 def did_not_pass(node: Node) -> bool:
     """Whether a node is a completed round that did not pass: its loop continued, or failed."""
     loop = node.parent
-    if not isinstance(loop, Loop) or (node is loop.children[-1] and node.step is loop.step.fold):
+    if not isinstance(loop, Loop) or node.status != COMPLETED:
         return False
-    if node.status != COMPLETED:
+    if node is loop.children[-1] and node.step is loop.step.fold:
         return False
     newest = node is loop.children[loop.iteration - 1]
     return not newest or (not loop.converged and (loop.exhausted or loop.status in TERMINAL - {COMPLETED}))
@@ -148,6 +136,7 @@ MAX_ITEM_CHARS = 44
 
 
 _RANKS = {RUNNING: 0, WAITING: 0, PENDING: 2, READY: 2, COMPLETED: 3, SKIPPED: 3}
+"""Running rows have the lowest rank, then failed, then pending ones."""
 _FAILED_RANK = 1
 _LAST_RANK = 3
 MAX_ROWS = 20_000
@@ -191,27 +180,17 @@ def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
         found = run_rows(tree, tree.root, now, fold_finished=True)
     if len(found) <= height:
         return found
-    ranks = _ranks(found)
-    best = sorted(range(len(found)), key=lambda i: (ranks[i], i))[: height - 1]
-    rest = f"… {len(found) - len(best)} more steps"
-    return [*(found[i] for i in sorted(best)), Row(0, rest, "", "", "", "", "")]
-
-
-def _ranks(found: Sequence[Row]) -> list[int]:
-    """Return the rank of each row; rows with a high rank are dropped first if space is short.
-
-    Running rows have the lowest rank, then failed, then pending ones. A row has the best rank of the rows
-    below it.
-    """
-    ranks: list[int] = []
+    # Rows with a high rank are dropped first. A row has the best rank of the rows below it.
+    ranks: dict[int, int] = {}
     best: list[int] = []  # depth → the best rank at that depth since the last row above
-    for row in reversed(found):
-        rank = min([_RANKS.get(row.status, _FAILED_RANK), *best[row.depth + 1 : row.depth + 2]])
+    for i, row in reversed(list(enumerate(found))):
+        ranks[i] = min([_RANKS.get(row.status, _FAILED_RANK), *best[row.depth + 1 : row.depth + 2]])
         del best[row.depth + 1 :]
         best += [_LAST_RANK] * (row.depth + 1 - len(best))
-        best[row.depth] = min(best[row.depth], rank)
-        ranks.append(rank)
-    return ranks[::-1]
+        best[row.depth] = min(best[row.depth], ranks[i])
+    kept = sorted(range(len(found)), key=lambda i: (ranks[i], i))[: height - 1]
+    rest = f"… {len(found) - len(kept)} more steps"
+    return [*(found[i] for i in sorted(kept)), Row(0, rest, "", "", "", "", "")]
 
 
 def counts(tree: RunTree) -> Counter[str]:
@@ -258,20 +237,17 @@ class _Walk:
         name = f"{name} {item}" if item else name
         path = node.run.tree_path(node.path)
         status = "failed" if did_not_pass(node) else self._status(node)
-        took = ""
+        took = who = ""
         if node.started_at and status != SKIPPED and (node.ended_at or status in (RUNNING, WAITING)):
             took = duration((node.ended_at or self._now) - node.started_at)
-        who, note = self._who(node), self._note(node, inside)
-        return Row(depth, name, path, status, who, took, note, node.kind == LEAF, item, is_open(node))
-
-    def _who(self, node: Node) -> str:
         if isinstance(node, WorkflowCall):
             child = node.child
-            return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
-        if node.kind != LEAF:
-            return ""
-        label = label_of(node.step)
-        return label.kind if node.step.traits.waits is not None else one_line(label.who, MAX_WHO_CHARS)
+            who = f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
+        elif node.kind == LEAF:
+            label = label_of(node.step)
+            who = label.kind if node.step.traits.waits is not None else one_line(label.who, MAX_WHO_CHARS)
+        note = self._note(node, inside)
+        return Row(depth, name, path, status, who, took, note, node.kind == LEAF, item, is_open(node))
 
     def _status(self, node: Node) -> str:
         """Return the status. A running group in which nothing runs or waits is shown as ready."""
@@ -309,12 +285,7 @@ class _Walk:
         first_hand = not isinstance(node, Composite) or node.failed_child is None
         if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
             parts.append(gist(node.error, MAX_NOTE_CHARS))
-        elif (
-            node.error is not None
-            and node.kind == LEAF
-            and node.status == COMPLETED
-            and not node.step.traits.ends
-        ):
+        elif node.error and node.kind == LEAF and node.status == COMPLETED and not node.step.traits.ends:
             parts.append(f"warning: {gist(node.error, MAX_NOTE_CHARS)}")
         if did_not_pass(node):
             why = why_not(self._tree, node)
@@ -375,8 +346,7 @@ def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
     rows = []
     walk = list(_Walk(tree, now, every=True, fold_finished=False).rows(run.scope.children))
     for row, node in walk[:MAX_ROWS]:
-        spent = tree.usage_of(node)
-        child = getattr(node, "child", None)
+        spent, child = tree.usage_of(node), getattr(node, "child", None)
         table_row = TableRow(
             path=row.path,
             depth=row.depth,
@@ -536,7 +506,11 @@ class StepPage(InspectStepDocument, frozen=True, kw_only=True):
 
 
 def step_page(
-    tree: RunTree, node: Node, log: Iterable[Envelope], files: list[StepChanges], why: ExplanationDocument
+    tree: RunTree,
+    node: Node,
+    log: Iterable[events.Envelope],
+    files: list[StepChanges],
+    why: ExplanationDocument,
 ) -> StepPage:
     """Return the page of a step; `log` is the log of its run."""
     child = getattr(node, "child", None)
@@ -556,27 +530,30 @@ def step_page(
     )
 
 
-class _Attempt:
-    def __init__(self) -> None:
-        self.status = "running"
-        self.started: int | None = None
-        self.ended: int | None = None
-        self.executions = 0
-        self.error: Failure | None = None
-        self.usage: Usage | None = None
+class _Attempt(Struct):
+    status: str = "running"
+    started: int | None = None
+    ended: int | None = None
+    executions: int = 0
+    error: events.Failure | None = None
+    usage: events.Usage | None = None
 
 
-def attempts_of(tree: RunTree, node: Node, log: Iterable[Envelope]) -> Iterator[AttemptRow]:
+def attempts_of(tree: RunTree, node: Node, log: Iterable[events.Envelope]) -> Iterator[AttemptRow]:
     """Yield the attempts of a step from the log of its run, up to the last folded event."""
     found: dict[int, _Attempt] = {}
     for envelope in log:
         if envelope.tree_seq > tree.tree_seq:
             break
-        data = event_of(envelope).data
-        if isinstance(data, Payment) and data.step == node.path:
+        data = events.event_of(envelope).data
+        if isinstance(data, events.Payment) and data.step == node.path:
             one = found.setdefault(data.attempt, _Attempt())
-            one.usage = (one.usage or NOTHING_SPENT) + data.usage
-        if not isinstance(data, StepEvent | SubagentEvent) or data.step != node.path or not data.attempt:
+            one.usage = (one.usage or events.NOTHING_SPENT) + data.usage
+        if (
+            not isinstance(data, events.StepEvent | events.SubagentEvent)
+            or data.step != node.path
+            or not data.attempt
+        ):
             continue
         one = found.setdefault(data.attempt, _Attempt())
         if data.status == "started":
@@ -651,7 +628,7 @@ class Timeline(Struct, frozen=True):
     left_off: int
 
 
-def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -> Timeline:
+def timeline(tree: RunTree, run: Run, envelopes: Iterable[events.Envelope], now: int) -> Timeline:
     """Return the timeline of a run and the runs below it; `tree` was folded from `envelopes`."""
     ended = run_status(tree.state, run) in RUN_TERMINAL
     now = now if (stopped := stopped_at(tree)) is None else stopped
@@ -660,7 +637,14 @@ def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -
     walk = _Walk(tree, now, every=True, fold_finished=False)
     # A round that did not pass is not shown as failed, as in the graph and the table.
     rows = [replace(row, status=status_of(tree, node)) for row, node in walk.rows(run.scope.children)]
-    _around(rows, spans)
+    # Composites are not in the log: their span is from the first start inside to the last end.
+    at_depth: dict[int, list[Span]] = {}
+    for row in reversed(rows):  # contents come after their container
+        inside = at_depth.pop(row.depth + 1, None)
+        if inside and not row.leaf:
+            spans[row.path] = [replace(_hull(inside), status=row.status)]
+        if own := spans.get(row.path):
+            at_depth[row.depth] = [_hull([*at_depth.get(row.depth, ()), *own])]
     found = [
         TimelineRow(row.path, row.name, row.depth, row.status, row.leaf, spans.get(row.path, []))
         for row in rows[:MAX_ROWS]
@@ -676,11 +660,8 @@ def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -
     return Timeline(found, gaps, begun, max(until, begun), max(0, len(rows) - MAX_ROWS))
 
 
-def _spans(envelopes: Iterable[Envelope]) -> dict[str, list[Span]]:
-    """Return spans by tree path.
-
-    A span ends with the next event of its step, or when the run pauses or ends.
-    """
+def _spans(envelopes: Iterable[events.Envelope]) -> dict[str, list[Span]]:
+    """Return spans by tree path. One ends with the next event of its step, or when the run pauses or ends."""
     spans: dict[str, list[Span]] = {}
     open_paths: dict[str, None] = {}
 
@@ -691,14 +672,11 @@ def _spans(envelopes: Iterable[Envelope]) -> dict[str, list[Span]]:
             spans[path][-1] = replace(last, end=at, status=last.status if last.status == WAITING else status)
 
     for envelope in envelopes:
-        event = (
-            event_of(envelope) if isinstance(envelope.data, dict) else Event("", envelope.at, envelope.data)
-        )
-        data = event.data
-        if isinstance(data, RunFinished | RunPaused) and envelope.parent_run_id is None:
+        data = events.event_of(envelope).data if isinstance(envelope.data, dict) else envelope.data
+        if isinstance(data, events.RunFinished | events.RunPaused) and envelope.parent_run_id is None:
             for path in list(open_paths):
                 close(path, envelope.at, "interrupted")
-        if not isinstance(data, StepEvent | SubagentEvent) or data.late:
+        if not isinstance(data, events.StepEvent | events.SubagentEvent) or data.late:
             continue
         path = f"{envelope.path}/{data.step}" if envelope.path else data.step
         if data.status in _OPENING:
@@ -709,17 +687,6 @@ def _spans(envelopes: Iterable[Envelope]) -> dict[str, list[Span]]:
         elif data.status in _CLOSING:
             close(path, envelope.at, "completed" if data.status == "finished" else data.status)
     return spans
-
-
-def _around(rows: Sequence[Row], spans: dict[str, list[Span]]) -> None:
-    """Set the spans of composites, which are not in the log: from the first start inside to the last end."""
-    at_depth: dict[int, list[Span]] = {}
-    for row in reversed(rows):  # contents come after their container
-        inside = at_depth.pop(row.depth + 1, None)
-        if inside and not row.leaf:
-            spans[row.path] = [replace(_hull(inside), status=row.status)]
-        if found := spans.get(row.path):
-            at_depth[row.depth] = [_hull([*at_depth.get(row.depth, ()), *found])]
 
 
 def _hull(spans: Sequence[Span]) -> Span:

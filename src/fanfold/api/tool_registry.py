@@ -45,7 +45,7 @@ from fanfold.api.recipes import CheckedRecipe, check_found, check_recipe, requir
 from fanfold.api.report import standing
 from fanfold.api.run_handle import cancel
 from fanfold.api.run_options import Options, RaisedLimits
-from fanfold.api.start import foresee_run, start, start_consent
+from fanfold.api.start import check_startable, create, foresee_run, start_consent
 from fanfold.api.tools import (
     AnyValue,
     Form,
@@ -255,8 +255,9 @@ async def run_workflow(caller: ToolContext, asked: RunWorkflow) -> StartResult:
     parts += [] if price is None else [f"at most ${price:.2f}"]
     warnings = [f"warning: {one}" for one in forecast.warnings if one not in consent.totals]
     totals = [", ".join(parts), *warnings, *request.totals]
+    check_startable(project, plan)  # before the question, since no answer could help
     await permit(caller, f"run {plan.name}@{plan.version}", effects, totals)
-    owned = start(project, plan, bound, options, permitted=True)
+    owned = create(project, plan, bound, options)
     caller.memory.run = owned.tree.root.id
     background = hand_over(owned)
     await caller.say(f"run {owned.tree.root.id} of {plan.name} started: fanfold watch {owned.tree.root.id}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, structs
@@ -200,27 +201,27 @@ class TranscriptBuilder:
         paid = paid_in(entry)
         if paid is not None:
             self.spent += paid
-        speaker = self._speaker
-        bare = TranscriptEntry(
+        return TranscriptEntry(
             kind=str(entry.__struct_config__.tag),
             at=when(at),
             step=self._step,
-            session_id=speaker.session_id,
-            attempt=speaker.attempt,
+            session_id=self._speaker.session_id,
+            attempt=self._speaker.attempt,
             turn=self.turn,
             stage=entry.stage,
+            **self._fields_of(entry),
         )
-        return structs.replace(bare, **self._fields_of(entry))
 
-    def _fields_of(self, entry: Entry) -> dict[str, object]:
+    def _fields_of(self, entry: Entry) -> dict[str, Any]:
         match entry:
             case UserInput() | UserMessage():
                 return {"text": entry.text}
             case Response() | Compaction():
-                fields: dict[str, object] = {"model": entry.model, "text": entry.text}
+                usage = _usage(entry.usage)
+                fields: dict[str, Any] = {"model": entry.model, "text": entry.text, "usage": usage}
                 if isinstance(entry, Response):
                     fields |= {"tool_calls": entry.tool_calls, "output": entry.output}
-                return {**fields, "usage": _usage(entry.usage)}
+                return fields
             case ToolCall():
                 return {"id": entry.id, "tool": entry.tool, "args": entry.args}
             case ToolResult():
@@ -244,10 +245,7 @@ class TranscriptBuilder:
 
 
 def _task_under_way(tree: RunTree, speaker: SessionRef) -> UserInput | None:
-    """Return the task of a running agent that has not replied yet.
-
-    Its task is recorded together with its first reply. Until then it is derived from the step.
-    """
+    """Return the task of a running agent. It is recorded with the first reply; until then it is derived."""
     node = speaker.node
     if node.status != RUNNING or not is_agent(node) or speaker.session_id != session_of(node):
         return None
@@ -278,9 +276,8 @@ def system_of(speaker: SessionRef, stage: int = 0) -> str:
     role = structs.replace(role, instructions=own)
     lead = is_lead(node)
     own = with_limits(role, folder="the project's folder", write_set=node.write_set, lead=lead, at=at)
-    return compose(
-        own, instructions.top, instructions_for(instructions.below, (*node.read_set, *node.write_set))
-    )
+    nested = instructions_for(instructions.below, (*node.read_set, *node.write_set))
+    return compose(own, instructions.top, nested)
 
 
 def earlier(tree: RunTree, speaker: SessionRef) -> list[TranscriptEntry]:
@@ -304,10 +301,7 @@ def last_turn(entries: list[TranscriptEntry]) -> int:
 
 
 def transcript_of(tree: RunTree, speaker: SessionRef, *, owned: bool, until: int | None = None) -> Transcript:
-    """Return the transcript of a session, up to the time `until` if given.
-
-    `owned`: whether the run has a live owner.
-    """
+    """Return the transcript of a session until the time `until`. `owned`: the run has a live owner."""
     node, role = speaker.node, speaker.role
     before = earlier(tree, speaker)
     builder = TranscriptBuilder(tree, speaker, turn=last_turn(before), until=until)
@@ -372,10 +366,8 @@ def heading(transcript: Transcript) -> str:
     """Return the title with the session, and the system prompt."""
     attempt = f", attempt {transcript.attempt} of {transcript.attempts}" if transcript.attempts > 1 else ""
     by = f"{transcript.role} on {transcript.backend}" + (f" ({transcript.model})" if transcript.model else "")
-    lines = [
-        f"# {transcript.step}: {transcript.status}\n",
-        f"\n{by}, session {transcript.session_id}{attempt}\n",
-    ]
+    title = f"# {transcript.step}: {transcript.status}\n"
+    lines = [title, f"\n{by}, session {transcript.session_id}{attempt}\n"]
     if transcript.reused_from is not None:
         where = "an earlier run" if transcript.reused_from == "cache" else f"run {transcript.reused_from}"
         return "".join([*lines, f"\nIts result was taken from {where}; there was no conversation.\n"])
@@ -506,12 +498,7 @@ def take_up(tree: RunTree, speaker: SessionRef, turn: int, say: str | None) -> T
         while entries and isinstance(entries[-1].entry, UserInput | AgentBegin):
             entries.pop()  # the new session sends another prompt, or none
         # The agent program's conversation has continued after the turn, so its id is dropped.
-        entries = [
-            RecordedEntry(one.at, structs.replace(one.entry, conversation=""))
-            if isinstance(one.entry, AgentBegin)
-            else one
-            for one in entries
-        ]
+        entries = [_changed(one, AgentBegin, conversation="") for one in entries]
     own_prompt_is_next = not tree.root.plan.open and speaker.step not in speaker.frozen.taken_up
     if say is None and at[turn - 1] < len(before) and own_prompt_is_next:
         say = ""
@@ -531,14 +518,15 @@ def take_up(tree: RunTree, speaker: SessionRef, turn: int, say: str | None) -> T
 
 def without_results(taken: TakenUp) -> TakenUp:
     """Drop the tool calls of a conversation and their results, which the agent program has itself."""
-    kept = [one for one in taken.entries if isinstance(one.entry, UserInput | AgentBegin | Response)]
-    short = [
-        RecordedEntry(one.at, structs.replace(one.entry, tool_calls=()))
-        if isinstance(one.entry, Response)
-        else one
-        for one in kept
-    ]
-    return structs.replace(taken, entries=tuple(short))
+    kept = (one for one in taken.entries if isinstance(one.entry, UserInput | AgentBegin | Response))
+    return structs.replace(taken, entries=tuple(_changed(one, Response, tool_calls=()) for one in kept))
+
+
+def _changed(recorded: RecordedEntry, kind: type[Entry], **fields: object) -> RecordedEntry:
+    """Return the entry with other values of these fields if it is of this kind, else unchanged."""
+    entry = recorded.entry
+    same = not isinstance(entry, kind)
+    return recorded if same else RecordedEntry(recorded.at, structs.replace(entry, **fields))
 
 
 def _before(tree: RunTree, speaker: SessionRef) -> Sequence[RecordedEntry]:
@@ -556,6 +544,5 @@ def _before(tree: RunTree, speaker: SessionRef) -> Sequence[RecordedEntry]:
 
 
 def _recorded(tree: RunTree, speaker: SessionRef) -> list[RecordedEntry]:
-    return [
-        RecordedEntry(envelope.at, entry) for envelope, entry in read_recorded(tree.store, speaker.session_id)
-    ]
+    recorded = read_recorded(tree.store, speaker.session_id)
+    return [RecordedEntry(envelope.at, entry) for envelope, entry in recorded]

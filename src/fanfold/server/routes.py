@@ -75,11 +75,11 @@ from fanfold.api.tools import shared_fields
 from fanfold.api.workers import list_workers
 from fanfold.engine.forecast_documents import DryRun
 from fanfold.engine.run_tree import wall_clock_ms
-from fanfold.errors import AuthorError, WorldError
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import RUN_TERMINAL
-from fanfold.language.inputs import bind_inputs, bind_known
+from fanfold.language.inputs import bind_known
 from fanfold.server.api import Method, NoParameters, Route, Routes, describe
 from fanfold.server.console_files import BYTES
 from fanfold.server.requests import AppState
@@ -329,12 +329,9 @@ def start_run(state: AppState, body: StartBody, traceparent: str) -> StartedRun:
         project.config, script=script, script_file="" if script is None else "script"
     )
     options = structs.replace(options, traceparent=traceparent)
-    if body.seen is not None:
-        consent = start_consent(project, plan, bind_inputs(plan, body.inputs), options)
-        if consent.request.digest != body.seen:
-            message = f"the effects of {plan.name} changed since they were shown"
-            raise WorldError("permission.changed", message, hint="read the new dry run, then start the run")
-    return StartedRun(hand_over(start(project, plan, body.inputs, options, yes=body.yes)).root)
+    return StartedRun(
+        hand_over(start(project, plan, body.inputs, options, yes=body.yes, seen=body.seen)).root
+    )
 
 
 def _script(given: dict[str, JSON] | None) -> str | None:
