@@ -244,11 +244,13 @@ def test_the_host_that_failed_is_named_although_another_one_was_reached(
     assert ("cannot reach api.example.com:443" in failure.message) == named
 
 
-def test_a_refusal_by_the_gate_is_not_blamed_on_the_login(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["Proxy response (403) to CONNECT", "Connection error."])
+def test_a_refusal_by_the_gate_is_not_blamed_on_the_login(tmp_path: Path, why: str) -> None:
     profile = find_profile("claude", tmp_path)
     assert profile is not None
     ending = CallEnd()
-    ending.finished = TurnEnd(failed=True, why="Proxy response (403) to CONNECT")
+    ending.finished = TurnEnd(failed=True, why=why)
+    ending.stderr = "HTTP Error 403: Forbidden"
     ending.refused = ("llm.example.com:443",)
     failure = judge(profile, ending)
     assert failure is not None

@@ -272,7 +272,8 @@ def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -
     cut_off = kind == "transport" and status is None
     if ending.unreached and (cut_off or not ending.has_reached):
         return _unreachable(profile, ending, words)
-    if ending.refused and (kind == "transport" or "403" in words):  # the status with which the gate refuses
+    # 403 is also the status with which the gate refuses.
+    if ending.refused and (kind == "transport" or "403" in " ".join(texts)):
         return _unreachable(profile, ending, words)
     message = f"{profile.title}: {shorten_line(words, MAX_WORDS_CHARS)}"
     hint = _HINTS[kind]
