@@ -55,14 +55,8 @@ class ExecutionTicket(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def of(cls, order: Order[Job], seq: int) -> ExecutionTicket:
-        return cls(
-            root=order.root,
-            run=order.run,
-            path=order.path,
-            attempt=order.attempt,
-            execution=order.execution,
-            seq=seq,
-        )
+        number = {"attempt": order.attempt, "execution": order.execution, "seq": seq}
+        return cls(root=order.root, run=order.run, path=order.path, **number)
 
 
 class ExecutionReport(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -40,9 +40,8 @@ from fanfold.workspace.beneath import (
     spot_beneath,
 )
 from fanfold.workspace.changes import Change, FoundChanges, TouchedPaths, judge
-from fanfold.workspace.ignored import Ignoring, own_environment
-from fanfold.workspace.layout import Layout, find_repository, read_kept
-from fanfold.workspace.sandbox_policy import ExtraMounts, Policy, ProcessLimits
+from fanfold.workspace.ignored import Ignoring
+from fanfold.workspace.layout import Layout, read_kept
 
 Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
 _failed: set[str] = set()
@@ -465,50 +464,3 @@ def _folder_of(home: Path, place: str, *, make: bool) -> tuple[int, str]:
         os.close(handle)
         raise
     return handle, name
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Sandbox policies of commands
-
-
-def make_policy(
-    layout: Layout,
-    child: Child | None,
-    points: Mapping[str, bool],
-    *,
-    read_only: bool,
-    network: bool,
-    environment: Mapping[str, str],
-    limits: ProcessLimits,
-    rooms: ExtraMounts,
-) -> Policy:
-    """Return the sandbox policy of a command in a step workspace, or in the shared workspace without one.
-
-    Dependency folders are read-only in both. The environment that Fanfold itself runs from is read-only too,
-    because files written there would run outside the sandbox.
-    """
-    project = layout.project
-    own = own_environment(project)
-    points = {**points, own: True} if own else points
-    entrance = child.entrance if child else None
-    repository = find_repository(project)
-    outside: list[Path] = []
-    if repository is not None and repository.top == project:  # git folders of this work tree outside of it
-        folders = dict.fromkeys((repository.common, repository.folder))
-        outside = [folder for folder in folders if not folder.is_relative_to(project)]
-    return Policy(
-        project=project,
-        workspace=child.path if child else project,
-        place=child.place if child else project,
-        scratch=layout.scratch,
-        namespaces=entrance.namespaces if entrance else None,
-        read_only=read_only or (child is not None and child.read_only),
-        network=network,
-        environment=dict(environment),
-        points=dict(points),
-        repositories=tuple(map(str, outside)),
-        path=os.environ.get("PATH", os.defpath),
-        home=Path.home(),
-        rooms=rooms,
-        limits=limits,
-    )

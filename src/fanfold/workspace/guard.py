@@ -49,7 +49,6 @@ from fanfold.workspace.changes import (
     WriteViolation,
     bare_repository,
     behind_links,
-    link_at,
     look_at,
     violations,
 )
@@ -610,7 +609,7 @@ class _Comparison:
             if stat.S_ISREG(mode) and mode & _SET_ID & ~(before.mode if before else 0):
                 self.set_id.append((where, stat.S_IMODE(mode) & ~_SET_ID))
             if stat.S_ISLNK(mode):
-                change = Change(where, kind, "link", 0o120000, was, link_at(self._top, where) or "")
+                change = Change(where, kind, "link", 0o120000, was, _target(self._top, where))
             elif stat.S_ISREG(mode):
                 change = Change(where, kind, "file", git_mode(mode), was)
             else:
@@ -713,3 +712,10 @@ def _seen_from_top(change: Change, project: Path) -> Change:
         return change
     up = "../" * change.path.count("/")
     return msgspec.structs.replace(change, target=up + change.target.removeprefix(f"{project}/"))
+
+
+def _target(top: int, path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    with suppress_gone(), Closing(open_folder(top, folder)) as handle:
+        return os.readlink(name, dir_fd=handle)
+    return ""

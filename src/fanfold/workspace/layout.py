@@ -239,12 +239,10 @@ class _Emptying:
             return True
         except OSError:
             return False
-        try:
+        with Closing(below):
             done = True
             for inner in os.listdir(below):
                 done = self._delete(below, inner, depth - 1) and done
-        finally:
-            os.close(below)
         if done:
             try:
                 os.rmdir(name, dir_fd=folder)

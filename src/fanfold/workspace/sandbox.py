@@ -157,7 +157,7 @@ def arguments(policy: Policy, outside: Outside) -> list[Word]:
         if any(is_within(real, folder) for folder in outside.hidden):
             found += ["--ro-bind-try", real, real]
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
-    found += [*bound_in(policy), *sandbox_policy.words(policy, _sized(policy))]
+    found += [*bound_in(policy), *sandbox_policy.cover_arguments(policy, _sized(policy))]
     if "/sys" in outside.seen:
         found.append(Bind("/sys", "/", "sys"))  # last: each later mount would read the mounts in it again
     found += ["--remount-ro", "/"]
@@ -373,7 +373,7 @@ def _bubblewrap(project: Path) -> Level:
     ]
     if not takes_handles(project):
         cannot.append("binding by handle: this version is given paths, checked right before")
-    if not sandbox_policy.is_available():
+    if not sandbox_policy.has_call_filter():
         cannot.append("a filter of system calls on this processor")
     if abi() < 6:
         cannot.append("with a network: closing abstract sockets of the host")
@@ -385,7 +385,7 @@ def _landlock() -> Level:
     if version < MIN_ABI:
         why = f"the kernel offers version {version}, {MIN_ABI} is needed" if version else "not in this kernel"
         return Level("landlock", False, why)
-    if not sandbox_policy.is_available():
+    if not sandbox_policy.has_call_filter():
         return Level("landlock", False, "no filter of system calls on this processor")
     cannot = [
         *_limits(),
@@ -502,7 +502,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
     scratch: Path | None = None
     if level != "unsafe":
         limits = policy.limits
-        group = sandbox_policy.make(limits.max_processes, limits.max_memory_bytes)
+        group = sandbox_policy.make_group(limits.max_processes, limits.max_memory_bytes)
         spec["cgroups"] = group.entrances
         spec["limits"] = {
             "NPROC": limits.max_processes,
@@ -513,15 +513,17 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         }
     if level == "bubblewrap":
         spec["wrapper"] = arguments(policy, outside)
-        if sandbox_policy.is_available():
-            code = sandbox_policy.assemble(alone=False, network=policy.network)
+        if sandbox_policy.has_call_filter():
+            code = sandbox_policy.assemble_call_filter(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()
         if abi() >= 6:  # without rules for files: keeps abstract sockets inside if the network is allowed
             spec["rules"] = {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
         spec["set"] = {"HOME": str(policy.home), "TMPDIR": "/tmp"}  # noqa: S108 - private inside
     elif level == "landlock":
         scratch = make_scratch(policy)
-        code = sandbox_policy.assemble(alone=True, network=policy.network or policy.rooms.connects)
+        code = sandbox_policy.assemble_call_filter(
+            alone=True, network=policy.network or policy.rooms.connects
+        )
         spec["filter"] = base64.b64encode(code).decode()
         spec["rules"] = rules(policy, scratch, outside)
         spec["drop"] = True

@@ -337,7 +337,7 @@ def check_brought(level: str, top: Path, names: Iterable[str]) -> None:
         raise WorldError("sandbox.insufficient", message, hint=hint)
 
 
-def words(policy: Policy, sized: list[str]) -> list[str]:
+def cover_arguments(policy: Policy, sized: list[str]) -> list[str]:
     """Return bubblewrap's arguments for covered paths; folders are temporary, writable and `sized`."""
     found: list[str] = []
     for name, is_folder in covers(policy).items():
@@ -384,9 +384,10 @@ def _kind(top: Path, path: str) -> bool | None:
 # -----------------------------------------------------------------------------------------------------------
 # Cgroups that limit the number of processes and the memory of a whole process tree
 #
-# Only root can create them, and only if the controllers are mounted. Otherwise `make` returns an empty
-# group. A group is removed after its last process has ended, by `remove` or by the next `sweep`. Its name
-# contains the pid namespace of its creator, because a process of another namespace looks dead.
+# Only root can create them, and only if the controllers are mounted. Otherwise `make_group` returns an
+# empty group. A group is removed after its last process has ended, by `remove` or by the next
+# `sweep_groups`. Its name contains the pid namespace of its creator, because a process of another namespace
+# looks dead.
 
 _TOP = Path("/sys/fs/cgroup")
 _PREFIX = "fanfold-"
@@ -417,7 +418,7 @@ class Group:
         return not left
 
 
-def make(max_processes: int, max_memory_bytes: int) -> Group:
+def make_group(max_processes: int, max_memory_bytes: int) -> Group:
     """Create a group with these limits, as far as this machine supports them."""
     made: list[Path] = []
     for parent, limits in _places(max_processes, max_memory_bytes):
@@ -438,13 +439,13 @@ def make(max_processes: int, max_memory_bytes: int) -> Group:
 
 def limits_processes() -> bool:
     """Return whether a group can limit the number of processes."""
-    group = make(64, 0)
+    group = make_group(64, 0)
     useful = any((folder / "pids.max").exists() for folder in group.folders)
     group.remove()
     return useful
 
 
-def sweep() -> None:
+def sweep_groups() -> None:
     """Remove empty groups that dead processes left."""
     for parent, _ in _places(1, 1):
         for folder in parent.glob(f"{_prefix()}*"):
@@ -587,13 +588,13 @@ _LANDLOCK_ONLY = frozenset(
 )
 
 
-def is_available() -> bool:
+def has_call_filter() -> bool:
     """Return whether the system calls of this processor are known."""
     return platform.machine() in _MACHINES
 
 
 @cache
-def assemble(*, alone: bool, network: bool) -> bytes:
+def assemble_call_filter(*, alone: bool, network: bool) -> bytes:
     """Return the filter in the kernel's format; `alone` if there are no namespaces."""
     arch, own = _MACHINES[platform.machine()]
     numbers = {**own, **_SINCE_5}

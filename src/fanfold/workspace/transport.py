@@ -174,20 +174,15 @@ def changes_between(
         before, after = base.get(path), files.get(path)
         if before == after:
             continue
-        kind: Literal["added", "deleted", "modified"] = "added" if before is None else "modified"
+        kind: Literal["added", "deleted", "modified"] = (
+            "added" if before is None else "deleted" if after is None else "modified"
+        )
         shown = before if after is None else after
         assert shown is not None, "one side has the file"
         is_link = shown.mode == LINK
-        changes.append(
-            Change(
-                path,
-                "deleted" if after is None else kind,
-                "link" if is_link else "file",
-                after.mode if after is not None else 0,
-                before.mode if before is not None else 0,
-                objects.target(shown) if is_link else "",
-            )
-        )
+        modes = after.mode if after is not None else 0, before.mode if before is not None else 0
+        target = objects.target(shown) if is_link else ""
+        changes.append(Change(path, kind, "link" if is_link else "file", *modes, target))
         rows.append(PathRevision(path, before, after))
     gone = ancestors({*base}) - ancestors({*files}) if any(row.after is None for row in rows) else set()
     return tuple(changes), Revision(tuple(rows), folders_gone=tuple(sorted(gone)))

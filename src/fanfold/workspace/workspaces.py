@@ -38,10 +38,10 @@ from fanfold.workspace import receipts as disputes
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change, WriteViolation, behind_links, violations
-from fanfold.workspace.children import Child, SnapshotRecord, make_policy
+from fanfold.workspace.children import Child, SnapshotRecord
 from fanfold.workspace.guard import REFUSED, WorkspaceWatch
-from fanfold.workspace.ignored import PATTERNS, Ignoring, may_change_dependency
-from fanfold.workspace.layout import Layout, read_kept
+from fanfold.workspace.ignored import PATTERNS, Ignoring, may_change_dependency, own_environment
+from fanfold.workspace.layout import Layout, find_repository, read_kept
 from fanfold.workspace.merge import (
     LINK,
     FileState,
@@ -260,20 +260,39 @@ class Workspaces:
         """Return the sandbox policy of a command in a step workspace, or in the shared workspace without one.
 
         `points` are the protected paths that a watch of the shared workspace found; without it, the workspace
-        is scanned. Dependency folders in the shared workspace are writable if the write-set names them.
+        is scanned. Dependency folders are read-only, but writable in the shared workspace if the write-set
+        names them. The environment that Fanfold itself runs from is always read-only, because files written
+        there would run outside the sandbox.
         """
-        policy = make_policy(
-            self._layout,
-            child,
-            child.points if child else self.watch().points if points is None else points,
-            read_only=read_only,
+        project, own = self.project, own_environment(self.project)
+        mounted = dict(child.points if child else self.watch().points if points is None else points)
+        if own:
+            mounted[own] = True
+        entrance = child.entrance if child else None
+        repository = find_repository(project)
+        outside: list[Path] = []
+        if (
+            repository is not None and repository.top == project
+        ):  # git folders of this work tree outside of it
+            folders = dict.fromkeys((repository.common, repository.folder))
+            outside = [folder for folder in folders if not folder.is_relative_to(project)]
+        return Policy(
+            project=project,
+            workspace=child.path if child else project,
+            place=child.place if child else project,
+            scratch=self._layout.scratch,
+            namespaces=entrance.namespaces if entrance else None,
+            read_only=read_only or (child is not None and child.read_only),
             network=network,
-            environment=environment or {},
-            limits=limits or ProcessLimits(),
+            environment=dict(environment or {}),
+            points=mounted,
+            writable=tuple(path for path in mounted if may_change_dependency(project, path, write_set)),
+            repositories=tuple(map(str, outside)),
+            path=os.environ.get("PATH", os.defpath),
+            home=Path.home(),
             rooms=rooms or ExtraMounts(),
+            limits=limits or ProcessLimits(),
         )
-        named = (path for path in policy.points if may_change_dependency(self.project, path, write_set))
-        return msgspec.structs.replace(policy, writable=tuple(named))
 
     def home_of(self, session_id: str, origin: str, earlier: str = "") -> Path:
         """Return the private home folder of a session's agent. A new one is a copy of `earlier`, if given."""
@@ -653,7 +672,7 @@ class WorkspaceRemains:
         """Remove the temporary files of launches of dead processes."""
         for scratch in sandbox.abandoned(self._layout.scratch):
             trash.throw_away(scratch, self._layout.trash)
-        sandbox_policy.sweep()
+        sandbox_policy.sweep_groups()
 
     def _clear_old(self, keep_for_s: float | None, judge: Judge) -> None:
         """Delete homes of agents and files moved by guards, if old or their run is deleted."""
@@ -714,10 +733,8 @@ class WorkspaceRemains:
                 used.add(newest)
         used.update(proposal.base for proposal in self._proposals.all())
         for folder in self.folders():
-            try:
+            with suppress(WorldError):
                 used.add(children.read_record(folder).base)
-            except WorldError:
-                continue
         used |= self._bases.roots(used)
         for name in self._bases.names():
             if name not in used:
