@@ -100,3 +100,20 @@ def test_a_number_of_tokens_that_is_none_is_counted_in_whole_tokens(tmp_path: Pa
         assert msgspec.json.decode(msgspec.json.encode(entry), type=Response) == entry
 
     play(script, scene)
+
+
+def test_a_sum_of_tokens_in_every_event_is_counted_once(tmp_path: Path) -> None:
+    def script(asked: RecordedRequest) -> Answer:
+        form = FORMATS["/v1/chat/completions"]
+        events = form.events(Reply(text="one two three"), asked.model, asked.number)
+        for number, (_, event) in enumerate(events, 1):
+            event["usage"] = {"prompt_tokens": 100, "completion_tokens": number, "total_tokens": 100 + number}
+        return sent(form, events)
+
+    async def scene(here: World) -> None:
+        done = await here.run(request(tmp_path))
+        assert (done.usage.input_tokens, done.usage.output_tokens) == (100, 6)
+        (asked,) = here.provider.asked
+        assert asked.body["stream_options"] == {"include_usage": True}
+
+    play(script, scene)

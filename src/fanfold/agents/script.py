@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fanfold.kernel.events import FAILURE_CLASSES, NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.events import FAILURE_CLASSES, MOST_SPENT, NOTHING_SPENT, Failure, Usage
 from fanfold.language import tree
 from fanfold.language.diagnostics import FileRefused
 from fanfold.language.json_text import JSON
@@ -35,7 +35,6 @@ from fanfold.language.yaml_text import TextFormat, parse_yaml
 #   answer proves nothing.
 
 MAX_DELAY_MS = 24 * 60 * 60 * 1000
-MAX_TOKENS = 10**12
 MAX_USD = 10**6
 
 FORMAT = TextFormat(
@@ -79,8 +78,8 @@ FAILURE = shape(
 USAGE = shape(
     "record of usage",
     "What an attempt spends.",
-    Key("input_tokens", "integer", "Tokens read.", low=0, high=MAX_TOKENS),
-    Key("output_tokens", "integer", "Tokens written.", low=0, high=MAX_TOKENS),
+    Key("input_tokens", "integer", "Tokens read.", low=0, high=MOST_SPENT),
+    Key("output_tokens", "integer", "Tokens written.", low=0, high=MOST_SPENT),
     Key("cost_usd", "number", "Their price."),
     hint="write `usage: {input_tokens: 10, output_tokens: 5}`",
 )

@@ -253,14 +253,15 @@ class WireSpec(NamedTuple):
 
 
 def _chat(name: str, endpoint: Endpoint) -> Model:
-    from pydantic_ai.models.openai import OpenAIChatModel
-
-    if not endpoint.native_json:
-        return OpenAIChatModel(name, provider=_openai(endpoint))
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
     from pydantic_ai.profiles.openai import OpenAIModelProfile
 
-    profile = OpenAIModelProfile(supports_json_schema_output=True, default_structured_output_mode="native")
-    return OpenAIChatModel(name, provider=_openai(endpoint), profile=profile)
+    # Some servers report the sum so far in each event, unasked. Others refuse a request that asks for it.
+    body = {"stream_options": {"include_usage": True}}
+    settings = OpenAIChatModelSettings(openai_continuous_usage_stats=True, extra_body=body)
+    native = OpenAIModelProfile(supports_json_schema_output=True, default_structured_output_mode="native")
+    profile = native if endpoint.native_json else None
+    return OpenAIChatModel(name, provider=_openai(endpoint), profile=profile, settings=settings)
 
 
 def _responses(name: str, endpoint: Endpoint) -> Model:
@@ -359,7 +360,6 @@ class ModelConnection:
         self.name = name
         """The name as the user wrote it."""
         self.provider = provider
-        """The provider, for the key, the limits and the prices."""
         self.model = model
         self.throttle = throttle
         self.prices = prices

@@ -315,9 +315,8 @@ def fault_of(response: ModelResponse, model: str) -> Problem | None:
         return _filtered(model, str(refusal or "the response was withheld, without a reason"))
     if response.state == "complete" and response.finish_reason is not None:
         return None
-    if not response.parts:
-        return broken_off(model, "the response is empty")
-    return broken_off(model, "the response ended in the middle")
+    what = "ended in the middle" if response.parts else "is empty"
+    return broken_off(model, f"the response {what}")
 
 
 def broken_off(model: str, reason: str) -> Problem:

@@ -57,8 +57,6 @@ TRIAL_TOKENS = 1_000
 """The output limit of a trial; a model that reasons needs some of it before it answers."""
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _chance = random.SystemRandom()
-
-
 Bill = Callable[["ModelResponse | None", Problem, int, float | None], Awaitable[None]]
 """Records a request without a usable response: its cost, and the seconds until its retry."""
 
@@ -114,7 +112,6 @@ class ModelClient:
         self._account = request.account
         self._forecast = InputForecast()
         self._sent: tuple[Sequence[ModelMessage], ModelRequestParameters | None] = (), None
-        """The last request."""
         self._connections = connections
         self._models = models
         self.redactor = redactor
