@@ -21,14 +21,7 @@ from typing import Any
 
 from msgspec import structs
 
-from fanfold.agents.backend import (
-    Backend,
-    Progress,
-    Record,
-    SessionFailed,
-    SessionRequest,
-    SessionResult,
-)
+from fanfold.agents.backend import Backend, Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.entries import (
     E,
     Entry,
@@ -142,10 +135,7 @@ class _PipelineSession:
         whole = self.request
         last = number == len(self._stages)
         request = structs.replace(
-            whole,
-            prompt=as_text(self.filled(stage.prompt)),
-            output_schema=stage.output_schema,
-            outputs=(),
+            whole, prompt=as_text(self.filled(stage.prompt)), output_schema=stage.output_schema, outputs=()
         )
         if last and (whole.output_schema is not None or whole.outputs):
             request = structs.replace(request, output_schema=whole.output_schema, outputs=whole.outputs)

@@ -80,11 +80,7 @@ def toml_tools(tools: Sequence[Scalar], notes: Notes) -> GrantedTools:
 
 
 def claude_tools(
-    tools: Node | None,
-    disallowed: Node | None,
-    permission: Node | None,
-    servers: Iterable[str],
-    notes: Notes,
+    tools: Node | None, disallowed: Node | None, permission: Node | None, servers: Iterable[str], notes: Notes
 ) -> GrantedTools:
     """Return the tools of a Claude Code agent: the allowed ones without the disallowed or denied ones."""
     reading = _Reading(notes, ours=False)

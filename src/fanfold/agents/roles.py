@@ -48,10 +48,7 @@ MAX_FILES_PER_ROOT = 500
 MAX_FOLDERS = 200
 MAX_DEPTH = 8
 MISPLACED = "role.misplaced"
-_KINDS = {
-    ".toml": "and *.toml in .fanfold/agents and .codex/agents",
-    ".md": "and *.md in .claude/agents",
-}
+_KINDS = {".toml": "and *.toml in .fanfold/agents and .codex/agents", ".md": "and *.md in .claude/agents"}
 """The suffixes of role files, and the folders where each kind is read."""
 _BUILT_IN = frozenset({*(role.name for role in ROLES), *ALIASES})
 

@@ -19,11 +19,7 @@ from msgspec import UNSET, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
-from fanfold.agents.entries import (
-    Entry,
-    Response,
-    since_last_input,
-)
+from fanfold.agents.entries import Entry, Response, since_last_input
 from fanfold.agents.script import Script
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Failure, Usage

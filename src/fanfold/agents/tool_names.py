@@ -106,12 +106,7 @@ SPECS = (
         _object("patch", patch=_text("the unified diff")),
         mutates=True,
     ),
-    ToolSpec(
-        "delete_file",
-        "Delete one file.",
-        _object("path", path=_PATH),
-        mutates=True,
-    ),
+    ToolSpec("delete_file", "Delete one file.", _object("path", path=_PATH), mutates=True),
     ToolSpec(
         "run_command",
         "Run a program in the workspace, given as a list of arguments; no shell is involved. Gives exit code,"

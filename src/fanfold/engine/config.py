@@ -170,11 +170,7 @@ PROVIDER_SETTINGS = (
     Setting("base_url", (), "url", not_in=("project",)),
     Setting("api_key_env", (), "names", not_in=("project",)),
     Setting(
-        "format",
-        (),
-        "choice",
-        choices=("openai-chat", "openai-responses", "anthropic"),
-        not_in=("project",),
+        "format", (), "choice", choices=("openai-chat", "openai-responses", "anthropic"), not_in=("project",)
     ),
     Setting("models", (), "texts", not_in=("project",)),
     Setting("prices", (), "prices", not_in=("project",)),

@@ -743,10 +743,5 @@ def opening(state: State, node: Node, error: Failure, now: int) -> WaitOpened | 
     reason = "daily_cap" if error.kind == "budget" else "limit" if error.until else "outage"
     count = 1 if wait is None else wait.count + 1
     return WaitOpened(
-        subject=subject,
-        reason=reason,
-        until=until,
-        count=count,
-        probes=error.kind != "budget",
-        error=error,
+        subject=subject, reason=reason, until=until, count=count, probes=error.kind != "budget", error=error
     )

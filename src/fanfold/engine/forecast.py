@@ -367,9 +367,7 @@ class KnownSteps(Mapping[str, JSON]):
     """The value of `steps`: only steps that a condition skips (null) or whose output is known."""
 
     def __init__(
-        self,
-        outputs: Mapping[tuple[str, str], JSON],
-        places: list[tuple[Composite, tuple[str, ...]]],
+        self, outputs: Mapping[tuple[str, str], JSON], places: list[tuple[Composite, tuple[str, ...]]]
     ) -> None:
         self._outputs = outputs
         self._places = places

@@ -296,11 +296,7 @@ class Supervisor:
     """Starts sessions, enforces their limits, and ends them."""
 
     def __init__(
-        self,
-        backends: Backends,
-        *,
-        places: SessionSlots | None = None,
-        grace_s: float = GRACE_S,
+        self, backends: Backends, *, places: SessionSlots | None = None, grace_s: float = GRACE_S
     ) -> None:
         self.backends = backends
         self.grace_s = grace_s

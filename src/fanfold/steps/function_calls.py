@@ -130,10 +130,7 @@ class PermittedImports(MetaPathFinder):
         ]
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.origin is None or not spec.has_location:

@@ -192,11 +192,7 @@ class LeadTools:
     async def _run(self, request: SessionRequest, argv: Sequence[str], timeout_s: float) -> ExitStatus:
         async with self._changes.snapshot() as place:
             ended = await self._programs.run(
-                argv,
-                place,
-                session_id=request.session_id,
-                network=request.role.network,
-                timeout_s=timeout_s,
+                argv, place, session_id=request.session_id, network=request.role.network, timeout_s=timeout_s
             )
             self._changed = await self._changes.merge(place)
         return ended

@@ -330,7 +330,15 @@ def check_profile(profile: Profile) -> None:
     for key, seconds in (("idle_s", profile.idle_s), ("patience_s", profile.patience_s)):
         if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"{key} is {seconds:g}, and must be a number of seconds above 0")
-    _check_paths(profile)
+    state = profile.state
+    below = [*state.config, *state.brought, *(name.removeprefix("~/") for name in state.login)]
+    below += [state.folder] if state.folder else []
+    places = [(name, "in [state] must be a path below a folder") for name in below]
+    own = [*profile.files, *([profile.usage_files] if profile.usage_files else [])]
+    for name, problem in (*places, *((name, "must be a path below its home") for name in own)):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError(f"{name!r} {problem}")
     for limit in profile.limits:
         try:
             re.compile(limit.pattern)
@@ -369,18 +377,6 @@ def _check_events(profile: Profile) -> None:
         return
     if not {"said", "finished"} & {rule.means for rule in profile.events}:
         raise ValueError('output = "json_lines" needs events: without a rule nothing of it is heard')
-
-
-def _check_paths(profile: Profile) -> None:
-    state = profile.state
-    below = [*state.config, *state.brought, *(name.removeprefix("~/") for name in state.login)]
-    below += [state.folder] if state.folder else []
-    places = [(name, "in [state] must be a path below a folder") for name in below]
-    own = [*profile.files, *([profile.usage_files] if profile.usage_files else [])]
-    for name, problem in (*places, *((name, "must be a path below its home") for name in own)):
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ValueError(f"{name!r} {problem}")
 
 
 def _one_of(name: str, known: Iterable[str], where: str) -> None:

@@ -454,11 +454,7 @@ class CommandBackend:
     """Runs sessions with one program."""
 
     def __init__(
-        self,
-        profile: Profile,
-        programs: AgentPrograms,
-        redactor: Redactor,
-        environment: Mapping[str, str],
+        self, profile: Profile, programs: AgentPrograms, redactor: Redactor, environment: Mapping[str, str]
     ) -> None:
         self.name = profile.name
         self.profile = profile

@@ -152,11 +152,7 @@ class Contract:
         )
         form = OutputObjectDefinition(json_schema=wire, name=OUTPUT_TOOL, description=_DESCRIPTION)
         return replace(
-            parameters,
-            output_mode="auto",
-            output_tools=[tool],
-            output_object=form,
-            allow_text_output=False,
+            parameters, output_mode="auto", output_tools=[tool], output_object=form, allow_text_output=False
         )
 
     def judge(self, response: ModelResponse) -> Judgement:

@@ -142,14 +142,8 @@ ASK_DESCRIPTION = (
 ASK_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "question": {
-            "type": "string",
-            "description": "One question that can be read alone.",
-        },
-        "context": {
-            "type": "string",
-            "description": "What the user has to see to answer.",
-        },
+        "question": {"type": "string", "description": "One question that can be read alone."},
+        "context": {"type": "string", "description": "What the user has to see to answer."},
     },
     "required": ["question"],
 }
@@ -188,10 +182,7 @@ class ModelSession:
 
         offered = [
             ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=tool.schema,
-                strict=False,
+                name=tool.name, description=tool.description, parameters_json_schema=tool.schema, strict=False
             )
             for tool in self._tools.offered()
         ]

@@ -290,12 +290,7 @@ _NAMES = {
     "read_output": "BashOutput",
     "fetch_url": "WebFetch",
 }
-_ARGUMENTS = {
-    "path": "file_path",
-    "old": "old_string",
-    "new": "new_string",
-    "all": "replace_all",
-}
+_ARGUMENTS = {"path": "file_path", "old": "old_string", "new": "new_string", "all": "replace_all"}
 
 
 class GuardRunner(Protocol):
