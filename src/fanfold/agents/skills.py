@@ -29,7 +29,7 @@ from msgspec import structs
 
 from fanfold.agents.backend import ToolFailed
 from fanfold.agents.role import Skill
-from fanfold.agents.tool_names import ToolSpec
+from fanfold.agents.tool_names import ToolSpec, object_schema, text_schema
 from fanfold.agents.tools.toolbox import Tools, ToolsAround
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.plan import JSON
@@ -192,15 +192,11 @@ def _description(text: str) -> str:
 SPEC = ToolSpec(
     TOOL,
     "Read a file of one of your skills.",
-    {
-        "type": "object",
-        "properties": {
-            "skill": {"type": "string", "description": "The name of the skill."},
-            "path": {"type": "string", "description": "The file in its folder; default: SKILL.md."},
-        },
-        "required": ["skill"],
-        "additionalProperties": False,
-    },
+    object_schema(
+        "skill",
+        skill=text_schema("The name of the skill."),
+        path=text_schema("The file in its folder; default: SKILL.md."),
+    ),
 )
 
 

@@ -24,7 +24,8 @@ class ToolSpec(Struct, frozen=True):
     mutates: bool = False
 
 
-def _object(required: str, **properties: dict[str, Any]) -> dict[str, Any]:
+def object_schema(required: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    """The closed schema of a tool's arguments; `required` are names separated by spaces."""
     return {
         "type": "object",
         "properties": properties,
@@ -33,7 +34,7 @@ def _object(required: str, **properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(description: str) -> dict[str, Any]:
+def text_schema(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
 
@@ -41,13 +42,13 @@ def _whole(description: str, low: int = 0, high: int = 2**31) -> dict[str, Any]:
     return {"type": "integer", "minimum": low, "maximum": high, "description": description}
 
 
-_PATH = _text("path relative to the top of the workspace")
+_PATH = text_schema("path relative to the top of the workspace")
 
 SPECS = (
     ToolSpec(
         "read_file",
         "Read a text file. Long files come in pieces: `next_offset` is where to continue.",
-        _object(
+        object_schema(
             "path",
             path=_PATH,
             offset=_whole("byte to start at (0)"),
@@ -57,10 +58,10 @@ SPECS = (
     ToolSpec(
         "list_files",
         "List files below a folder, sorted. `next_offset` is where to continue when there are more.",
-        _object(
+        object_schema(
             "",
-            path=_text("folder, relative to the top (the top itself)"),
-            glob=_text("only paths matching this, e.g. src/**/*.py"),
+            path=text_schema("folder, relative to the top (the top itself)"),
+            glob=text_schema("only paths matching this, e.g. src/**/*.py"),
             offset=_whole("files to skip (0)"),
             limit=_whole("files at most (500)", 1, 2_000),
         ),
@@ -69,11 +70,11 @@ SPECS = (
         "search_files",
         "Search file contents with a regular expression. Gives path, line number and line of each match;"
         " `next_offset` is where to continue. Dependency and build folders are skipped, unless named.",
-        _object(
+        object_schema(
             "pattern",
-            pattern=_text("regular expression, matched within lines"),
-            path=_text("folder or file to search, relative to the top (everything)"),
-            glob=_text("only files whose path matches this, e.g. **/*.py"),
+            pattern=text_schema("regular expression, matched within lines"),
+            path=text_schema("folder or file to search, relative to the top (everything)"),
+            glob=text_schema("only files whose path matches this, e.g. **/*.py"),
             ignore_case={"type": "boolean", "description": "ignore upper and lower case (false)"},
             offset=_whole("matches to skip (0)"),
             limit=_whole("matches at most (100)", 1, 500),
@@ -83,18 +84,18 @@ SPECS = (
         "write_file",
         "Create a file or replace all of it. To change part of a file, use edit_file. Below artifacts/ it is"
         " kept beside the project, for later steps and people.",
-        _object("path content", path=_PATH, content=_text("the whole new text")),
+        object_schema("path content", path=_PATH, content=text_schema("the whole new text")),
         mutates=True,
     ),
     ToolSpec(
         "edit_file",
         "Replace one exact piece of text in a file. `old` must occur exactly once, whitespace included;"
         " take enough lines around it to make it unique. With `all`, every occurrence is replaced.",
-        _object(
+        object_schema(
             "path old new",
             path=_PATH,
-            old=_text("the text to replace, exactly as it is in the file"),
-            new=_text("the text to put in its place"),
+            old=text_schema("the text to replace, exactly as it is in the file"),
+            new=text_schema("the text to put in its place"),
             all={"type": "boolean", "description": "replace every occurrence (false)"},
         ),
         mutates=True,
@@ -103,16 +104,16 @@ SPECS = (
         "apply_patch",
         "Apply a unified diff (---, +++, @@ lines, as git diff prints it) to one or more files, all or"
         " nothing. /dev/null as the old name creates a file, as the new name deletes it.",
-        _object("patch", patch=_text("the unified diff")),
+        object_schema("patch", patch=text_schema("the unified diff")),
         mutates=True,
     ),
-    ToolSpec("delete_file", "Delete one file.", _object("path", path=_PATH), mutates=True),
+    ToolSpec("delete_file", "Delete one file.", object_schema("path", path=_PATH), mutates=True),
     ToolSpec(
         "run_command",
         "Run a program in the workspace, given as a list of arguments; no shell is involved. Gives exit code,"
         " stdout and stderr. Long output is cut in the middle and has an `output` for read_output."
         " A program that is not done in time is ended: `timed_out`, no exit code, and its output so far.",
-        _object(
+        object_schema(
             "argv",
             argv={
                 "type": "array",
@@ -128,9 +129,9 @@ SPECS = (
     ToolSpec(
         "read_output",
         "Continue to read the output of a run_command call that was cut. `next_offset` is where to continue.",
-        _object(
+        object_schema(
             "output",
-            output=_text("the `output` that run_command gave"),
+            output=text_schema("the `output` that run_command gave"),
             stream={"type": "string", "enum": ["stdout", "stderr"], "description": "which of them (stdout)"},
             offset=_whole("character to start at (0)"),
             limit=_whole("characters at most (16000)", 1, 100_000),
@@ -139,9 +140,9 @@ SPECS = (
     ToolSpec(
         "fetch_url",
         "Get a public web page or file as text. `next_offset` is where to continue.",
-        _object(
+        object_schema(
             "url",
-            url=_text("http or https address"),
+            url=text_schema("http or https address"),
             offset=_whole("character to start at (0)"),
             limit=_whole("characters at most (20000)", 1, 100_000),
         ),
@@ -149,7 +150,7 @@ SPECS = (
     ToolSpec(
         "query_workflow",
         "Search what earlier steps of this run put out. Gives ranked excerpts with their steps.",
-        _object("query", query=_text("words to look for"), k=_whole("hits at most (5)", 1, 20)),
+        object_schema("query", query=text_schema("words to look for"), k=_whole("hits at most (5)", 1, 20)),
     ),
 )
 
@@ -162,7 +163,11 @@ LEAVES_ARTIFACTS = ToolSpec(
     "write_file",
     "Create a file below artifacts/, or replace all of it. It is kept beside the project, for later steps and"
     " people. Nothing else can be written here.",
-    _object("path content", path=_text("path that begins with artifacts/"), content=_text("its whole text")),
+    object_schema(
+        "path content",
+        path=text_schema("path that begins with artifacts/"),
+        content=text_schema("its whole text"),
+    ),
     mutates=True,
 )
 """`write_file` in the form for sessions that only read the project."""

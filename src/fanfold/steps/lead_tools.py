@@ -26,8 +26,7 @@ from msgspec import structs
 
 from fanfold.agents.backend import SessionRequest, ToolFailed
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
-from fanfold.agents.tool_names import ToolSpec
-from fanfold.agents.tools.toolbox import Runner, SessionTools
+from fanfold.agents.tools.toolbox import Runner, SessionTools, ToolsAround
 from fanfold.kernel.paths import escape
 from fanfold.kernel.plan import JSON
 from fanfold.sessions.processes import finish_despite_cancel
@@ -137,7 +136,7 @@ class DirectChanges:
         self._note(request.run_id, structs.replace(fact, **whose))
 
 
-class LeadTools:
+class LeadTools(ToolsAround):
     """The built-in tools of one session of a lead; `make` creates those for a request and permissions."""
 
     def __init__(
@@ -148,33 +147,24 @@ class LeadTools:
         permissions: Permissions,
         make: MakeTools,
     ) -> None:
+        super().__init__(make(request, permissions, self._run))
         self._request = request
         self._changes = changes
         self._programs = programs
         self._permissions = permissions
         self._make = make
-        self._own = make(request, permissions, self._run)
-        self._edits = {spec.name for spec in self._own.offered() if spec.mutates} - {_COMMAND}
+        self._edits = {spec.name for spec in self.offered() if spec.mutates} - {_COMMAND}
         self._changed: list[str] = []
         """The paths that the last command changed."""
 
     async def open(self) -> None:
-        await self._own.open()
+        await super().open()
         await self._changes.recover()
-
-    async def aclose(self) -> None:
-        await self._own.aclose()
-
-    def offered(self) -> Sequence[ToolSpec]:
-        return self._own.offered()
-
-    def mutates(self, name: str) -> bool:
-        return self._own.mutates(name)
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         if name not in self._edits:
             self._changed = []
-            result = await self._own.call(name, args)
+            result = await super().call(name, args)
             changed = self._changed
             return {**result, "changed": changed} if changed and isinstance(result, dict) else result
         request = self._request
