@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -115,37 +115,30 @@ def _delegation(tree: RunTree, node: Node, usual_timeout_ms: int) -> Delegation:
         failure=node.error.kind if node.error is not None else "",
         asked=0,
         ended=0,
-        settings=dict(_settings(tree, node, body, usual_timeout_ms)),
+        settings=_settings(tree, node, body, usual_timeout_ms),
         leaves_files=node.step.posture == "writer" and (merged or node.step.workspace_mode == "shared"),
         tools=tuple(call.tool for response in responses for call in response.tool_calls),
     )
 
 
-def _settings(
-    tree: RunTree, node: Node, body: AgentBody, usual_timeout_ms: int
-) -> Iterator[tuple[str, JSON]]:
-    """Yield the keys of the step that differ from the defaults of a recipe."""
-    step = node.step
+def _settings(tree: RunTree, node: Node, body: AgentBody, usual_timeout_ms: int) -> dict[str, JSON]:
+    """Return the keys of the step that differ from the defaults of a recipe."""
+    step, writes, ms = node.step, node.step.posture == "writer", node.step.timeout_ms
     role = tree.frozen(node).roles.get(body.role)
-    if step.posture == "read_only" and role is not None and not role.read_only:
-        yield "posture", "read_only"
-    if step.posture == "writer" and step.write_set != EVERYTHING:
-        yield "write_set", list(step.write_set)
-    if step.posture == "writer" and step.workspace_mode == "shared":
-        yield "workspace_mode", "shared"
-    if step.merge != "auto":
-        yield "merge", step.merge
-    if step.on_conflict != "fail":
-        yield "on_conflict", step.on_conflict
-    if body.model is not None:
-        yield "model", body.model
-    if body.tools is not None:
-        yield "tools", list(body.tools)
-    if step.output_schema is not None:
-        yield "output_schema", step.output_schema
-    if step.timeout_ms is not None and step.timeout_ms != usual_timeout_ms:
-        ms = step.timeout_ms
-        yield "timeout", f"{ms // 1_000}s" if ms % 1_000 == 0 else f"{ms}ms"
+    restricted = step.posture == "read_only" and role is not None and not role.read_only
+    timeout = "" if ms is None else f"{ms // 1_000}s" if ms % 1_000 == 0 else f"{ms}ms"
+    keys: dict[str, tuple[bool, JSON]] = {
+        "posture": (restricted, "read_only"),
+        "write_set": (writes and step.write_set != EVERYTHING, list(step.write_set)),
+        "workspace_mode": (writes and step.workspace_mode == "shared", "shared"),
+        "merge": (step.merge != "auto", step.merge),
+        "on_conflict": (step.on_conflict != "fail", step.on_conflict),
+        "model": (body.model is not None, body.model),
+        "tools": (body.tools is not None, list(body.tools or ())),
+        "output_schema": (step.output_schema is not None, step.output_schema),
+        "timeout": (ms is not None and ms != usual_timeout_ms, timeout),
+    }
+    return {key: value for key, (differs, value) in keys.items() if differs}
 
 
 class CaptureResult(Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ class McpClient(Struct, frozen=True, kw_only=True):
     name: str
     user_file: Callable[[Mapping[str, str]], Path]
     project_file: str
-    where: tuple[str, ...]
+    where: tuple[str, ...] = ("mcpServers", NAME)
     entry: Callable[[Sequence[str]], JSON]
     scope: Scope = "user"
     """The default scope."""
@@ -88,7 +88,6 @@ CLIENTS = (
         name="claude",
         user_file=lambda environment: _folder(environment, "CLAUDE_CONFIG_DIR") / ".claude.json",
         project_file=".mcp.json",
-        where=("mcpServers", NAME),
         entry=lambda command: _stdio(command, type="stdio"),
         next_step="/mcp in Claude Code shows it",
         backend=True,
@@ -108,7 +107,6 @@ CLIENTS = (
         name="cursor",
         user_file=lambda environment: user_home(environment) / ".cursor" / "mcp.json",
         project_file=".cursor/mcp.json",
-        where=("mcpServers", NAME),
         entry=_stdio,
         in_project=("--project", "${workspaceFolder}"),
         next_step="Cursor's settings list it under MCP",
@@ -136,7 +134,6 @@ CLIENTS = (
         name="gemini",
         user_file=lambda environment: user_home(environment) / ".gemini" / "settings.json",
         project_file=".gemini/settings.json",
-        where=("mcpServers", NAME),
         entry=lambda command: _stdio(command, timeout=LONG_MS),
         next_step="/mcp in Gemini CLI shows it",
         backend=True,
@@ -250,11 +247,9 @@ def _edited(client: McpClient, project: Path, file: Path, before: str, wish: Cli
         return mark + text
     except SettingsUnreadableError:
         what = f"{'.'.join(client.where)} = {as_text(entry or _entry(client, project, None, wish))}"
-        raise AuthorError(
-            "mcp.unreadable",
-            f"{file} could not be understood and was left alone",
-            hint=f"{'take out' if wish.remove else 'add this yourself:'} {what}",
-        ) from None
+        hint = f"{'take out' if wish.remove else 'add this yourself:'} {what}"
+        message = f"{file} could not be understood and was left alone"
+        raise AuthorError("mcp.unreadable", message, hint=hint) from None
 
 
 def _read(project: Path, file: Path, scope: Scope) -> str:

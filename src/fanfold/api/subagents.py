@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from itertools import compress, takewhile
+from itertools import compress, count, takewhile
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -447,10 +447,8 @@ async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = 
     found = find_run(project, run)
     speaker = find_speaker(found, name, None)
     taken = take_up(found.tree, speaker, at.turn, at.say)
-    number, new_name = 2, f"{child_name(speaker.node.path)}-2"
-    while found.tree.turns(new_name):
-        number += 1
-        new_name = f"{child_name(speaker.node.path)}-{number}"
+    names = (f"{child_name(speaker.node.path)}-{number}" for number in count(2))
+    new_name = next(name for name in names if not found.tree.turns(name))
     body = read_body(AgentBody, speaker.node.step)
     step = structs.replace(
         speaker.node.step,

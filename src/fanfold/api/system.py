@@ -729,11 +729,9 @@ def init_cluster(project: Project) -> ClusterTables:
     """Create or migrate the tables of the PostgreSQL database that the user's configuration names."""
     address = project.address
     if not isinstance(address, PostgresAddress):
-        raise AuthorError(
-            "cluster.no_database",
-            "no PostgreSQL database is configured: runs of this project are stored below it, in SQLite",
-            hint="set FANFOLD_STORE=postgresql://HOST/DATABASE, or store.url in your own configuration",
-        )
+        message = "no PostgreSQL database is configured: runs of this project are stored below it, in SQLite"
+        hint = "set FANFOLD_STORE=postgresql://HOST/DATABASE, or store.url in your own configuration"
+        raise AuthorError("cluster.no_database", message, hint=hint)
     before, now = address.init()
     return ClusterTables(address.place, address.project, before, now)
 

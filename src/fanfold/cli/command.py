@@ -393,11 +393,8 @@ def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | No
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise AuthorError(
-                "usage.bad_input",
-                f"-i {pair} is not NAME=VALUE",
-                hint=f'for example -i {plan.inputs[0].name if plan.inputs else "name"}="some text"',
-            )
+            hint = f'for example -i {plan.inputs[0].name if plan.inputs else "name"}="some text"'
+            raise AuthorError("usage.bad_input", f"-i {pair} is not NAME=VALUE", hint=hint)
         if name in seen:
             raise AuthorError("usage.bad_input", f'input "{name}" is given twice', hint="keep one of them")
         seen.add(name)
@@ -496,9 +493,7 @@ def _read_inputs(project: Path, file: Path) -> dict[str, JSON]:
             raise AuthorError("usage.bad_inputs_file", f"{place}: {first.message}", hint=first.help)
         value = None if tree is None else plain(tree)
     if not isinstance(value, dict):
-        raise AuthorError(
-            "usage.bad_inputs_file",
-            f"--inputs {file} must hold a map of input names to values",
-            hint='for example {"topic": "solid-state batteries"}',
-        )
+        message = f"--inputs {file} must hold a map of input names to values"
+        hint = 'for example {"topic": "solid-state batteries"}'
+        raise AuthorError("usage.bad_inputs_file", message, hint=hint)
     return value

@@ -215,7 +215,15 @@ def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator
         if len(found.steps) == MAX_STEPS:
             yield f"  of the first {MAX_STEPS:,} steps that did not simply complete\n"
     else:
-        yield from _step(found, colour)
+        if found.ran_then:
+            yield f"  {found.ran_then}\n"
+        asked = f"{found.approval.question}\n{found.approval.show}" if found.approval else ""
+        for line in asked.splitlines():
+            yield f"  {paint('│', 'dim', colour)} {plain(line)}\n"
+        if found.used:
+            yield from _used(found.used, found.suggested or [], colour)
+        for change in found.history:
+            yield f"  {paint(clock(change.at or 0), 'dim', colour)} {change.text}\n"
 
 
 def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
@@ -235,18 +243,6 @@ def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
             yield f"{alike[0].path} … {alike[-1].path} ({len(alike)} steps): each {why}"
         else:
             yield from (one.message for one in alike)
-
-
-def _step(found: ExplainedStep, colour: bool) -> Iterator[str]:
-    if found.ran_then:
-        yield f"  {found.ran_then}\n"
-    asked = f"{found.approval.question}\n{found.approval.show}" if found.approval else ""
-    for line in asked.splitlines():
-        yield f"  {paint('│', 'dim', colour)} {plain(line)}\n"
-    if found.used:
-        yield from _used(found.used, found.suggested or [], colour)
-    for one in found.history:
-        yield f"  {paint(clock(one.at or 0), 'dim', colour)} {one.text}\n"
 
 
 def _used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> Iterator[str]:

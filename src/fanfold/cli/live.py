@@ -80,7 +80,11 @@ class Frames:
         now = int(time() * 1_000)
         heading = self._heading(tree, now, width)
         if height is None:
-            return [heading, *self._lines(_without_causes(tree, run_rows(tree, tree.root, now)), width)]
+            rows = run_rows(tree, tree.root, now)
+            failed = [row.path for row in rows if row.leaf and row.status in (FAILED, TIMED_OUT)]
+            if tree.root.status in RUN_TERMINAL and len(failed) <= MAX_FAILURES:  # the summary describes them
+                rows = [replace(row, note="") if row.path in failed else row for row in rows]
+            return [heading, *self._lines(rows, width)]
         room = max(1, height - 1)
         lines = self._lines(tallest(tree, now, room), width)
         if len(lines) > room:  # notes on their own lines
@@ -173,14 +177,6 @@ class Frames:
             if part in kept:
                 text.append(" " * GAP if text.plain else "").append(part[1], part[2])
         return text
-
-
-def _without_causes(tree: RunTree, rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows of the last frame without the failures that the summary below it describes."""
-    failed = [row.path for row in rows if row.leaf and row.status in (FAILED, TIMED_OUT)]
-    if tree.root.status not in RUN_TERMINAL or len(failed) > MAX_FAILURES:
-        return rows
-    return [replace(row, note="") if row.path in failed else row for row in rows]
 
 
 def _padded(text: Text, width: int) -> Text:

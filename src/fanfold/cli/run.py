@@ -224,17 +224,15 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
 
 def _facts(tree: RunTree) -> str:
     usage, agents = tree.spent(tree.root)
-    parts = [f"run {tree.root.id}"]
     started, ended = tree.memory.run_started.get(tree.root.id), tree.memory.run_ended.get(tree.root.id)
-    if started and ended:
-        parts.append(duration(ended - started))
-    if agents:
-        parts.append(counted(agents, "agent"))
-    if usage.tokens:
-        parts.append(f"{usage.tokens:,} tokens")
-    if usage.micro_usd:
-        parts.append(f"${usage.micro_usd / 1_000_000:.4f}")
-    return " · ".join(parts)
+    parts = (
+        f"run {tree.root.id}",
+        duration(ended - started) if started and ended else "",
+        counted(agents, "agent") if agents else "",
+        f"{usage.tokens:,} tokens" if usage.tokens else "",
+        f"${usage.micro_usd / 1_000_000:.4f}" if usage.micro_usd else "",
+    )
+    return " · ".join(filter(None, parts))
 
 
 def _unmerged(tree: RunTree) -> list[str]:

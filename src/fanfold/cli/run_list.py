@@ -116,9 +116,7 @@ def spent_text(usage: RunUsage | StepUsage) -> str:
 
 
 def usage_text(usage: RunUsage) -> str:
-    parts = [counted(usage.agents, "agent")] if usage.agents else []
-    if tokens := usage.input_tokens + usage.output_tokens:
-        parts.append(f"{tokens:,} tokens")
-    if usage.cost_usd:
-        parts.append(f"${usage.cost_usd:.4f}")
-    return ", ".join(parts)
+    tokens = usage.input_tokens + usage.output_tokens
+    agents = counted(usage.agents, "agent") if usage.agents else ""
+    cost = f"${usage.cost_usd:.4f}" if usage.cost_usd else ""
+    return ", ".join(filter(None, (agents, f"{tokens:,} tokens" if tokens else "", cost)))

@@ -83,23 +83,6 @@ from fanfold.language.inputs import parse_input_text
 MAX_PROMPTS = 200
 
 
-def get_prompt(project: Project, name: str, given: Mapping[str, str]) -> GetPromptResult:
-    """Return the prompt for the model after a user picked a recipe."""
-    plan = check_recipe(project, name).runnable()
-    inputs = {one.name: parse_input_text(one, given[one.name]) for one in plan.inputs if one.name in given}
-    call = msgspec.json.encode({"name": name, "inputs": inputs}).decode()
-    missing = [one.name for one in plan.inputs if one.required and one.name not in given]
-    lines = [
-        f"Run the Fanfold workflow `{name}` for me. {plan.description}".rstrip(),
-        f"Call the tool `run_workflow` with {call}",
-    ]
-    if missing:
-        lines.append(f"First ask me for: {', '.join(missing)}.")
-    lines.append("Then summarize the result in a few sentences, with the run id.")
-    message = PromptMessage(role="user", content=TextContent(type="text", text="\n".join(lines)))
-    return GetPromptResult(description=plan.description or None, messages=[message])
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Runs as resources: the report of each, the output of a step, the transcript of an agent.
 
@@ -421,11 +404,23 @@ class FanfoldServer(MCPServer[Any]):
         arguments: dict[str, Any] | None = None,
         context: Context[Any, Any] | None = None,  # noqa: ARG002 - the SDK's signature
     ) -> GetPromptResult | InputRequiredResult:
+        given = arguments or {}
         with self._project() as project:
             try:
-                return get_prompt(project, name, arguments or {})
+                plan = check_recipe(project, name).runnable()
+                inputs = {i.name: parse_input_text(i, given[i.name]) for i in plan.inputs if i.name in given}
             except FanfoldError as error:
                 raise MCPError(code=INVALID_PARAMS, message=_words(error)) from None
+        call = msgspec.json.encode({"name": name, "inputs": inputs}).decode()
+        missing = [one.name for one in plan.inputs if one.required and one.name not in given]
+        lines = [
+            f"Run the Fanfold workflow `{name}` for me. {plan.description}".rstrip(),
+            f"Call the tool `run_workflow` with {call}",
+            *([f"First ask me for: {', '.join(missing)}."] if missing else []),
+            "Then summarize the result in a few sentences, with the run id.",
+        ]
+        message = PromptMessage(role="user", content=TextContent(type="text", text="\n".join(lines)))
+        return GetPromptResult(description=plan.description or None, messages=[message])
 
     # Runs
 

@@ -273,11 +273,9 @@ def _check(address: Address, tokens: Tokens) -> None:
         )
         raise AuthorError("server.address", message, hint="pass the one address that users will open")
     if not tokens.operators and not tokens.viewers:
-        raise AuthorError(
-            "server.no_tokens",
-            f"--host {address.host} is reachable from other machines, and no token is configured",
-            hint="fanfold serve --new-token operator makes one, and prints where to put its digest",
-        )
+        message = f"--host {address.host} is reachable from other machines, and no token is configured"
+        hint = "fanfold serve --new-token operator makes one, and prints where to put its digest"
+        raise AuthorError("server.no_tokens", message, hint=hint)
 
 
 def _listen(address: Address) -> socket.socket:
@@ -293,9 +291,8 @@ def _listen(address: Address) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot listen on {address.host}:{address.port}: {reason}"
-        raise WorldError(
-            "server.address", message, hint="pass another port with --port; 0 picks a free one"
-        ) from None
+        hint = "pass another port with --port; 0 picks a free one"
+        raise WorldError("server.address", message, hint=hint) from None
     return listening
 
 
