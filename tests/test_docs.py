@@ -295,7 +295,7 @@ NAMED = re.compile(r"`([\w/]+\.py)(?::(\w+)(?:\.(\w+))?)?`")
 
 
 def test_every_place_on_the_code_tour_exists():
-    named = NAMED.findall((ROOT / "docs/code-tour.md").read_text())
+    named = NAMED.findall((ROOT / "docs/architecture.md").read_text())
     assert len(named) > 50
     for path, name, method in named:
         file = ROOT / "src/fanfold" / path

@@ -32,7 +32,7 @@ def test_a_link_out_of_docs_leads_to_the_repository():
         "[a](../examples/nested) [b](https://github.com/fanfold/fanfold/blob/main/SECURITY.md#x)"
         " [c](#here) [d](../concepts.md)"
     )
-    folder = site.with_repository_links("[a](../examples/nested)", "docs/cookbook.md")
+    folder = site.with_repository_links("[a](../examples/nested)", "docs/gallery.md")
     assert folder == "[a](https://github.com/fanfold/fanfold/tree/main/examples/nested)"
 
 

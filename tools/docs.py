@@ -1,7 +1,7 @@
-"""Write what is generated from the code: parts of `docs/`, and the static help of the command line.
+"""Generate parts of `docs/` and the static help of the command line from the code.
 
     python -m tools.docs            rewrite them
-    python -m tools.docs --check    say which are out of date, change nothing
+    python -m tools.docs --check    list those that are out of date, change nothing
 
 A page is generated as a whole, or between `<!-- generated: NAME -->` and `<!-- end generated -->`.
 """
@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from fanfold.cli.main import NOUNS
 from tools import cli_reference, long_tests, recipe_reference, state_diagrams
-from tools.cookbook import cookbook
 from tools.gallery import gallery
 from tools.tidy import ROOT
 
@@ -23,7 +22,7 @@ NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost
 
 
 def http_routes() -> str:
-    """The table of routes as the server has it."""
+    """The table of all routes of the server."""
     from fanfold.server.routes import routes
 
     rows = [
@@ -34,7 +33,7 @@ def http_routes() -> str:
 
 
 def costs() -> str:
-    """The few figures that the README shows, from the kept results of the benchmarks."""
+    """The figures of the README, from the stored results of the benchmarks."""
     kept = json.loads((ROOT / "bench" / "results" / "latest.json").read_text("utf-8"))
     durable, sizes = kept["durable"]["table"], kept["sizes"]["table"]
     shapes = {"chain": "chain", "fan-out": "fan-out, 16 at once", "layered": "layered graph"}
@@ -103,41 +102,46 @@ def _microseconds(row: dict[str, float]) -> str:
 
 
 def agents_seen() -> str:
-    """What `make agents-test` saw of the real agents, the last time it was run for each."""
-    kept = json.loads((ROOT / "tests" / "real_agents" / "seen.json").read_text("utf-8"))
-    columns = {
-        "step": "changes files, merged",
+    """The results of `make agents-test` with the real agents, from the latest run of each."""
+    results = json.loads((ROOT / "tests" / "real_agents" / "seen.json").read_text("utf-8"))
+    checks = {
+        "step": "merges file changes",
         "network": "reaches its provider alone",
         "resume": "continues after `kill -9`",
-        "cancel": "cancelled, nothing left",
+        "cancel": "cancelled without leftovers",
         "usage": "reports its tokens",
         "limit": "usage limit waited for",
-        "limited": "continued after a limit in the middle",
-        "budget": "token budget kept, then continued",
-        "usd": "USD budget kept, then continued",
-        "retry": "`retry` continues after silence",
-        "outage": "outage waited for, then continued",
-        "dropped": "broken connections waited for, then continued",
+        "limited": "continued after a limit",
+        "budget": "token budget",
+        "usd": "USD budget",
+        "retry": "`retry` after silence",
+        "outage": "outage waited for",
+        "dropped": "broken connections waited for",
         "unreachable": "unreachable host named",
-        "correction": "wrong file corrected in a turn",
+        "correction": "wrong file corrected",
         "spending": "spending survives `kill -9`",
         "mcp": "starts a workflow by MCP",
     }
-    head = [
-        "| back end | version | tried | " + " | ".join(columns.values()) + " |",
-        "|---" * (len(columns) + 3) + "|",
+    lines = [
+        f"The {len(checks)} checks: {', '.join(checks.values())}.",
+        "",
+        "| back end | version | tried | passed | failed | not tried |",
+        "|---|---|---|---|---|---|",
     ]
-    rows = [
-        f"| `{name}` | {seen['version']} | {seen.get('on', 'before')} | "
-        + " | ".join(seen.get(key, "not tried") for key in columns)
-        + " |"
-        for name, seen in sorted(kept.items())
-    ]
-    return "\n".join([*head, *rows])
+    for name, result in sorted(results.items()):
+        passed = [label for key, label in checks.items() if result.get(key) == "yes"]
+        failed = [label for key, label in checks.items() if result.get(key) == "no"]
+        other = [label for key, label in checks.items() if result.get(key, "not tried") == "not tried"]
+        assert len(passed) + len(failed) + len(other) == len(checks), name
+        untried = ", ".join(other) if len(other) < len(passed) else f"the other {len(other)}"
+        shown = str(len(passed)) if len(other) < len(passed) else ", ".join(passed)
+        row = [f"`{name}`", result["version"], result.get("on", "before"), shown, ", ".join(failed), untried]
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
 
 
 def tools_of_models() -> str:
-    """The tools that models call, with what each takes."""
+    """The tools that models call, with their arguments."""
     from fanfold.api.tool_registry import TOOLS
 
     rows = []
@@ -146,12 +150,11 @@ def tools_of_models() -> str:
         needed = set(schema.get("required", ()))
         takes = ", ".join(f"`{name}`" if name in needed else f"[`{name}`]" for name in schema["properties"])
         does = tool.description.partition(". ")[0].removesuffix(".").replace("|", "\\|")
-        rows.append(f"| `{tool.name}` | {'changes' if tool.mutates else 'looks'} | {does} | {takes} |")
+        rows.append(f"| `{tool.name}` | {'changes' if tool.mutates else 'reads'} | {does} | {takes} |")
     return "\n".join(["| tool | | what it does | takes |", "|---|---|---|---|", *rows])
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/cookbook.md": cookbook,
     "docs/gallery.md": gallery,
     "docs/cli.md": cli_reference.reference_markdown,
 }
@@ -174,7 +177,7 @@ FILES = [*PAGES, *HELP, *dict.fromkeys(name for name, _ in SECTIONS)]
 
 
 def render(name: str) -> str:
-    """What the file should hold, its hand-written parts kept as they are."""
+    """The up-to-date text of the file; hand-written parts stay as they are."""
     if name in PAGES:
         return NOTICE + PAGES[name]().strip() + "\n"
     if name in HELP:
@@ -197,7 +200,7 @@ def with_section(page: str, section: str, body: str) -> str:
 
 
 def is_stale(name: str) -> bool:
-    """Whether the file differs from what the code says now."""
+    """Whether the file differs from the text that the code generates now."""
     file = ROOT / name
     return not file.exists() or file.read_text("utf-8") != render(name)
 

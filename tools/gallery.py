@@ -1,7 +1,7 @@
-"""The gallery page: twelve recipes, each with the run that its cassette recorded.
+"""Write the gallery page: twelve recipes, each with its commands and the run that its cassette recorded.
 
-The recipes and cassettes stand in `examples`. `fanfold test` replays a cassette without a model; the tests
-replay all of them, so a run that is shown is a run that still happens.
+The recipes and cassettes are in `examples`. `fanfold test` replays a cassette without a model; the tests
+replay all of them, so every run on the page still happens.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SHOWN = {
     "ask-a-person": "Text and data",
 }
 """The recipes on the page, and the group of each."""
-MAX_CHARS = 90
+MAX_CHARS = 70
 _HEAD = """\
 # Gallery
 
-Twelve recipes and a recorded run of each. The agents of these runs are scripted, so every run can be
-repeated without a model: copy the folder of a recipe and run `fanfold test` in it. It replays the cassette
-through the recipe and reports what changed. [Testing recipes](writing-recipes.md#testing-recipes) explains
-how to record your own runs; the [Cookbook](cookbook.md) shows the text of every recipe.
+Twelve recipes, each with its commands and a recorded run. Scripts play the agents of these runs, so you can
+repeat them without a model: copy the folder of a recipe and run its commands, or `fanfold test`, which
+replays the recorded run. Then leave `--script` out and change the prompts. [Testing
+recipes](writing-recipes.md#testing-recipes) explains how to record your own runs.
 """
 _TAIL = """\
 ## Built in
@@ -60,6 +60,8 @@ def gallery() -> str:
     for group in dict.fromkeys(SHOWN.values()):
         parts.append(f"## {group}\n")
         parts += [_entry(name) for name, its_group in SHOWN.items() if its_group == group]
+    parts.append("## More examples\n")
+    parts += [f"- {_summary(name)}" for name in sorted(set(_names()) - set(SHOWN))]
     rows = []
     for file in sorted((ROOT / "src" / "fanfold" / "language" / "builtin").glob("*.yaml")):
         recipe = yaml.safe_load(file.read_text("utf-8"))
@@ -70,10 +72,10 @@ def gallery() -> str:
 
 
 def _entry(name: str) -> str:
-    recipe = yaml.safe_load((ROOT / "examples" / name / "recipe.yaml").read_text("utf-8"))
     cassette = yaml.safe_load(cassette_of(name).read_text("utf-8"))
-    links = f"[recipe](../examples/{name}/recipe.yaml), [cassette](../examples/{name}/tests/{name}.yaml)"
-    lines = [f"### {name}\n", f"{recipe['description']} ({links}).\n"]
+    text = _recipe_of(name).read_text("utf-8")
+    commands = [line.removeprefix("# $ ") for line in text.splitlines() if line.startswith("# $ ")]
+    lines = [f"### {name}\n", f"{_summary(name)}\n", "```sh", *commands, "```\n"]
     lines += ["| step | executed by | result |", "|---|---|---|"]
     for step, executions in cassette["steps"].items():
         for number, execution in enumerate(executions, start=1):
@@ -81,6 +83,20 @@ def _entry(name: str) -> str:
             lines.append(f"| `{step}`{again} | {_executor(execution)} | {_result(execution)} |")
     lines.append(f"\nThe run: {cassette['expect']['status']}.\n")
     return "\n".join(lines)
+
+
+def _names() -> list[str]:
+    return [file.parent.name for file in (ROOT / "examples").glob("*/recipe.yaml")]
+
+
+def _recipe_of(name: str) -> Path:
+    return ROOT / "examples" / name / "recipe.yaml"
+
+
+def _summary(name: str) -> str:
+    recipe = yaml.safe_load(_recipe_of(name).read_text("utf-8"))
+    links = f"[recipe](../examples/{name}/recipe.yaml), [cassette](../examples/{name}/tests/{name}.yaml)"
+    return f"{recipe['description']} ({links})."
 
 
 def _executor(execution: dict[str, Any]) -> str:
@@ -92,7 +108,7 @@ def _executor(execution: dict[str, Any]) -> str:
 
 
 def _result(execution: dict[str, Any]) -> str:
-    """What the step said, or why it failed."""
+    """The output of the step, or why it failed."""
     if "fail" in execution:
         return f"failed: {_cell(execution['fail']['message'])}"
     output = execution.get("output", execution.get("stdout", ""))
