@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fanfold.cli.main import main
 from fanfold.language.convert.source import FORMAT
@@ -208,3 +209,83 @@ def test_a_number_that_no_expression_holds_is_told(folder: Path, capsys: pytest.
     made = json.loads(capsys.readouterr().out)
     assert "when: to_be_written(" in made["text"]
     assert [one["line"] for one in made["lost"]] == [4]
+
+
+def test_a_node_alone_in_its_layer_continues_the_conversation_before_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: talk
+nodes:
+  - {id: plan, prompt: Plan the trip.}
+  - {id: list, depends_on: [plan], bash: "echo tent"}
+  - {id: pack, depends_on: [list], prompt: Pack for it.}
+  - {id: check, depends_on: [pack], context: fresh, prompt: Check the bags.}
+  - {id: drive, depends_on: [check], prompt: Drive.}
+  - {id: swim, depends_on: [check], prompt: Swim.}
+  - {id: sleep, depends_on: [drive, swim], prompt: Sleep.}
+  - {id: tell, depends_on: [sleep], context: {resume: plan}, prompt: Tell about it.}
+"""
+    steps = yaml.safe_load(converted(folder, text, capsys))["steps"]
+    continued = {step["id"]: step["continue"] for step in steps if "continue" in step}
+    assert continued == {"pack": "plan", "tell": "plan"}
+
+
+def test_what_follows_the_conversation_of_a_loop_gets_its_last_reply(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: talk
+nodes:
+  - {id: draw, loop: {prompt: Draw., until: DONE, max_iterations: 2, fresh_context: true}}
+  - {id: frame, depends_on: [draw], prompt: Frame it.}
+"""
+    (folder / "flow.yaml").write_text(text)
+    main(["convert", "flow.yaml", "--json"])
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [(4, "node frame: context")]
+    assert yaml.safe_load(made["text"])["steps"][1]["prompt"].endswith("{{steps.draw.output}}")
+
+
+def test_a_step_that_changes_the_artifact_of_another_is_to_be_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: notes
+nodes:
+  - {id: note, prompt: "Write to `$ARTIFACTS_DIR/birds.md`."}
+  - {id: read, depends_on: [note], context: fresh, prompt: "Read `$ARTIFACTS_DIR/birds.md`."}
+  - {id: more, depends_on: [note], prompt: "Append owls to `$ARTIFACTS_DIR/birds.md`."}
+  - {id: shell, depends_on: [note], bash: 'echo wren >> "$ARTIFACTS_DIR/birds.md"'}
+"""
+    (folder / "flow.yaml").write_text(text)
+    assert main(["convert", "flow.yaml", "--json"]) != 0
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [
+        (5, "node more: birds.md"),
+        (6, "node shell: birds.md"),
+    ]
+    unwritten = [step["id"] for step in yaml.safe_load(made["text"])["steps"] if "to_be_written" in step]
+    assert unwritten == ["more", "shell"]
+
+
+def test_children_of_a_list_may_fail_and_get_their_item_by_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "probe.yaml").write_text("name: probe\ninputs: {bird: {}}\nsteps: [{id: a, prompt: x}]\n")
+    text = "name: all\nnodes:\n  - {id: each, workflow: probe, fan_out: {items: '[1]', as: bird%s}}\n"
+    (step,) = yaml.safe_load(converted(folder, text % "", capsys))["steps"]
+    assert (step["inputs"], step["on_failure"]) == ({"bird": "item"}, "inline")
+    (step,) = yaml.safe_load(converted(folder, text % ", join: all_success", capsys))["steps"]
+    assert "on_failure" not in step
+
+
+def test_a_variable_of_the_user_that_a_script_reads_is_listed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = 'COUNT=1; for BIRD in a b; do scan "$BIRD" "$COUNT" "$HOME" "${SCAN_TOKEN:-}"; done'
+    (folder / "flow.yaml").write_text(f"name: scan\nnodes:\n  - id: scan\n    bash: '{script}'\n")
+    main(["convert", "flow.yaml", "--json"])
+    made = json.loads(capsys.readouterr().out)
+    assert [one["what"] for one in made["lost"]] == ["node scan: $SCAN_TOKEN"]
+    assert yaml.safe_load(made["text"])["steps"][0]["network"] is True

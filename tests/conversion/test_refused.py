@@ -66,6 +66,16 @@ def test_a_statement_that_is_lost_is_listed_once(convert: Any) -> None:
     assert [one["line"] for one in made["lost"]] == [2]
 
 
+def test_what_is_lost_around_a_call_is_shown_without_the_call(convert: Any) -> None:
+    script = "const all = await pipeline(args.list,\n  (one) => agent(ask(one), {\n    model: 'haiku' }),\n"
+    made = convert("w.js", script + "  (found) => vote(found),\n)\nconst { deep } = read(args)\n")
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [
+        (1, "const all = await pipeline(args.list, (one) => agent(ask(one),"),
+        (4, "(found) => vote(found), )"),
+        (6, "const { deep } = read(args)"),
+    ]
+
+
 ARCHON = """\
 name: parts
 nodes:
@@ -398,6 +408,17 @@ def test_settings_in_the_program_of_a_crew_are_converted_or_listed(
     assert [(one["line"], one["what"]) for one in made["lost"]] == [*lost, (15, "look: @before_kickoff")]
     gates = [step for step in yaml.safe_load(made["text"])["steps"] if "approve" in step]
     assert len(gates) == ("human_input" in line)
+
+
+def test_settings_that_the_program_of_a_crew_computes_are_listed(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path, "sequential")
+    program = tmp_path / "birds" / "crew.py"
+    text = program.read_text().replace("agent=self.teller()", "agent=self.teller(), human_input=self.asks")
+    text = text.replace("process=Process.sequential", "**self.more").replace("Search()", "")
+    program.write_text(text)
+    made = convert("birds/config/tasks.yaml", TASKS)
+    assert [one["what"] for one in made["lost"]] == ["tell: human_input", "crew: **self.more"]
+    assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])
 
 
 def test_a_program_of_another_name_is_read_and_a_missing_one_is_listed(convert: Any, tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ nodes:
   - id: report
     depends_on: [work]
     prompt: "What happened: $work.output"
-""", {}, {"work#1": "not yet", "work#2": "DONE"}, ("work#1", "work#2", "work", "report")),
+""", {}, {"work#1": "not yet", "work#2": "DONE"}, ("work#1", "work#2", "work", "report"), (9,)),
     "command": Workflow("workflows/command.yaml", """\
 name: command
 nodes:

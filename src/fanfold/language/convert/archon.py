@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fanfold.language.convert.source import (
@@ -80,6 +80,9 @@ class Triggers:
             for atom in re.finditer(_ATOM, Reader(source, node, "").text("when")):
                 if field := _field(atom):
                     self.fields.setdefault(atom["node"], []).append(field)
+
+    def is_skippable(self, step: str) -> bool:
+        return any(step_id(name) == step for name in self._skippable)
 
     def _is_skipped(self, node: _Trigger) -> bool:
         """Return whether a node is skipped if those of its dependencies are that can be."""
@@ -297,6 +300,9 @@ _COMPOSED = {
     "fan_out": "write it with `for_each`",
 }
 _OF_AGENTS = ("prompt", UNWRITTEN, "model", "reasoning_effort", "tools", "idle_timeout_ms")
+_CONVERSING = ("prompt", "command", "loop")
+_ARTIFACT = r"(?a)\$\{?(?:FANFOLD_ARTIFACTS|ARTIFACTS_DIR)\}?\"?/([\w./-]*\w)"
+_WRITES = r"(?i)\b(?:writ|append|updat|edit|sav|creat|add)\w*\b|\btee\b|>\s*[\"'`]?$"
 _USUAL_RULES = frozenset({"all_success", "none_failed_min_one_success", "none_failed", "all_done"})
 
 
@@ -311,6 +317,8 @@ class ArchonWorkflow:
         """Whether the texts of the node use names without a counterpart in recipes."""
         self.items = ""
         """The list over which the node is mapped."""
+        self.each = ""
+        """The input of the children that gets the item."""
         self.gate: dict[str, Any] = {}
         """The command that can end the loop of the node."""
         self.current = ""
@@ -345,6 +353,8 @@ class ArchonWorkflow:
         self.objects = shaped | {one for one in self.ids if self._asked(one)}
         steps = [self._node(node) for node in nodes]
         self._tolerate(steps)
+        self._continue(nodes, steps)
+        self._separate(everything, steps)
         if top.text("model") and not re.fullmatch(_TIER, top.text("model")):
             recipe["defaults"] = {"model": top.text("model")}
         else:
@@ -383,8 +393,7 @@ class ArchonWorkflow:
         if (timeout := reader.whole("timeout")) is not None:
             step["timeout_ms"] = timeout
         self._retry(reader, step)
-        if reader.text("context") not in ("", "fresh"):
-            reader.lose("context", "say `continue: STEP` to continue a conversation")
+        reader.value("context")  # `_continue` reads it
         self._tools(reader, step)
         for key, why in _EXTRAS.items():
             if reader.get(key) is not None:
@@ -478,6 +487,70 @@ class ArchonWorkflow:
                 done = " || ".join(f'steps.{in_expression(one)}.status == "completed"' for one in needed)
                 step["when"] = f"({done}) && ({step['when']})" if "when" in step else done
 
+    def _continue(self, nodes: list[Mapping], steps: list[dict[str, Any]]) -> None:
+        """Convert the conversations that nodes of a sequence continue, unless their `context` is `fresh`.
+
+        A node alone in its layer continues the last conversation of a node alone in its layer.
+        """
+        last: tuple[Reader, dict[str, Any]] | None = None
+        for layer in _layers(steps):
+            for number in layer:
+                step, reader = (
+                    steps[number],
+                    Reader(self.source, nodes[number], f"node {steps[number]['id']}"),
+                )
+                context = reader.value("context")
+                named = context.get("resume") if isinstance(context, dict) else None
+                if not (isinstance(named, str) or context in (None, "fresh", "shared")):
+                    reader.lose("context", "it is `fresh`, `shared` or `{resume: NODE}`")
+                if not any(reader.get(kind) is not None for kind in _CONVERSING):
+                    continue
+                before = next(((reader, one) for one in steps if one["id"] == step_id(str(named))), None)
+                if named is None and len(layer) == 1 and context != "fresh" and not _is_fresh(reader):
+                    before = last
+                    if last is not None and last[0].text("provider") != reader.text("provider"):
+                        before = None
+                if named is not None or before is not None:
+                    self._continue_one(reader, step, None if before is None else before[1])
+                last = (reader, step)
+            last = last if len(layer) == 1 else None
+
+    def _continue_one(self, reader: Reader, step: dict[str, Any], before: dict[str, Any] | None) -> None:
+        """Let a step continue the conversation of a step before it, or give it the last reply of that."""
+        plain = all(one is not None and {"prompt", UNWRITTEN} & set(one) for one in (step, before))
+        single = all(one is not None and not {"repeat", "steps"} & set(one) for one in (step, before))
+        if before is not None and plain and single and self._runs_after(reader, step, before):
+            step["continue"] = before["id"]
+            return
+        if before is None:
+            why = "continue the conversation of a node before it with `continue`"
+            step.setdefault(UNWRITTEN, step.pop("prompt", why))
+        else:
+            why = f"the conversation of {before['id']} ends there: the step gets its last reply"
+            reply = f"{{{{steps.{before['id']}.output}}}}"
+            if reply not in step.get("prompt", reply):
+                step["prompt"] += f"\n\nThe conversation before this ended with: {reply}"
+        self.source.lose(reader.node, f"{reader.what}: context", why)
+
+    def _runs_after(self, reader: Reader, step: dict[str, Any], before: dict[str, Any]) -> bool:
+        """Return whether a step only runs if a step before it was not skipped."""
+        if not self.triggers.is_skippable(before["id"]):
+            return True
+        return before["id"] in step.get("depends_on", ()) and not reader.text("trigger_rule")
+
+    def _separate(self, nodes: list[Mapping], steps: list[dict[str, Any]]) -> None:
+        """Refuse the steps that change an artifact of another step: each one publishes files of its own."""
+        places = {step_id(Reader(self.source, node, "").text("id")): node for node in nodes}
+        owners: dict[str, str] = {}
+        for step in _every(steps):
+            text = "\n".join(str(step.get(key, "")) for key in ("prompt", UNWRITTEN, "shell"))
+            text = "\n".join([text, *map(str, step.get("run", ()))])
+            for name in dict.fromkeys(_written(text)):
+                if owners.setdefault(name, step["id"]) != step["id"] and step["id"] in places:
+                    why = f"{owners[name]} publishes this artifact, and only that step may change it"
+                    self.source.lose(places[step["id"]], f"node {step['id']}: {name}", why)
+                    step.setdefault(UNWRITTEN, step.pop("prompt", why))
+
     def _approval(self, reader: Reader, approval: Reader, step: dict[str, Any]) -> None:
         captured = approval.flag("capture_response")
         step["ask" if captured else "approve"] = self._text(approval.text("message") or "Continue?", reader)
@@ -518,7 +591,9 @@ class ArchonWorkflow:
     def _loop_group(self, group: Reader, step: dict[str, Any]) -> None:
         """Convert nodes that repeat until the last one returns a word, or until a command succeeds."""
         name = step["id"]
-        inner = [self._node(node) for node in group.objects("nodes")]
+        nodes = group.objects("nodes")
+        inner = [self._node(node) for node in nodes]
+        self._continue(nodes, inner)
         self.current = name
         until, command = group.text("until"), group.text("until_bash")
         if command:
@@ -545,7 +620,8 @@ class ArchonWorkflow:
         """Convert a call of another workflow, which must be converted too; until then `check` refuses it."""
         name = reader.text(key)
         step["workflow"] = f"./{name.removesuffix('.yaml')}.yaml"
-        reader.lose(key, f"convert {name} too, to {step['workflow']}")
+        apart = "; its artifacts and conversations are its own here" if key == "include" else ""
+        reader.lose(key, f"convert {name} too, to {step['workflow']}{apart}")
         given: dict[str, Any] = {}
         for one in ("inputs", "with"):
             values = reader.map(one)
@@ -557,7 +633,7 @@ class ArchonWorkflow:
         if "for_each" in step:
             if arguments and arguments.strip() != self.items:
                 reader.lose("input", "each child is given its item")
-            given["arguments"] = "item"
+            given[self.each or "arguments"] = "item"
         elif arguments:
             given["arguments"] = self._text(arguments, reader)
         elif not given:
@@ -579,9 +655,10 @@ class ArchonWorkflow:
         step["for_each"] = items if path is None else f"json({in_expression(path)})"
         if (most := fan.whole("max_parallel")) is not None:
             step["max_concurrency"] = max(1, min(16, most))
-        if fan.text("join") == "all_done":
+        self.each = fan.text("as")
+        if fan.text("join") in ("", "all_done"):  # a failed item is an error in the list
             step["on_failure"] = "inline"
-        elif fan.text("join") not in ("", "all_success"):
+        elif fan.text("join") != "all_success":
             fan.lose("join", "a failed item fails the step; `on_failure: inline` tolerates it")
         fan.done()
 
@@ -671,6 +748,40 @@ class ArchonWorkflow:
         ):
             return f"steps.{step_id(word)}.{rest}"
         return None
+
+
+def _is_fresh(reader: Reader) -> bool:
+    """Return whether each round of a loop starts a new conversation."""
+    loop = reader.get("loop")
+    return isinstance(loop, Mapping) and Reader(reader.source, loop, "").flag("fresh_context")
+
+
+def _layers(steps: list[dict[str, Any]]) -> list[list[int]]:
+    """Return the steps by layer: a layer depends on earlier layers only. Steps of a cycle are left out."""
+    numbers = {step["id"]: number for number, step in enumerate(steps)}
+    needs = [{numbers[one] for one in step.get("depends_on", ()) if one in numbers} for step in steps]
+    done: set[int] = set()
+    layers: list[list[int]] = []
+    while layer := [at for at, needed in enumerate(needs) if at not in done and needed <= done]:
+        layers.append(layer)
+        done |= set(layer)
+    return layers
+
+
+def _every(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for step in steps:
+        yield step
+        yield from _every(step.get("steps", []))
+
+
+def _written(text: str) -> list[str]:
+    """Return the artifacts that a text asks to write, or that a script writes."""
+    return [
+        found[1]
+        for line in text.splitlines()
+        for found in re.finditer(_ARTIFACT, line)
+        if re.search(_WRITES, line[: found.start()])
+    ]
 
 
 def _signal_pattern(signal: str) -> str:

@@ -63,6 +63,7 @@ _DECIDES = frozenset(
 )
 """Settings without which a task or an agent would do something else."""
 _READ = frozenset("config agent agents tasks context async_execution human_input output_file".split())
+_FLAGS = frozenset({"async_execution", "human_input"})
 _CREW_WHY = {
     "description": "write it into the prompt",
     "condition": "write it as `when`",
@@ -211,8 +212,18 @@ class _Program:
             self.equipped.add(name)
         if "tasks" in given and ast.unparse(given["tasks"]) != "self.tasks":
             self.listed = _methods(given["tasks"])
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                what = f"{method.name}: **{ast.unparse(keyword.value)}"
+                self._lose(keyword.value, what, "Python computes these settings")
+                self.equipped.add("" if kind == "Crew" else name)
         for word, value in given.items():
-            if word in _READ or _SAME_HERE.get(word, "?") in ("", ast.unparse(value)):
+            computed = word in _FLAGS and not isinstance(value, ast.Constant)
+            if not computed and (word in _READ or _SAME_HERE.get(word, "?") in ("", ast.unparse(value))):
+                continue
+            if computed:
+                self._lose(value, f"{method.name}: {word}", "Python computes it")
+                self.equipped.add(name)
                 continue
             why = {**_WHY, **_AGENT_WHY, **_CREW_WHY}.get(word, "recipes have nothing like it")
             self._lose(value, f"{method.name}: {word}", why)

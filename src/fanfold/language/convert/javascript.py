@@ -236,8 +236,11 @@ Span = tuple[int, int]
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _SILENT = frozenset("{}()[];,")
 """Tokens without a meaning of their own: the content around them is listed itself."""
-_BEFORE_AN_OBJECT = frozenset("= ( [ , : ? || && ?? ... return throw".split())
+_BEFORE_AN_OBJECT = frozenset("= ( [ , : ? || && ?? ... return throw const let var".split())
 MAX_SHOWN = 100
+_CLOSED_BEFORE = frozenset(")}];,")
+_MAX_GAP = 3
+"""Converted tokens between lost ones that are shown with them."""
 MAX_DEPTH = 100
 
 
@@ -323,7 +326,8 @@ class ScriptWords:
         """Braces of objects, which do not separate statements."""
         for at, word in enumerate(self.words):
             new_line = at > 0 and self.line(at) > self.line(at - 1)
-            ended = not open_brackets and (new_line or self.words[at - 1].text in (";", "{", "}"))
+            separated = self.words[at - 1].text in (";", "{", "}") and at - 1 not in objects
+            ended = not open_brackets and (new_line or separated)
             if at and (ended or (new_line and self.taken[at - 1])):
                 number += 1
             if (
@@ -342,8 +346,20 @@ class ScriptWords:
                 statements[-1].append(at)
         for found in statements:
             if any(self.words[at].text not in _SILENT for at in found):
-                shown = self.text[self.words[found[0]].start : self.words[found[-1]].end]
-                self.lose(found[0], shown, "JavaScript is not run")
+                self.lose(*self._shown(found), "JavaScript is not run")
+
+    def _shown(self, unmarked: list[int]) -> tuple[int, str]:
+        """Return the first token with a meaning, and the source; an ellipsis replaces what was converted."""
+        pieces: list[list[int]] = []
+        for at in unmarked:
+            if not pieces or at - pieces[-1][-1] > _MAX_GAP:
+                pieces.append([])
+            pieces[-1].append(at)
+        clear = [piece for piece in pieces if any(self.words[at].text not in _SILENT for at in piece)]
+        first = next(at for at in clear[0] if self.words[at].text not in _CLOSED_BEFORE)
+        starts = [first, *(piece[0] for piece in clear[1:])]
+        texts = [self.source_of((at, piece[-1] + 1)) for at, piece in zip(starts, clear, strict=True)]
+        return first, " … ".join(texts)
 
 
 # -----------------------------------------------------------------------------------------------------------

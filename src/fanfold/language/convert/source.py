@@ -38,11 +38,18 @@ _NETWORK = (
 )
 _LISTED = r"""(?<=\w)['"`]\s*,\s*\[?\s*['"`](?=\w)"""
 """What separates the words of a program that a script starts: `"git", ["push"`."""
-_ONLINE = rf"{_NETWORK}|\bfetch\(|\b(?:requests|httpx|urllib|aiohttp)\b"
+_ONLINE = rf"{_NETWORK}|\bfetch\(|\b(?:requests|httpx|urllib|aiohttp)\b|[A-Z]_(?:TOKEN|API_KEY)\b"
 _PROSE = (
     r"(?i:\b(?:then|and)\s+(?:commit|push)\b|\bcommit\s+(?:it|all|the|these|this|your)\b"
     r"|\b(?:open|create)\s+(?:a|the)\s+(?:draft\s+)?(?:pr|pull request)\b)"
 )
+_VARIABLE = r"(?a)(?<!\\)\$\{?([A-Z][A-Z0-9_]{2,})\b"
+_ASSIGNED = r"(?a)\b(?:(?:read(?: -\w+)*|for|export|local|declare)\s+|(?=\w+=))([A-Z][A-Z0-9_]{2,})\b"
+_USUAL = (
+    r"HOME|PATH|PWD|OLDPWD|USER|LOGNAME|SHELL|TMPDIR|LANG|TERM|IFS|EUID|UID|PPID|RANDOM|SECONDS|LINENO|REPLY"
+    r"|HOSTNAME|FUNCNAME|PIPESTATUS|OPTARG|OPTIND|BASH\w*|FANFOLD_\w+|ARTIFACTS_DIR"
+)
+"""Variables of every shell."""
 _REFUSED = (
     r"\bgit\s+(?:-C\s+\S+\s+)?(?:commit|push|fetch|pull|clone)\b"
     rf"|\bgh\s+(?:api|auth|issue|pr|release|repo|run|search)\b|{_PROSE}|{_WEB}"
@@ -318,7 +325,12 @@ def not_for_programs(step: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the same for a command, which sees neither the user's folder nor environment variables."""
     command = " ".join((step.get("shell", ""), *step.get("run", ())))
     why = "commands see no login of yours: name `GH_TOKEN` in `env_vars`"
-    return [("gh", why)] if re.search(r"\bgh\s+[a-z]", re.sub(_LISTED, " ", command)) else []
+    found = [("gh", why)] if re.search(r"\bgh\s+[a-z]", re.sub(_LISTED, " ", command)) else []
+    code = re.sub(r"'[^']*'", "''", command)
+    own = {*re.findall(_ASSIGNED, code), *step.get("inputs", ()), *step.get("env", ())}
+    read = dict.fromkeys(name for name in re.findall(_VARIABLE, code) if not re.fullmatch(_USUAL, name))
+    return found + [(f"${name}", f"commands see no variables of yours: name `{name}` in `env_vars`")
+                    for name in read if name not in own]  # fmt: skip
 
 
 def unread(condition: str) -> str:
