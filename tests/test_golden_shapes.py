@@ -42,7 +42,7 @@ from fanfold.api.subagents import Subagent
 from fanfold.api.system import Examination, GcResult, InitResult, SmokeReport
 from fanfold.api.tool_registry import TOOLS
 from fanfold.api.transcripts import Transcript, TranscriptEntry
-from fanfold.engine.forecast_documents import DryRun, WhatIf
+from fanfold.engine.dry_run import DryRun, WhatIf
 from fanfold.kernel.events import Envelope
 from fanfold.language.library import ListedRecipe
 from fanfold.server.api import describe

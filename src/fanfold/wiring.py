@@ -70,9 +70,9 @@ def _check_local(machine: Machine, _command: Sequence[str]) -> None:
 
 
 def _scripted(setup: BackendSetup) -> Backend:
-    from fanfold.agents import scripted
+    from fanfold.agents import script
 
-    return scripted.make(setup)
+    return script.make(setup)
 
 
 def _root_tools(

@@ -9,8 +9,7 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionResult
 from fanfold.agents.entries import E, Entry, ToolResult
-from fanfold.agents.script import Script
-from fanfold.agents.scripted import CALLS_VARIABLE, ScriptedBackend
+from fanfold.agents.script import CALLS_VARIABLE, Script, ScriptedBackend
 from tests.session_requests import session_request
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Request, Route, expect
 from fanfold.kernel.events import Usage
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import head
+from fanfold.testing.store_races import head
 from tests.browser.conftest import SLOW_SCRIPT, Console, lay_out_console
 from tests.server.conftest import serving
 

@@ -21,7 +21,7 @@ from fanfold.api.recipes import CheckReport, EditorSetUp, RecipeDocument
 from fanfold.api.run_documents import ApplyResult, InspectDocument, RunChanges, RunDocument
 from fanfold.api.step_documents import ExplainedRun, ExplainedStep
 from fanfold.api.system import Examination, GcResult, InitResult, SmokeReport
-from fanfold.engine.forecast_documents import DryRun, WhatIf
+from fanfold.engine.dry_run import DryRun, WhatIf
 from fanfold.kernel.events import Envelope
 from fanfold.language.library import ListedRecipe
 

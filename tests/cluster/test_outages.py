@@ -17,7 +17,7 @@ from fanfold.api.run_options import Options
 from fanfold.store import postgres
 from fanfold.store.address import PostgresAddress
 from fanfold.store.protocol import StoreFault
-from fanfold.testing.store_batches import Tree
+from fanfold.testing.store_races import Tree
 from fanfold.wiring import wire
 from tests.work import PATIENCE_S
 from tools.postgresql import PostgresServer

@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.local.pull import pull
 from fanfold.agents.local.server import find_server
-from fanfold.agents.local.weights import RELEASE, Release, is_installed, local_state, models_folder
+from fanfold.agents.local.weights import RELEASE, Release, is_installed, local_state, models_folder, pull
 from fanfold.engine.config import fanfold_home
 
 EVERYTHING = os.environ.get("LOCAL_TEST") == "all"

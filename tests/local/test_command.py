@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.local import pull as pulling
+from fanfold.agents.local import weights as pulling
 from fanfold.agents.local.server_process import threads_and_slots
 from fanfold.agents.local.weights import RELEASE, is_installed
 from fanfold.cli.main import main

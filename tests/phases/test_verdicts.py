@@ -11,8 +11,7 @@ import pytest
 from fanfold.agents.tools.files import PublishedFiles
 from fanfold.api.report import executive_report
 from fanfold.api.result import Result
-from fanfold.steps.phases import CitedEvidence
-from fanfold.steps.published import publish_phase
+from fanfold.steps.phases import CitedEvidence, publish_phase
 from fanfold.steps.values import MAX_CLAIMS, Piece, claims_of, objections, surviving, tally
 from fanfold.wiring import wire
 from tests.runtime.running import run

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanfold.engine.dry_run import dry_run
-from fanfold.engine.forecast_documents import DryRun, ForeseenConflict
+from fanfold.engine.dry_run import DryRun, ForeseenConflict, dry_run
 from fanfold.kernel.events import Settings
 from fanfold.kernel.paths import matches, overlaps
 from fanfold.kernel.plan import (

@@ -15,7 +15,7 @@ from fanfold.api import display
 from fanfold.api.history import page_of_runs
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import head
+from fanfold.testing.store_races import head
 from tests.server.conftest import Server, lay_out, run_command, serving
 from tests.server.test_refusals import ask, with_token
 from tools.cli_reference import load_commands

@@ -24,7 +24,7 @@ from fanfold.server.requests import AppState
 from fanfold.server.streams import LISTED, Feed, Streams
 from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import Tree, head
+from fanfold.testing.store_races import Tree, head
 from fanfold.wiring import wire
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 from tests.work import PATIENCE_S

@@ -23,7 +23,7 @@ from fanfold.sessions.log import MAX_INLINE_BYTES, SessionLog, open_log, read_en
 from fanfold.sessions.supervisor import SessionSlots, Supervisor
 from fanfold.store.journal import CROWD, GATHER_S, Journal
 from fanfold.store.protocol import Batch, LeaseLost
-from fanfold.testing.store_batches import Tree
+from fanfold.testing.store_races import Tree
 from tests.sessions.trees import TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
 from tests.work import PATIENCE_S

@@ -9,8 +9,7 @@ from typing import Any
 from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import Backends
 from fanfold.agents.entries import Response, UserInput
-from fanfold.agents.script import Script
-from fanfold.agents.scripted import ScriptedBackend
+from fanfold.agents.script import Script, ScriptedBackend
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor

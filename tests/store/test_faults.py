@@ -14,7 +14,7 @@ import pytest
 
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import Tree
+from fanfold.testing.store_races import Tree
 from tests.disk import Disk, Fault, Platters
 
 LONG = bool(os.environ.get("FANFOLD_LONG"))

@@ -14,7 +14,7 @@ import pytest
 from fanfold.process_identity import this_process
 from fanfold.store.protocol import LeaseHeld
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import Tree
+from fanfold.testing.store_races import Tree
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full
@@ -31,7 +31,7 @@ from pathlib import Path
 from fanfold.process_identity import this_process
 from fanfold.store.protocol import Request
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import Tree
+from fanfold.testing.store_races import Tree
 folder, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 """
 

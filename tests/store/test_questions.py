@@ -13,7 +13,7 @@ import pytest
 
 from fanfold.store.protocol import Batch, OutputRow
 from fanfold.store.search import Filters
-from fanfold.testing.store_batches import stored
+from fanfold.testing.store_races import stored
 from tests.store.test_search import Project
 
 K1, B = 1.2, 0.75

@@ -18,7 +18,7 @@ from fanfold.store.protocol import Batch, OutputRow
 from fanfold.store.search import Filters, Search, addresses, readable
 from fanfold.store.search_queries import excerpt
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import stored
+from fanfold.testing.store_races import stored
 from tests.disk import Disk
 from tests.work import PATIENCE_S, count_calls, patience
 

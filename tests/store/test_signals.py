@@ -14,7 +14,7 @@ from fanfold.api.history import follow_tree
 from fanfold.store import protocol, sqlite
 from fanfold.store.protocol import RECHECK_S
 from fanfold.store.sqlite import Signals, SqliteStore
-from fanfold.testing.store_batches import Tree
+from fanfold.testing.store_races import Tree
 from tests.work import PATIENCE_S
 
 SOON_S = RECHECK_S / 2

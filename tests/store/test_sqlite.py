@@ -19,7 +19,7 @@ from fanfold.store.address import SqliteAddress
 from fanfold.store.database import AHEAD_BYTES, FRAME_BYTES
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.store_batches import Tree, head
+from fanfold.testing.store_races import Tree, head
 from fanfold.testing.store_suite import StoreSuite
 from tests.work import PATIENCE_S
 

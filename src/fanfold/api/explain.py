@@ -30,9 +30,8 @@ from fanfold.api.step_documents import (
     why_not,
 )
 from fanfold.api.workers import WorkerRow, live_workers, where_it_runs
-from fanfold.engine.dry_run import StepOrder
+from fanfold.engine.dry_run import Slots, StepOrder, Time, WhatIf
 from fanfold.engine.forecast import ForecastHost, RecordedResults, Recording
-from fanfold.engine.forecast_documents import Slots, Time, WhatIf
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import UNBOUNDED, StepAdded, event_of

@@ -30,8 +30,8 @@ from fanfold.steps import command
 from fanfold.steps.executor import StepExecutor, StepExecutors
 from fanfold.steps.function_calls import SETTING as FUNCTIONS
 from fanfold.steps.ids import functions_id
+from fanfold.steps.phases import private
 from fanfold.steps.programs import Programs
-from fanfold.steps.published import private
 from fanfold.steps.records import sessions_of
 from fanfold.steps.run_config import RunConfig, from_json, is_kept_open, without_permission
 from fanfold.steps.step_type import Services, UserGrants
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.steps.functions import FunctionProcesses
-    from fanfold.steps.lead_tools import DirectChanges
     from fanfold.steps.records import Merge, SandboxUse
+    from fanfold.steps.toolboxes import DirectChanges
 
 
 class RunParts(Struct, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ def supervise(
     allowed = project.config.names(command.SETTING)
 
     def direct_changes(request: SessionRequest) -> DirectChanges:
-        from fanfold.steps.lead_tools import DirectChanges
+        from fanfold.steps.toolboxes import DirectChanges
 
         return DirectChanges(request, project.isolation, project.store, note)
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, convert, field
 
 from fanfold.api.project import Project
 from fanfold.api.workers import missing_workers
-from fanfold.engine.forecast_documents import Agents, Cost
+from fanfold.engine.dry_run import Agents, Cost
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.plan import JSON, GroupAction, Limits, Plan, Step
 from fanfold.language import yaml_text

@@ -64,7 +64,7 @@ from fanfold.kernel.state import (
 )
 from fanfold.language.json_text import as_text
 from fanfold.language.terminal import CUT, fair_shares, one_line, shorten, shorten_line
-from fanfold.steps.published import phases_of, publish_run, write_folder, write_private
+from fanfold.steps.phases import phases_of, publish_run, write_folder, write_private
 from fanfold.steps.records import DETACHED, SENT, is_agent
 from fanfold.steps.run_config import how_to_resume
 from fanfold.steps.step_type import type_of

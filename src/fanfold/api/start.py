@@ -25,9 +25,8 @@ from fanfold.api.project import Project
 from fanfold.api.recipes import CheckedRecipe, role_warnings
 from fanfold.api.run_options import Options, capped_limits, settings_of
 from fanfold.engine.config import Choice, Config, choose_model, user_home
-from fanfold.engine.dry_run import dry_run
+from fanfold.engine.dry_run import DryRun, ForeseenPrompt, dry_run
 from fanfold.engine.estimates import ModelUse, models_of
-from fanfold.engine.forecast_documents import DryRun, ForeseenPrompt
 from fanfold.engine.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.errors import EXIT_BUDGET, EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Estimate, Event, Evidence, RunCreated, RunForked, Settings
@@ -472,7 +471,7 @@ def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | N
     if not role.needs_our_tools and role.tools is None:
         return None
     from fanfold.agents.command.profile import is_program
-    from fanfold.agents.command.profile_files import find_profile, unkept  # few roles restrict their tools
+    from fanfold.agents.command.profile_files import find_profile, unkept
 
     profile = find_profile(backend, home) if is_program(backend) else None
     if profile is None or not (violated := unkept(profile, role)):

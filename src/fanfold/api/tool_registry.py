@@ -66,7 +66,7 @@ from fanfold.api.tools import (
     shared_fields,
     tool,
 )
-from fanfold.engine.forecast_documents import Agents, Cost, DryRun
+from fanfold.engine.dry_run import Agents, Cost, DryRun
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import PENDING, RUN_TERMINAL

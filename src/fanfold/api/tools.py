@@ -307,8 +307,8 @@ def code_of(error: FanfoldError) -> FailureCode:
         return known
     if isinstance(error, BugError):
         return "internal"
-    last = error.code.rpartition(".")[2]
-    return next((code for code in CODES if code == last), "invalid_args")
+    codes: dict[str, FailureCode] = {code: code for code in CODES}
+    return codes.get(error.code.rpartition(".")[2], "invalid_args")
 
 
 def crashed(name: str, error: Exception) -> ErrorDocument:

@@ -65,7 +65,7 @@ from fanfold.cli.output import (
 )
 from fanfold.cli.progress import open_progress
 from fanfold.cli.step_text import change_lines, pulled, shown_lines
-from fanfold.engine.forecast_documents import DryRun, ForeseenConflict
+from fanfold.engine.dry_run import DryRun, ForeseenConflict
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_INTERRUPTED, EXIT_OK, AuthorError, WorldError
 from fanfold.kernel.events import LimitsRaised

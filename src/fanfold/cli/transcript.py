@@ -17,7 +17,7 @@ from fanfold.api.project import Project
 from fanfold.api.transcripts import TranscriptEntry, TranscriptWriter, closing, heading
 from fanfold.cli.command import Invocation, command, option, read_moment
 from fanfold.cli.output import paint, plain, print_json, print_text
-from fanfold.engine.forecast_documents import WhatIf
+from fanfold.engine.dry_run import WhatIf
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.kernel.invariants import InvariantViolation
 

@@ -14,11 +14,10 @@ from itertools import product
 from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from fanfold.engine.forecast import MAX_INSTANCES, Assumptions, ForecastHost, Foresight
-from fanfold.engine.forecast_documents import Agents, Cost, DryRun, ForeseenConflict, ForeseenPrompt
 from fanfold.kernel.claims import ClaimIndex
 from fanfold.kernel.events import Settings
 from fanfold.kernel.paths import overlaps, witness
@@ -496,3 +495,102 @@ def _notes(host: ForecastHost, settings: Settings, high: int, conflicts: Conflic
         yield f"only the first {MAX_INSTANCES:,} step instances were looked into"
     if not conflicts.complete:
         yield f"conflicts are counted among the first {MAX_OVERLAPS:,} overlapping patterns only"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The JSON documents of forecasts and what-if reports. Scripts rely on their shape.
+
+
+class ForeseenConflict(Struct, frozen=True):
+    """Two unordered steps that may not run at the same time; `on` is a path that both claim."""
+
+    a: str
+    b: str
+    on: str
+
+
+class Agents(Struct, frozen=True):
+    """The number of sessions of the whole run tree, including retries and iterations.
+
+    A run pauses at its `max_agents`.
+    """
+
+    min: int
+    expected: int
+    """The number if every attempt succeeds, conditions are true and unknown lists have five items."""
+    max: int
+
+    def told(self) -> str:
+        """The numbers as text, the expected number first: `about 19 agents, at most 64`."""
+        if self.min == self.max:
+            return f"{self.max:,} agent{'' if self.max == 1 else 's'}"
+        return f"about {self.expected:,} agent{'' if self.expected == 1 else 's'}, at most {self.max:,}"
+
+
+class Cost(Struct, frozen=True):
+    """The cost of a run."""
+
+    usd_max: float | None
+    """The upper bound in dollars, or None if it is unknown."""
+
+
+class ForeseenPrompt(Struct, frozen=True):
+    """The prompt of an agent; `{{…}}` marks values that are known only during the run."""
+
+    path: str
+    role: str
+    system: str
+    """Role, limits of the session and the project's instructions. Programs get them with the prompt."""
+    prompt: str
+
+
+class DryRun(Struct, frozen=True):
+    """The forecast of a run."""
+
+    waves: list[list[str]]
+    conflicts: list[ForeseenConflict]
+    conflicts_total: int
+    critical_path: list[str]
+    agents: Agents
+    cost: Cost
+    would_run: bool
+    warnings: list[str]
+    prompts: list[ForeseenPrompt] | UnsetType = UNSET
+    """Set only if prompts were requested."""
+
+
+class Slots(Struct, frozen=True):
+    """The maximum number of concurrent steps, in the recorded run and in the hypothetical run."""
+
+    recorded: int
+    asked: int
+
+
+class Time(Struct, frozen=True):
+    """Durations in milliseconds, without waits for people and without pauses."""
+
+    recorded: int
+    """The duration of the recorded run."""
+    replayed: int
+    """The replayed duration with the recorded slots. Its difference to `recorded` shows the accuracy."""
+    asked: int
+    """The replayed duration with the slots of the hypothetical run."""
+    work: int
+    """The sum of all durations."""
+
+
+class WhatIf(Struct, frozen=True):
+    """The effect that another number of slots would have had on a recorded run."""
+
+    run_id: str
+    recipe: str
+    version: int
+    max_concurrency: Slots
+    time_ms: Time
+    attempts: int
+    """The number of replayed attempts, including questions to people."""
+    critical_path: list[str]
+    """The longest chain of dependent steps. More slots cannot make the run shorter than this chain."""
+    critical_path_ms: int
+    notes: list[str]
+    """Notes about the parts of the run that are not included."""

@@ -73,7 +73,7 @@ from fanfold.api.suites import list_comparisons
 from fanfold.api.system import Examination
 from fanfold.api.tools import shared_fields
 from fanfold.api.workers import list_workers
-from fanfold.engine.forecast_documents import DryRun
+from fanfold.engine.dry_run import DryRun
 from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope

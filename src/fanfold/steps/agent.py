@@ -454,8 +454,7 @@ async def _fold(services: Services, execution: Execution[AgentJob], request: Ses
     Its outputs are published as files for users and later phases. If they cannot be written now, they are
     written later with the other files of the run, which are derived from the log.
     """
-    from fanfold.steps.phases import Folding
-    from fanfold.steps.published import publish_phase
+    from fanfold.steps.phases import Folding, publish_phase
 
     job, place = execution.job, execution.place
 

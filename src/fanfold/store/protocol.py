@@ -256,9 +256,11 @@ class Signal(Protocol):
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait in a task of an event loop."""
+        ...
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
         """Wait in a separate thread, or in a command without an event loop."""
+        ...
 
     def close(self) -> None: ...
 
@@ -297,18 +299,23 @@ class Store(Protocol):
 
     def submit(self, batches: Sequence[Batch]) -> Awaitable[None]:
         """Start a write, stored in the order of calls. Await it once; it raises as `write` does."""
+        ...
 
     def tree(self, root: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
         """Iterate over the events of a run tree in order of replay; `decode` decodes their `data`."""
+        ...
 
     def reach(self, root: str) -> int:
         """Return the `tree_seq` of the last event of a tree; 0 if there is none."""
+        ...
 
     def commits(self, root: str) -> Iterator[Commit]:
         """Iterate over the commits of a run tree in order of replay; `data` is as stored."""
+        ...
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Inside this block, all reads of this thread see the same state of the store."""
+        ...
 
     def unkeyed(self, root: str) -> int:
         """Count the first events of a tree that are not bound to the user's secret.
@@ -316,23 +323,29 @@ class Store(Protocol):
         They were written before there was a key, or by another user whose state was adopted. `check` finds
         only accidental changes in them.
         """
+        ...
 
     def check(self, root: str | None = None) -> list[Damage]:
         """Find rows that were changed, removed or reordered, in one tree or in the whole store."""
+        ...
 
     def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
         """Iterate over the events of one run's or session's log; `decode` decodes their `data`."""
+        ...
 
     def blob(self, hash: str) -> bytes:
         """Return content by its hash; raises `NotFoundError`."""
+        ...
 
     def has_blob(self, hash: str) -> bool: ...
 
     def absent_blobs(self, hashes: Sequence[str]) -> list[str]:
         """Return the hashes that are not stored."""
+        ...
 
     def roots(self) -> list[str]:
         """Return every tree with stored data, readable or not, newest first."""
+        ...
 
     def head(self, run_id: str) -> RunHead | None: ...
 
@@ -346,18 +359,23 @@ class Store(Protocol):
         limit: int = 100,
     ) -> list[RunHead]:
         """Return runs, newest first; only older than `before`, and without limit for -1."""
+        ...
 
     def children(self, run_id: str) -> list[RunHead]:
         """Return the child runs in order of creation."""
+        ...
 
     def tree_heads(self, root: str) -> list[RunHead]:
         """Return the root and all its descendants in order of creation."""
+        ...
 
     def resolve(self, prefix: str) -> str:
         """Return the run id for a unique prefix or `last`; raises `NotFoundError` or `AuthorError`."""
+        ...
 
     def cached(self, key: str) -> str | None:
         """Return the blob of a completed cacheable step with this content key."""
+        ...
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
         """Acquire the lease of a run tree with a new epoch, by default for this process.
@@ -365,6 +383,7 @@ class Store(Protocol):
         Raises `LeaseHeld` while the tree has a live owner. The store renews a lease of this process until it
         is released or the store is closed.
         """
+        ...
 
     def confirm(self, lease: Lease) -> None:
         """Return if the lease is live at this moment; raise `LeaseLost` otherwise.
@@ -379,12 +398,15 @@ class Store(Protocol):
         A live lease has not expired by the clock of the store, and its process is not known to be dead. Only
         a process of this machine can be known to be dead.
         """
+        ...
 
     def now_ms(self) -> int:
         """Return the milliseconds since the epoch, by the clock that all processes of the store share."""
+        ...
 
     def heartbeat_age_ms(self, root: str) -> int | None:
         """Return the milliseconds since the owner's last heartbeat; None if the lease has no owner."""
+        ...
 
     def release(self, lease: Lease) -> None: ...
 
@@ -394,21 +416,27 @@ class Store(Protocol):
         Raises `LeaseLost`. Call it again for a queued claim when the owner is woken (`listen`). A claim ends
         with `Batch.unclaimed`, or with the lease.
         """
+        ...
 
     def blocker(self, claim: Claim) -> Claim | None:
         """Return the claim of another tree with a live owner that blocks this claim. Changes nothing."""
+        ...
 
     def claims_beside(self, root: str) -> list[Claim]:
         """Return claims that other trees hold, or released while any claim was held."""
+        ...
 
     def request(self, request: Request) -> int:
         """Insert a request durably, wake the owner of the tree, and return the request's id."""
+        ...
 
     def requests(self, root: str) -> list[Request]:
         """Return the unhandled requests, oldest first."""
+        ...
 
     def listen(self, root: str) -> Signal:
         """Return a signal for the owner of a tree: woken by requests, and when other trees release claims."""
+        ...
 
     def follow(self, root: str | None = None) -> Signal:
         """Return a signal for any process: woken when a tree gets a commit, or gets or loses its owner.
@@ -416,12 +444,14 @@ class Store(Protocol):
         Without a root, it covers all current and future trees. A killed owner gives no signal: followers find
         out when they check again.
         """
+        ...
 
     def publish(self, root: str, update: str) -> None:
         """Send a short text to the processes that hear the `updates` of a tree now. It is stored nowhere."""
 
     def updates(self, root: str, heard: Callable[[str], None], /) -> AbstractContextManager[object]:
         """Inside this block, `heard` is called in another thread with published texts; some may be lost."""
+        ...
 
     def announce(self, name: str, text: str) -> None:
         """Replace what is announced under a name, and its time; an empty text withdraws it."""
@@ -435,12 +465,15 @@ class Store(Protocol):
         self, after: int = 0, limit: int = 1_000, root: str | None = None
     ) -> list[tuple[int, OutputRow]]:
         """Return outputs in order of arrival with their running number; the search index reads from it."""
+        ...
 
     def ends(self) -> dict[str, int]:
         """Return the position of each tree's last row; it grows with every event and session entry."""
+        ...
 
     def rows_after(self, root: str, place: int) -> Iterator[tuple[int, Envelope]]:
         """Iterate over events and session entries after a position; the path of an entry is its step's."""
+        ...
 
     def delete_tree(self, root: str) -> None:
         """Delete a run tree and the blobs that no other tree refers to."""
@@ -453,18 +486,23 @@ class StoreAddress(Protocol):
 
     def exists(self) -> bool:
         """Return whether the store contains data."""
+        ...
 
     def open(self) -> Store:
         """Open the store; create it if it is missing."""
+        ...
 
     def open_to_read(self) -> Store:
         """Open the existing store read-only; raises `NotFoundError` if there is none."""
+        ...
 
     def examine(self) -> Health | None:
         """Check the store for damage; None if there is no store."""
+        ...
 
     def engine(self) -> str:
         """Return the name and the version of the database engine."""
+        ...
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -38,8 +38,7 @@ from fanfold.store.protocol import (
     StoreAddress,
     StoreFault,
 )
-from fanfold.testing.store_batches import Tree, head, stored
-from fanfold.testing.store_races import SOMEBODY_DEAD, ClaimTests, Open, RaceTests
+from fanfold.testing.store_races import SOMEBODY_DEAD, ClaimTests, Open, RaceTests, Tree, head, stored
 
 # -----------------------------------------------------------------------------------------------------------
 # Logs: complete, in order, exactly as committed.

@@ -83,7 +83,7 @@ def test_of_the_console_that_says_how_to_do_it_elsewhere(
 
 
 @pytest.mark.full
-@suggested("agents/local/weights.py: fanfold models pull", "agents/local/pull.py: fanfold models pull")
+@suggested("agents/local/weights.py: fanfold models pull", "agents/local/weights.py: fanfold models pull")
 def test_of_weights_that_are_not_here(
     fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
