@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from importlib import import_module
 
@@ -14,10 +15,10 @@ _COMMON = ("project", "as_json", "no_color")
 _EXITS = (
     (0, "completed"),
     (1, "failed, partial or timed out"),
-    (2, "usage, configuration or recipe is wrong"),
-    (3, "waiting for approval, or paused"),
+    (2, "usage, configuration or recipe is invalid"),
+    (3, "waiting for a person or a timer, or paused"),
     (4, "permission denied"),
-    (5, "budget used up"),
+    (5, "paused at a budget or cap"),
     (6, "not found"),
     (7, "cancelled"),
     (70, "internal error"),
@@ -63,31 +64,48 @@ def reference_markdown() -> str:
     parts = [_INTRODUCTION]
     parts += [f"| {status} | {meaning} |\n" for status, meaning in _EXITS]
     commands = load_commands()
+    rows = {name: _rows(command) for name, command in commands.items()}
+    uses = Counter(row for own in rows.values() for row in own.items())
+    shared = dict(row for row, count in sorted(uses.items()) if count > 1)
+    parts += [_SHARED, *(f"| `{option}` | {meaning} |\n" for option, meaning in shared.items())]
     for listed, name in spellings().items():
-        parts += [f"\n## fanfold {listed}\n\n", *_describe(listed, commands[name])]
-        if listed != name:
-            parts.append(f"\n`fanfold {name}` is the same command.\n")
+        parts += [f"\n## fanfold {listed}\n\n", *_describe(listed, name, commands[name])]
+        own = [
+            f"| `{option}` | {text} |\n" for option, text in rows[name].items() if shared.get(option) != text
+        ]
+        if own:
+            parts += ["\n| option | meaning |\n|---|---|\n", *own]
+        if common := [
+            f"`{option.split(', ')[-1].split()[0]}`"
+            for option, text in rows[name].items()
+            if shared.get(option) == text
+        ]:
+            parts.append(f"\n{'Also' if own else 'Options:'} {', '.join(common)}.\n")
     return "".join(parts)
 
 
-def _describe(name: str, command: click.Command) -> list[str]:
-    context = click.Context(command, info_name=f"fanfold {name}")
+def _describe(listed: str, name: str, command: click.Command) -> list[str]:
+    context = click.Context(command, info_name=f"fanfold {listed}")
     usage = " ".join(command.collect_usage_pieces(context))
-    parts = [f"```\nfanfold {name} {usage}\n```\n\n"]
+    alias = "" if listed == name else f"    (or: fanfold {name})"
     paragraphs = [" ".join(block.split()) for block in (command.help or "").split("\n\n")]
-    parts += [f"{paragraph}\n\n" for paragraph in paragraphs if paragraph]
-    own = (p for p in command.params if isinstance(p, click.Option) and p.name not in _COMMON)
-    rows = [_row(option, context) for option in own if not option.hidden]
-    if rows:
-        parts += ["| option | meaning |\n|---|---|\n", *rows]
-    return parts
+    return [f"```\nfanfold {listed} {usage}{alias}\n```\n", *(f"\n{text}\n" for text in paragraphs if text)]
 
 
-def _row(param: click.Option, context: click.Context) -> str:
+def _rows(command: click.Command) -> dict[str, str]:
+    """The options of a command with their meanings, as cells of a table."""
+    context = click.Context(command, info_name=command.name)
+    own = [
+        p for p in command.params if isinstance(p, click.Option) and p.name not in _COMMON and not p.hidden
+    ]
+    return dict(_row(option, context) for option in own)
+
+
+def _row(param: click.Option, context: click.Context) -> tuple[str, str]:
     record = param.get_help_record(context)
-    assert record is not None, f"{param.name} says nothing about itself"
+    assert record is not None, f"{param.name} has no help text"
     option, meaning = (cell.replace("|", "\\|") for cell in record)
-    return f"| `{option}` | {meaning} |\n"
+    return option, meaning
 
 
 _NOUN_SUMMARIES = {
@@ -127,12 +145,18 @@ Usage: fanfold {noun} COMMAND [OPTIONS] [ARGUMENTS]
 _INTRODUCTION = """\
 # Command line
 
-Every command takes `--json` (one document on stdout), `--project DIR` (default: the
-nearest folder upward with a `.fanfold`, up to the top of the git repository, which else is the project),
-`--no-color` and `--help`. Errors go to stderr as `error[code]: message` with a hint; with `--json` they are a
-document `{"ok": false, "error": {"code", "message", "hint", "details"}}` on stdout. Colour is used only on a
-terminal and never when `NO_COLOR` is set.
+Every command takes `--json` (one document on stdout), `--project DIR`, `--no-color` and `--help`. The default
+project is the nearest folder upward with a `.fanfold`, else the top of the git repository, else the current
+folder. Errors go to stderr as `error[code]: message` with a hint, or with `--json` to stdout as
+`{"ok": false, "error": {"code", "message", "hint", "details"}}`. `NO_COLOR` also switches colour off.
 
 | exit status | meaning |
+|---|---|
+"""
+
+_SHARED = """
+Options that mean the same wherever a command has them:
+
+| option | meaning |
 |---|---|
 """

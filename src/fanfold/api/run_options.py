@@ -56,13 +56,13 @@ def described(help: str, metavar: str | None = None) -> Meta:
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be fixed for one run; what is left out, recipe and configuration say."""
 
-    model: Annotated[Word | None, described("Model for steps that name none.", "M")] = None
-    agent_backend: Annotated[Word | None, described("Back end for roles that name none.", "B")] = None
-    max_concurrency: Annotated[Count | None, described("How many steps may run at once.", "N")] = None
-    max_agents: Annotated[Count | None, described("How many agents the whole run may start.", "N")] = None
+    model: Annotated[Word | None, described("Use model M for steps that name none.", "M")] = None
+    agent_backend: Annotated[Word | None, described("Use back end B for roles that name none.", "B")] = None
+    max_concurrency: Annotated[Count | None, described("Limit the steps that run at once.", "N")] = None
+    max_agents: Annotated[Count | None, described("Limit the agents of the whole run.", "N")] = None
     budget_usd: Annotated[Dollars | None, described("Pause before spending more than this.", "X")] = None
     budget_tokens: Annotated[Count | None, described("Pause before using more tokens than this.", "N")] = None
-    permission: Annotated[Permission, described("What may happen without asking; default: ask.")] = "ask"
+    permission: Annotated[Permission, described("Choose what needs no question; default: ask.")] = "ask"
 
     def checked(
         self,
@@ -90,10 +90,10 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class RaisedLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Limits that are raised when a run is resumed."""
 
-    budget_usd: Annotated[Usd, described("Raise what the whole run may spend to this.", "X")] = None
-    budget_tokens: Annotated[Whole, described("Raise the tokens of the whole run to this.", "N")] = None
-    max_agents: Annotated[Whole, described("Raise how many agents the whole run may start.", "N")] = None
-    max_steps: Annotated[Whole, described("Raise how many steps the whole run may have.", "N")] = None
+    budget_usd: Annotated[Usd, described("Raise the spending of the whole run.", "X")] = None
+    budget_tokens: Annotated[Whole, described("Raise the tokens of the whole run.", "N")] = None
+    max_agents: Annotated[Whole, described("Raise the agents of the whole run.", "N")] = None
+    max_steps: Annotated[Whole, described("Raise the steps of the whole run.", "N")] = None
 
     def limits(self, spell: Spelling = str) -> LimitsRaised:
         """Return the new limits. `check_raised` compares them with those of the run."""
@@ -128,7 +128,7 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     backend: str | None = None
     """The back end of roles that name none: `model`, `local`, or a program such as `claude`."""
     model: str | None = None
-    """Model for steps that name none."""
+    """Use model M for steps that name none."""
     script: str | None = None
     """Text of a script. Scripted agents answer instead of models."""
     script_file: str = ""

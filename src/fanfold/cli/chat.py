@@ -107,16 +107,16 @@ def listen_for_leaving() -> None:
 @option(
     "--resume", is_flag=False, flag_value="", metavar="[ID]", help="Continue a chat; default: the latest."
 )
-@option("--model", metavar="M", help="Model of the lead and of those it delegates to.")
+@option("--model", metavar="M", help="Use model M for the lead and its subagents.")
 @SCRIPT
 @options_from(RunOptions, "permission")
 @UNSAFE
 def chat_command(call: Invocation, text: str | None, resume: str | None, **flags: Any) -> int:
     """Talk with a lead session, or give it TEXT and get its answer.
 
-    The lead works on the project, delegates to subagents, and plans and runs workflows when a request looks
-    like work for one. Lines that begin with / are commands: /help lists them. A chat is a run like any other:
-    fanfold runs, inspect, logs, transcript and capture show it.
+    The lead works on the project, delegates to subagents, and plans and runs workflows if a request suits
+    one. Lines that begin with / are commands: /help lists them. A chat is a run: runs, inspect, logs,
+    transcript and capture show it.
     """
     if text is None and not on_terminal():
         text = sys.stdin.read() if not sys.stdin.isatty() else ""

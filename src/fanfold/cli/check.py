@@ -29,18 +29,18 @@ from fanfold.language.diagnostics import render_github, render_text
     "--format",
     "form",
     type=click.Choice(["text", "json", "github"]),
-    help="How to report; github makes annotations in pull requests. --json is --format json.",
+    help="Choose the format; github makes annotations.",
 )
-@option("--fix", is_flag=True, help="Repair in place what is mechanical, then check again.")
-@option("--suggest", is_flag=True, help="Propose read- and write-sets, by what the latest runs really used.")
+@option("--fix", is_flag=True, help="Apply mechanical fixes to the files, then check again.")
+@option("--suggest", is_flag=True, help="Propose read and write sets that the latest runs used.")
 def check_command(
     call: Invocation, recipes: tuple[str, ...], form: str | None, fix: bool, suggest: bool
 ) -> int:
     """Compile recipes without running anything.
 
-    RECIPE is a file, the name of a recipe (fanfold list), or a folder of recipes; without one, every recipe
-    of the project is checked. All problems are reported together. The exit
-    status is 2 when any recipe has an error, 6 when one is not there; warnings alone leave it 0.
+    RECIPE is a file, the name of a recipe (fanfold list), or a folder of recipes; default: every recipe
+    of the project. All problems are reported together. The exit status is 2 if a recipe has an error, 6
+    if one does not exist. Warnings leave it 0.
     """
     with call.open_project() as project:
         checked = [(one, 0) for one in check_recipes(project, recipes_meant(project, recipes))]

@@ -48,7 +48,7 @@ def ci_options(function: F) -> F:
             "--env-from",
             multiple=True,
             metavar="NAME|FILE",
-            help="Allow steps a variable, or those of a file of NAME=VALUE lines.",
+            help="Allow steps a variable, or a file of NAME=VALUE lines.",
         ),
         option(
             "--summary",
@@ -58,7 +58,7 @@ def ci_options(function: F) -> F:
             help="Write Markdown to FILE, $GITHUB_STEP_SUMMARY or stderr.",
         ),
         option("--report", metavar="FILE", help="Write a report at the end: .html, .md or .json."),
-        option("--quiet", "-q", is_flag=True, help="No progress; only the result, and what went wrong."),
+        option("--quiet", "-q", is_flag=True, help="Print only the result and errors."),
     ):
         function = declare(function)
     return function

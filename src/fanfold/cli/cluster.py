@@ -22,24 +22,24 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
 @command("worker", summary="Take jobs of the cluster: drive runs and execute steps")
-@option("--runs-on", "tags", metavar="TAGS", default="default", help="Tags of its steps: gpu,docs.")
-@option("--slots", type=click.IntRange(1, 1_024), default=4, help="Steps at once.", show_default=True)
+@option("--runs-on", "tags", metavar="TAGS", default="default", help="Take steps with these tags: gpu,docs.")
+@option(
+    "--slots", type=click.IntRange(1, 1_024), default=4, help="Execute N steps at once.", show_default=True
+)
 @option("--no-drive", is_flag=True, help="Execute steps only; drive no runs.")
-@option("--name", default="", help="Its name in the log; default: machine and process.")
-@option("--grace", default="10m", help="Time for commands and functions to end.", show_default=True)
+@option("--name", default="", help="Name it in the log; default: machine and process.")
+@option("--grace", default="10m", help="Give commands and functions this time to end.", show_default=True)
 @option("--prepare", metavar="CMD", default="", help="Install what a new set of lock files needs.")
 def worker_command(
     call: Invocation, tags: str, slots: int, no_drive: bool, name: str, grace: str, prepare: str
 ) -> int:
     """Execute steps and drive runs of this project until SIGTERM.
 
-    FANFOLD_TEMPORAL names the Temporal server: host:port[/namespace]. With a
-    PostgreSQL store (FANFOLD_STORE) a worker needs no checkout: FANFOLD_PROJECT names the project. Otherwise
-    all workers of a project need the same folder. --prepare is run once for each set of lock files in a new
-    tree, for example `uv sync`.
-
-    On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes nothing new. Sessions stop after their
-    recorded turn, and other workers continue them.
+    FANFOLD_TEMPORAL names the Temporal server: host:port[/namespace]. With a PostgreSQL store
+    (FANFOLD_STORE) a worker needs no checkout: FANFOLD_PROJECT names the project. Otherwise all workers
+    need the same folder. --prepare runs once for each set of lock files in a new tree, for example `uv
+    sync`. On SIGTERM, Ctrl-C and `fanfold cluster drain` a worker takes no new steps. Sessions stop after
+    their recorded turn, and other workers continue them.
     """
     given = tuple(dict.fromkeys(tag.strip() for tag in tags.split(",")))
     for tag in given:
@@ -70,15 +70,12 @@ def worker_command(
 @click.argument("action", type=click.Choice(["init", "status", "drain"]), default="status")
 @click.argument("worker", required=False)
 def cluster_command(call: Invocation, action: str, worker: str | None) -> int:
-    """Manage what several machines share.
+    """Manage the database and the workers of a cluster.
 
-    init creates or migrates the tables of the PostgreSQL database that FANFOLD_STORE names (store.url in your
-    configuration). Run it once for a database, and again after an upgrade of Fanfold. Tables of a newer
-    Fanfold are refused and left as they are. status shows workers, queues and jobs. drain WORKER stops a
-    worker after its current work.
-
-    JSON of init: {"place", "project", "before", "format"}, where before is the format of the tables before
-    this call, 0 if there were none.
+    init creates or migrates the tables of the database that FANFOLD_STORE (store.url in your
+    configuration) names: once, and after an upgrade. Tables of a newer Fanfold are refused. status shows
+    workers, queues and jobs. drain WORKER stops a worker after its current work. JSON of init: {"place",
+    "project", "before", "format"}; before is the earlier format of the tables, or 0.
     """
     if action == "drain":
         if worker is None:
@@ -133,11 +130,11 @@ def _text_tables(made: ClusterTables) -> str:
 @command("pull", summary="Merge the changes of a cluster run into this folder")
 @click.argument("run")
 def pull_command(call: Invocation, run: str) -> None:
-    """Merge what RUN changed in its own tree into this folder: all of it, or nothing.
+    """Merge the changes of RUN from its own tree into this folder: all files or none.
 
-    A run of a cluster with a PostgreSQL store works on a snapshot of the folder. A foreground `fanfold run`
-    pulls at its end. Where both sides changed the same lines nothing is changed and the files are named (exit
-    status 1). With --json: {"run_id", "tree", "changes": [{"path", "kind"}]}; conflicts are in the details of
+    A cluster run with a PostgreSQL store works on a snapshot of the folder. A foreground `fanfold run`
+    pulls at its end. If both sides changed the same lines, nothing changes and the files are named (exit
+    status 1). JSON: {"run_id", "tree", "changes": [{"path", "kind"}]}; conflicts are in the details of
     the error.
     """
     with call.open_project() as project:

@@ -111,9 +111,9 @@ def options_from(fields: type[Struct], *names: str) -> Callable[[F], F]:
     return declare
 
 
-SCRIPT = option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
+SCRIPT = option("--script", metavar="FILE", help="Use scripted agents instead of models.")
 UNSAFE = option(
-    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
+    "--unsafe-no-sandbox", is_flag=True, help="Run commands even if this machine cannot confine them."
 )
 
 

@@ -61,7 +61,7 @@ _MAX_STEPS = 500
 @option("--words", is_flag=True, hidden=True)
 @click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:
-    """Print a script for the shell to read: commands, options, recipes, inputs, runs, steps, roles."""
+    """Print a completion script: commands, options, recipes, inputs, runs, steps, roles."""
     if not words:
         print_text(read_page(f"completion.{shell}"))
         return 0

@@ -40,7 +40,7 @@ def pause_command(call: Invocation, run: str) -> None:
 @command("cancel", summary="Cancel a run and its child runs")
 @click.argument("run")
 def cancel_command(call: Invocation, run: str) -> None:
-    """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
+    """Cancel RUN, a whole run or a child run, and wait until all its work has stopped."""
     with call.open_project() as project:
         _print_head(call, asyncio.run(run_handle.cancel(project, run)))
 
@@ -52,14 +52,14 @@ def _print_head(call: Invocation, head: RunHead) -> None:
 @command("approve", summary="Approve a waiting step, or pick one of its choices")
 @click.argument("run")
 @click.argument("step", required=False)
-@option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
-@option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
-@option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
+@option("--choice", metavar="C", help="Pick one of the offered choices.")
+@option("--comment", metavar="TEXT", help="Add a comment that later steps can read.")
+@option("--edit", metavar="FILE", help="Pass on an edited text, or JSON of a .json file.")
 def approve_command(call: Invocation, run: str, step: str | None, **given: str | None) -> None:
     """Approve STEP of RUN. A run without an owner continues in the background.
 
-    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
-    out when only one approval waits.
+    STEP is a path as shown by `fanfold inspect`; a root run also accepts paths inside its child runs. It
+    may be omitted if only one approval waits.
     """
     _answer(call, run, step, "approve", given)
 
@@ -67,9 +67,9 @@ def approve_command(call: Invocation, run: str, step: str | None, **given: str |
 @command("reject", summary="Reject a waiting step")
 @click.argument("run")
 @click.argument("step", required=False)
-@option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
-@option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
-@option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
+@option("--choice", metavar="C", help="Pick one of the offered choices.")
+@option("--comment", metavar="TEXT", help="Give the reason; it becomes the error of the step.")
+@option("--edit", metavar="FILE", help="Store a text, or JSON of a .json file, with the answer.")
 def reject_command(call: Invocation, run: str, step: str | None, **given: str | None) -> None:
     """Reject STEP of RUN. A run without an owner continues in the background."""
     _answer(call, run, step, "reject", given)
@@ -79,10 +79,11 @@ def reject_command(call: Invocation, run: str, step: str | None, **given: str | 
 @click.argument("run")
 @click.argument("step")
 @click.argument("text", required=False)
-@option("--file", "file", metavar="F", help="Take the answer from a file instead.")
+@option("--file", "file", metavar="F", help="Read the answer from a file.")
 def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> None:
-    """Answer STEP of RUN with TEXT: in words, with one of its choices, or with JSON where the step has a
-    schema. A run without an owner continues in the background.
+    """Answer STEP of RUN with TEXT, one of its choices, or JSON if the step has a schema.
+
+    A run without an owner continues in the background.
     """
     if (text is None) == (file is None):
         message = "give the answer as TEXT or with --file"
@@ -111,12 +112,12 @@ def _print_answer(call: Invocation, project: Project, done: AnswerResult) -> Non
 
 @command("export", summary="Export a run as one file that opens in any browser")
 @click.argument("run")
-@option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
+@option("-o", "--output", "file", metavar="FILE", help="Write to FILE (-: stdout); default: RECIPE-RUN.html.")
 def export_command(call: Invocation, run: str, file: str | None) -> None:
-    """Write RUN, with the runs below it, into one HTML file that needs no network and no Fanfold.
+    """Write RUN and its child runs to one HTML file that opens offline, without Fanfold.
 
-    It shows the graph, the answer and every step, and carries everything that was recorded, so that
-    `fanfold import` can take it in and fork it. Secrets of this environment are left out.
+    It shows graph, answer and steps, and contains the whole record, so that `fanfold import` can read it.
+    Secrets of this environment are removed.
     """
     from fanfold.api.archives import ExportResult, export_run
 
@@ -136,10 +137,10 @@ def export_command(call: Invocation, run: str, file: str | None) -> None:
 @command("import", summary="Import a run from an exported file")
 @click.argument("file")
 def import_command(call: Invocation, file: str) -> None:
-    """Take the run in FILE into this project, to be looked at and forked.
+    """Import the run in FILE into this project, to inspect and fork it.
 
-    What the file says is checked as if this Fanfold had recorded it; anything else is refused whole. Nothing
-    of it runs. A fork of it, or the run itself when resumed, asks first, whatever was permitted before.
+    The file is checked against every invariant and refused as a whole if it violates one. Nothing is
+    started. Resuming or forking the run asks first.
     """
     from fanfold.api.archives import MAX_BYTES, import_run
 
@@ -165,15 +166,13 @@ _COLOURS = {"diff --git ": "bold", "--- ": "bold", "+++ ": "bold", "@@": "cyan",
 @click.argument("run")
 @click.argument("step", required=False)
 def diff_command(call: Invocation, run: str, step: str | None) -> None:
-    """Show what the steps of RUN changed, or only STEP: a patch of what was merged, of each proposal that
-    waits, and of what a failed step left in its workspace. Subagents are steps of the run `hand`.
+    """Show the changes of RUN, or of STEP: merges, open proposals, and workspaces of failed steps.
 
-    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output is a
-    patch for `git apply`, or `git apply -R` of what is merged. With --json: {"run_id", "steps": [{"path",
+    Subagents are steps of the run `hand`. A root run also accepts paths inside its child runs. The output
+    is a patch for `git apply`, or for `git apply -R` of a merge. JSON: {"run_id", "steps": [{"path",
     "item", "state", "changes": [{"path", "kind"}], "patch", "proposal", "workspace", "why", "left_out",
-    "left_out_count"}]}, where state is proposed, applied, merged, undone, discarded, kept, gone for a
-    proposal that no longer exists, or left_out for a step of which nothing was merged because the project
-    ignores its files.
+    "left_out_count"}]}. The state is proposed, applied, merged, undone, discarded, kept, gone (the
+    proposal no longer exists) or left_out (git ignores the files, nothing was merged).
     """
     with call.open_project() as project:
         found = diff(project, run, step)
@@ -189,14 +188,13 @@ def diff_command(call: Invocation, run: str, step: str | None) -> None:
 @command("apply", summary="Merge the proposed changes of a step")
 @click.argument("run")
 @click.argument("step", required=False)
-@option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+@option("--dry-run", is_flag=True, help="Show the changes; change nothing.")
 def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
-    """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
+    """Merge the proposal of STEP of RUN into the current project: all files or none.
 
-    Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
-    was applied before is not applied again, which is no error. The run's log says who applied what, also
-    when the run has ended. With --json: {"run_id", "step", "proposal", "dry_run", "already", "changes":
-    [{"path", "kind"}]}; conflicts are in the details of the error.
+    If both sides changed the same lines, nothing changes and the files are named (exit status 1).
+    Repeating it is no error. The log of RUN records who applied it. JSON: {"run_id", "step", "proposal",
+    "dry_run", "already", "changes": [{"path", "kind"}]}; conflicts are in the details of the error.
     """
     if step is None:
         hint = f"fanfold diff {run} lists what waits"
@@ -277,15 +275,15 @@ _WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
 @command("undo", summary="Revert what a run or a step merged")
 @click.argument("run")
 @click.argument("step", required=False)
-@option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+@option("--dry-run", is_flag=True, help="Show the changes; change nothing.")
 def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> None:
-    """Put the project's files back as they were before RUN, or only STEP of it, was merged.
+    """Restore the project's files to their content before the merges of RUN, or only of STEP.
 
-    All of it or nothing: if one of the files changed since, nothing is touched and the files are
-    named (exit status 1); a later step or run that changed them is taken back first. RUN must have ended. The
-    log says who took what back, and `fanfold retry` runs such steps again. What a step wrote in the project
-    itself (`workspace_mode: shared`) was never merged. With --json: {"run_id", "dry_run", "steps": [{"path",
-    "changes", "already"}], "changes": [{"path", "kind"}]}, where added means that a file comes back.
+    All files or none: if one changed since, nothing is touched and the files are named (exit status 1).
+    Undo later steps or runs that changed them first. RUN must have ended. The log records who reverted
+    it, and `fanfold retry` runs such steps again. Changes of shared steps (`workspace_mode: shared`) are
+    not merges. JSON: {"run_id", "dry_run", "steps": [{"path", "changes", "already"}], "changes":
+    [{"path", "kind"}]}; kind added means that a file comes back.
     """
     with call.open_project() as project:
         done = asyncio.run(undo(project, run, step, dry_run=dry_run))

@@ -113,14 +113,12 @@ F = TypeVar("F", bound=Callable[..., object])
 def again_options(command: F) -> F:
     """Declare the flags of commands that create a run from another one: its agents and its start."""
     for declare in (
-        option("--yes", is_flag=True, help="Do not ask; never answers an approval step."),
+        option("--yes", is_flag=True, help="Skip the question; never answers an approval step."),
         option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
-        option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again."),
-        option("--script", metavar="FILE", help="Scripted agents for what runs again."),
-        option(
-            "--agent-backend", metavar="B", help="Back end for roles that name none; of a scripted run too."
-        ),
-        option("--model", metavar="M", help="Model for steps that name none; of a scripted run too."),
+        option("--dry-run", is_flag=True, help="Show what is reused and what runs again; start nothing."),
+        option("--script", metavar="FILE", help="Use scripted agents for the steps that run again."),
+        option("--agent-backend", metavar="B", help="Use back end B for roles that name none."),
+        option("--model", metavar="M", help="Use model M for steps that name none."),
     ):
         command = declare(command)
     return command
@@ -136,24 +134,22 @@ def chosen_agents(
 
 @command("fork", summary="Start a new run from a step of an earlier one")
 @click.argument("run")
-@option("--from", "step", metavar="STEP", help="Run this step again, and everything that depends on it.")
+@option("--from", "step", metavar="STEP", help="Run this step and its dependents again.")
+@option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="Change an input; repeatable.")
 @option(
-    "-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="A changed input; may be repeated."
-)
-@option(
-    "--prompt", "prompts", multiple=True, metavar="STEP=FILE", help="A changed prompt of a top-level step."
+    "--prompt", "prompts", multiple=True, metavar="STEP=FILE", help="Change the prompt of a top-level step."
 )
 @option(
     "--turn",
     type=click.IntRange(1),
     metavar="N",
-    help="Continue the conversation of STEP as it was after this turn, instead of starting anew.",
+    help="Continue the conversation of STEP after turn N.",
 )
 @option(
     "--say",
     "say_next",
     metavar="TEXT",
-    help="With --turn: the next prompt of its agent; default: to continue.",
+    help="With --turn: set the agent's next prompt.",
 )
 @again_options
 def fork_command(
@@ -166,12 +162,12 @@ def fork_command(
     say_next: str | None,
     **again: Any,
 ) -> int:
-    """Make a new run out of RUN that keeps all results not reached by the change, then run it.
+    """Start a new run that reuses all results of RUN which the change does not affect.
 
-    Says first what is reused, what runs again and what that may cost; on a terminal it asks. The files of
-    the project stay as they are now. With --turn the agent of STEP keeps its conversation up to that turn, as
-    `fanfold transcript` numbers them. A subagent is forked at a turn too: into a new one of its run.
-    The agents are those of RUN, unless others are named; an imported run has none that this user chose.
+    It first shows what is reused, what runs again and the possible cost; on a terminal it asks. The files
+    of the project stay. With --turn the agent of STEP keeps its conversation up to that turn (numbers as
+    in `fanfold transcript`); a subagent becomes a new one. The agents are those of RUN unless you name
+    others; for an imported run you must.
     """
     at = at_turn(turn, say_next, names=("--turn", "--say"))
     with call.open_project() as project:
@@ -228,14 +224,14 @@ def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
 def retry_command(
     call: Invocation, run: str, dry_run: bool, detach: bool, yes: bool, **agents: str | None
 ) -> int:
-    """Make a new run out of RUN, which has ended, that does again what did not succeed: what failed, timed
-    out, was cancelled, was skipped for it, or was taken back with `fanfold undo`, and what depends on it.
+    """Start a new run that repeats the unsuccessful steps of the finished RUN and their dependents.
 
-    Everything else is reused, with the inputs, limits, answers and agents of RUN. The recipe is read again:
-    what it says now holds, what differs is shown, and a completed step that says something else runs again.
-    Says first what it will do; on a terminal it asks. Files stay as they are. With --dry-run --json:
-    {"source_run_id", "reuses", "runs_again", "keeps_failures", "agents", "last_time", "merged", "goes_on",
-    "recipe": {"added", "removed", "changed", "tuned", "roles", "others"}, "asks"}.
+    Unsuccessful steps failed, timed out, were cancelled, skipped or reverted with `fanfold undo`.
+    Everything else is reused, with the inputs, limits, answers and agents of RUN. The current recipe
+    applies: differences are shown, and completed steps that changed run again. The plan is shown first;
+    on a terminal it asks. Files of the project stay. JSON of a dry run: {"source_run_id", "reuses",
+    "runs_again", "keeps_failures", "agents", "last_time", "merged", "goes_on", "recipe": {"added",
+    "removed", "changed", "tuned", "roles", "others"}, "asks"}.
     """
     with call.open_project() as project:
         source = find_run(project, run)
@@ -248,16 +244,15 @@ def retry_command(
 @options_from(RaisedLimits)
 @option("--wait", is_flag=True, help="Wait for the reset of a usage limit or an outage.")
 @option("--detach", is_flag=True, help="Return at once; the run continues in the background.")
-@option("--yes", is_flag=True, help="Permit what an adopted run does; no other asks.")
+@option("--yes", is_flag=True, help="Permit the effects of an adopted run.")
 @ci_options
 def resume_command(call: Invocation, run: str, wait: bool, detach: bool, yes: bool, **given: Any) -> int:
-    """Continue RUN: an id, the beginning of one, or `last`.
+    """Continue RUN: an id, a prefix of one, or `last`.
 
-    Needs no other flags: recipe, inputs, script and permission are those the run was started with.
-    Completed steps do not run again. A provider that the run waits for is tried at once; with --wait it is
-    tried when its time has come. A run that has ended is only shown, as `fanfold run` would have, and
-    gets its files under `.fanfold/runs` back if they are gone. One that was in the folder when its state was
-    adopted (fanfold state) shows what it does and asks first.
+    Recipe, inputs, script and permission are those of the start. Completed steps do not run again. A
+    provider that the run waits for is tried at once, or with --wait at its time. A finished run is only
+    shown, and its files under `.fanfold/runs` are restored. A run of adopted state (fanfold state) shows
+    its effects and asks first.
     """
     outcome = OutcomeOptions.taken_from(given, call.project)
     wanted = RaisedLimits(**given).limits(flag)

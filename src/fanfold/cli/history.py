@@ -70,13 +70,13 @@ MAX_HELD = 12
 @command("inspect", summary="Show a run: steps, child runs, result and cost")
 @click.argument("run")
 @click.argument("step", required=False)
-@option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
-@option("--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back.")
-@option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
+@option("--steps", is_flag=True, help="Show every step with output and error.")
+@option("--state", is_flag=True, help="Add the scheduler's state: limits, slots, blocked steps.")
+@option("--output", is_flag=True, help="Print only the output of the run or STEP.")
 def inspect_command(
     call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
 ) -> None:
-    """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
+    """Show RUN (an id, a prefix of one, or `last`), or one STEP of it by its path."""
     with call.open_project(to_read=True) as project:
         if output:
             given = inspect(project, run) if step is None else inspect_step(project, run, step)
@@ -200,7 +200,7 @@ _NUMBER = r"(?<=\[)\d+(?=\])|(?<=#)\d+"
 @click.argument("run")
 @click.argument("step", required=False)
 def explain_command(call: Invocation, run: str, step: str | None) -> None:
-    """Explain RUN, or one STEP of it; STEP is a path as `fanfold inspect` shows it."""
+    """Explain RUN, or one STEP of it by its path."""
     with call.open_project(to_read=True) as project:
         found = explain_run(project, run) if step is None else explain_step(project, run, step)
     call.give(found, lambda: _text_explain(found, call.colour))
@@ -267,11 +267,11 @@ LINES_AT_ONCE = 500
 @click.argument("run")
 @click.argument("step", required=False)
 @option("-f", "--follow", "following", is_flag=True, help="Follow until the run ends or rests.")
-@option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
+@option("--tree", is_flag=True, help="Include the logs of all child runs, in order.")
 def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> None:
-    """Print what was recorded about RUN, one line per event; with --json the events themselves.
+    """Print the log of RUN, one line per event; with --json the events themselves.
 
-    With STEP, a path or the name of a subagent: what its run and its own sessions recorded about it.
+    With STEP, a path or the name of a subagent: the events of that step and its sessions.
     """
     if step is not None and (following or tree):
         option = "--follow" if following else "--tree"
@@ -352,8 +352,8 @@ def _raw(envelope: Envelope) -> tuple[str, str, str]:
 def watch_command(call: Invocation, run: str) -> int:
     """Watch RUN until it has ended, or until no process drives it any more.
 
-    Shows what `fanfold run` shows, prints the result, and ends with the same exit status. Interrupting it
-    does not touch the run.
+    It shows the progress of `fanfold run`, prints the result, and ends with the same exit status.
+    Interrupting it does not affect the run.
     """
     from fanfold.cli.progress import open_progress
     from fanfold.cli.run import print_outcome
@@ -380,15 +380,15 @@ def watch_command(call: Invocation, run: str) -> int:
 
 @command("query", summary="Search outputs, errors, prompts and transcripts")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] WORDS...")
-@option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="At most this many.")
-@option("--run", metavar="RUN", help="Only of this run and the runs below it.")
-@option("--recipe", metavar="NAME", help="Only of runs of this recipe.")
-@option("--phase", metavar="ID", help="Only of this phase.")
-@option("--step", metavar="PATH", help="Only of this step, its items, and the steps inside it.")
-@option("--role", metavar="NAME", help="Only of agents of this role.")
-@option("--status", metavar="S", help="Only of steps that ended so: completed, failed …")
-@option("--kind", metavar="KIND", help="output, error, prompt, transcript or any; default: output and error.")
-@option("--since", metavar="WHEN", help="Only of steps that ended since: an age (12h, 30d) or a date.")
+@option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="Return at most N.")
+@option("--run", metavar="RUN", help="Search this run and its child runs.")
+@option("--recipe", metavar="NAME", help="Filter by recipe.")
+@option("--phase", metavar="ID", help="Filter by phase.")
+@option("--step", metavar="PATH", help="Filter by step, with its items and inner steps.")
+@option("--role", metavar="NAME", help="Filter by role.")
+@option("--status", metavar="S", help="Filter by status: completed, failed …")
+@option("--kind", metavar="KIND", help="Search output, error, prompt, transcript or any.")
+@option("--since", metavar="WHEN", help="Filter by end: an age (12h, 30d) or a date.")
 @option("--explain", "explained", is_flag=True, help="Show what makes up each score.")
 def query_command(
     call: Invocation,
@@ -399,11 +399,10 @@ def query_command(
     explained: bool,
     **only: str | None,
 ) -> None:
-    """Search outputs and errors for any of WORDS, in all runs or in RUN and the runs below it.
+    """Search outputs and errors for any of WORDS, in all runs or in RUN and its child runs.
 
-    A "phrase in quotes" is found where its words stand together, and dendr* finds every word that begins so.
-    RUN is `last`, an id, or at least four characters that begin exactly one. Of equal hits the newest comes
-    first.
+    "words in quotes" match as a phrase; dendr* matches words that start with it. RUN is `last`, an id, or
+    a unique prefix of at least four characters. Equal hits are listed newest first.
     """
     filters = Filters(**only, since=None if since is None else read_moment("--since", since))
     with call.open_project(to_read=True) as project:

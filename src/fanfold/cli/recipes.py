@@ -106,7 +106,7 @@ _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 
 @command("list", summary="List the recipes of this project")
 def list_command(call: Invocation) -> None:
-    """List recipes by name: the project's, yours, and those built in."""
+    """List recipes by name: the project's, yours, and the built-in ones."""
     with call.open_project() as project:
         entries = project.library.list()
     call.give(entries, lambda: _table(entries, call.colour))
@@ -140,10 +140,10 @@ def _is_run(project: Project, name: str) -> bool:
 
 @command("show", summary="Show inputs and graph of a recipe (text, Mermaid, SVG)")
 @click.argument("recipe", metavar="NAME[@V]|RUN")
-@option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
-@option("--svg", is_flag=True, help="The graph as an SVG picture.")
+@option("--mermaid", is_flag=True, help="Print the graph as Mermaid text.")
+@option("--svg", is_flag=True, help="Print the graph as SVG.")
 def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> None:
-    """Show what a recipe takes and does; NAME may also be a file. Of a RUN, print the text of its recipe."""
+    """Show inputs and graph of a recipe (name or file), or the recipe text of a RUN."""
     if mermaid and svg:
         raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
     picture: Picture | None = "mermaid" if mermaid else "svg" if svg else None
@@ -165,20 +165,17 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> Non
 @command("capture", summary="Turn a run into a recipe")
 @click.argument("run")
 @click.argument("children", nargs=-1, metavar="[SUBAGENT…]")
-@option("--name", metavar="N", help="Save it among the project's recipes under this name.")
-@option("--replace", is_flag=True, help="Save it even if there is a recipe of that name.")
-@option(
-    "--request", metavar="TEXT", default="", help="What was asked for: its words become inputs of the recipe."
-)
+@option("--name", metavar="N", help="Save it as a recipe of the project.")
+@option("--replace", is_flag=True, help="Overwrite a recipe of that name.")
+@option("--request", metavar="TEXT", default="", help="State the request; its words become inputs.")
 def capture_command(
     call: Invocation, run: str, children: tuple[str, ...], name: str | None, replace: bool, request: str
 ) -> int:
-    """Show RUN as a recipe, with what was recognised and what is guessed; --name saves it.
+    """Show RUN as a recipe, with recognised parts and guesses; --name saves it.
 
-    A run of a workflow gives its own recipe, a planned one too. RUN may also be an open run, such as a chat
-    or hand (fanfold ps), of which SUBAGENT selects children.
-    Outputs that stand in later prompts become references, prompts of one shape a step for each item of a
-    list, words of the request inputs.
+    A run of a workflow gives its own recipe. RUN may also be an open run, such as a chat or hand (fanfold
+    ps); SUBAGENT selects some of its children. Outputs in later prompts become references, prompts of one
+    shape become a map, words of the request become inputs.
     """
     with call.open_project(to_read=name is None) as project:
         found = capture(
@@ -223,13 +220,13 @@ def notes_text(found: CaptureResult, colour: bool) -> str:
     "--from",
     "system",
     type=click.Choice(SYSTEMS),
-    help="Whose workflow it is; default: detected from the file.",
+    help="Name the system; default: detected from the file.",
 )
-@option("-o", "--output", metavar="FILE", help="Write the recipe there instead of to standard output.")
+@option("-o", "--output", metavar="FILE", help="Write the recipe to a file instead of stdout.")
 def convert_command(call: Invocation, file: str, system: str | None, output: str | None) -> int:
     """Convert FILE: a workflow of protoAgent, Conductor, Archon or CrewAI, or a script of Claude Code.
 
-    It is read, never executed. What cannot be carried over is listed with its line on standard error.
+    The file is read, never executed. Parts without a counterpart are listed with their lines on stderr.
     """
     with call.open_project() as project:
         try:
@@ -275,18 +272,18 @@ class PlanFlags(Struct, frozen=True, kw_only=True):
 @command("plan", summary="Draft a recipe from a task, or refine one")
 @click.argument("task")
 @option("--save", metavar="NAME", help="Save it as a recipe of this project.")
-@option("--replace", is_flag=True, help="With --save: also over a recipe of that name.")
-@option("--refine", metavar="FILE", help="Change this recipe (a file or a name) as TASK says.")
-@option("--model", metavar="M", help="Model of the planner; default: FANFOLD_WORKFLOW_MODEL.")
-@option("--no-model", is_flag=True, help="Fill in a template for this kind of task.")
-@option("--anyway", is_flag=True, help="Fill in a template also for what looks like one agent's work.")
-@option("--script", metavar="FILE", help="A scripted planner instead of a model, for tests.")
+@option("--replace", is_flag=True, help="With --save: overwrite a recipe of that name.")
+@option("--refine", metavar="FILE", help="Change this recipe (file or name) as TASK describes.")
+@option("--model", metavar="M", help="Draft with M; default: FANFOLD_WORKFLOW_MODEL.")
+@option("--no-model", is_flag=True, help="Fill in a template instead of asking a model.")
+@option("--anyway", is_flag=True, help="Draft a recipe even for work that suits one agent.")
+@option("--script", metavar="FILE", help="Use a scripted planner instead of a model.")
 def plan_command(call: Invocation, task: str, **given: object) -> None:
-    """Draft a recipe for TASK: phases, agents, gates. It is checked and priced, and nothing of it runs.
+    """Draft a recipe for TASK with phases, agents and gates. It is checked and priced, and not run.
 
-    The recipe goes to stdout, notes about it to stderr. A planner drafts it if there is a model, and gets the
-    errors of the compiler until the draft is valid; otherwise a template is filled in. For work that one
-    agent does better, the command names that agent instead.
+    The recipe goes to stdout, notes to stderr. With a model, a planner drafts it and gets compiler errors
+    until it is valid; otherwise a template is filled in. For work that suits one agent, the command names
+    that agent instead.
     """
     flags = PlanFlags(**given)  # type: ignore[arg-type]  # click passes exactly these
     if flags.no_model and (flags.model or flags.script):
@@ -358,8 +355,8 @@ def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
 def schema_command(call: Invocation, install: bool) -> None:
     """Print the JSON Schema of recipes, with the roles known here.
 
-    With --install, editors that understand YAML schemas complete and check recipes while you type.
-    Doing it again updates the schema and changes nothing else.
+    With --install, editors that support YAML schemas complete and check recipes while you type. Repeat it
+    to update the schema.
     """
     with call.open_project() as project:
         if not install:

@@ -83,13 +83,13 @@ if TYPE_CHECKING:
 
 @command("run", summary="Run a recipe, or forecast the run with --dry-run")
 @click.argument("recipe")
-@option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="One input; may be repeated.")
-@option("--inputs", "file", metavar="FILE", help="Inputs as a JSON or YAML map; -i wins over it.")
+@option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="Set an input; repeatable.")
+@option("--inputs", "file", metavar="FILE", help="Read inputs from a JSON or YAML map; -i overrides.")
 @options_from(RunOptions)
-@option("--dry-run", is_flag=True, help="Show waves, conflicts, critical path and bounds; write nothing.")
+@option("--dry-run", is_flag=True, help="Forecast waves, conflicts and cost bounds; write nothing.")
 @option("--show-prompts", is_flag=True, help="With --dry-run: print the prompts that agents will get.")
 @option("--detach", is_flag=True, help="Return at once; the run continues in the background.")
-@option("--yes", is_flag=True, help="Answer permission questions with yes; never an approval step.")
+@option("--yes", is_flag=True, help="Answer permission questions with yes, never approvals.")
 @ci_options
 @UNSAFE
 @SCRIPT
@@ -106,7 +106,7 @@ def run_command(
     """Run RECIPE, a file or the name of a recipe (fanfold list).
 
     The result goes to stdout, progress to stderr. Ctrl-C pauses the run so that it can be resumed; a
-    second one stops at once. SIGTERM and a terminal that is closed pause it too.
+    second one stops at once. SIGTERM and a closed terminal also pause it.
     """
     outcome = OutcomeOptions.taken_from(given, call.project)
     if detach and (outcome.report is not None or outcome.summary is not None):

@@ -35,14 +35,12 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
 @command("runs", summary="List runs, newest first")
-@option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
-@option("--recipe", metavar="NAME", help="Only runs of this recipe.")
-@option("--since", default="", metavar="T", help="Only runs created since: 12h, 7d, 2026-11-18.")
-@option(
-    "--grep", default="", metavar="WORDS", help="Only runs with these words in id, recipe, inputs or error."
-)
-@option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
-@option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
+@option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Filter by status.")
+@option("--recipe", metavar="NAME", help="Filter by recipe.")
+@option("--since", default="", metavar="T", help="Filter by creation: 12h, 7d, 2026-11-18.")
+@option("--grep", default="", metavar="WORDS", help="Filter by words in id, recipe, inputs or error.")
+@option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="Return at most N.")
+@option("--all", "everything", is_flag=True, help="Include child runs; apply no limit.")
 def runs_command(
     call: Invocation,
     status: str | None,

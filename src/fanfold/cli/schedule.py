@@ -42,20 +42,32 @@ NAME = r"(?a)[a-z0-9][a-z0-9_-]{0,63}"
 @click.argument("action", type=click.Choice(["add", "list", "remove"]), default="list")
 @click.argument("name", required=False)
 @click.argument("recipe", required=False)
-@option("--cron", metavar="EXPR", default="", help="Five fields as in crontab: '0 3 * * 1-5'.")
-@option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Such as Europe/Berlin.")
+@option("--cron", metavar="EXPR", default="", help="Start at these times: '0 3 * * 1-5' (as in crontab).")
+@option(
+    "--timezone",
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="Read the times in this zone: Europe/Berlin.",
+)
 @option("--missed", type=click.Choice(["latest", "skip", "all"]), default="latest", show_default=True,
-        help="Times at which no server ran.")  # fmt: skip
-@option("--webhook", type=click.Choice(["github", "gitlab", "hmac"]), help="Start when a message comes.")
-@option("--secret-env", metavar="NAME", default="", help="Variable of the server with the secret.")
-@option("--event", "events", multiple=True, metavar="KIND", help="Only this kind; may be repeated.")
-@option("--payload", multiple=True, metavar="INPUT=PATH", help="An input from the message: a.b.0")
-@option("--max-per-day", type=int, default=24, show_default=True, metavar="N", help="Runs a day at most.")
-@option("--allow-effects", is_flag=True, help="Allow a recipe that writes to get text from a webhook.")
-@option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="One input; may be repeated.")
+        help="Choose what happens to times without a server.")  # fmt: skip
+@option(
+    "--webhook",
+    type=click.Choice(["github", "gitlab", "hmac"]),
+    help="Start when this kind of message arrives.",
+)
+@option("--secret-env", metavar="NAME", default="", help="Name the variable with the secret.")
+@option("--event", "events", multiple=True, metavar="KIND", help="Accept this kind of event; repeatable.")
+@option("--payload", multiple=True, metavar="INPUT=PATH", help="Read an input from the message: NAME=a.b.0")
+@option(
+    "--max-per-day", type=int, default=24, show_default=True, metavar="N", help="Limit the runs of a day."
+)
+@option("--allow-effects", is_flag=True, help="Allow text from a webhook in a recipe that writes.")
+@option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="Set an input; repeatable.")
 @options_from(RunOptions, "model", "agent_backend", "max_agents", "budget_usd", "budget_tokens")
 @SCRIPT
-@option("--replace", is_flag=True, help="Take the place of a schedule of that name.")
+@option("--replace", is_flag=True, help="Replace a schedule of that name.")
 @option("--yes", is_flag=True, help="Permit the effects of the recipe.")
 def schedule_command(
     call: Invocation, action: str, name: str | None, recipe: str | None, **given: Any

@@ -46,7 +46,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 @command("doctor", summary="Check configuration, store, programs and roles")
 def doctor_command(call: Invocation) -> int:
-    """Check this installation and this project; exit status 1 when something is broken."""
+    """Check this installation and this project; exit status 1 if something is broken."""
     found = examine(call.project, lambda: wire(call.project, to_read=True), __version__)
     call.give(found, lambda: _text(found, call.colour))
     return EXIT_OK if found.ok else EXIT_FAILED
@@ -77,15 +77,19 @@ def _text(found: Examination, colour: bool) -> Iterator[str]:
 
 
 @command("gc", summary="Delete old runs and their files")
-@option("--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all.")
-@option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
+@option(
+    "--older-than",
+    default="30d",
+    metavar="AGE",
+    help="Delete runs older than 12h, 30d (default), 8w; 0d: all.",
+)
+@option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
-    """Remove runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
+    """Delete runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
 
-    Workspaces that failed or interrupted steps left go too when they are that old, also those of runs that
-    stay. Runs that are not over are never touched, whatever their age, nor are their workspaces; only the run
-    of subagents goes when everybody in it is over for that long and nothing waits. What other runs still
-    refer to stays, and so does every proposal of a run that stays.
+    Workspaces of failed or interrupted steps are deleted at the same age, also those of runs that stay.
+    Unfinished runs are never touched. The run of subagents is deleted when all of them finished that long
+    ago. Data that other runs refer to stays, and so do the proposals of runs that stay.
     """
     age_ms = read_age("--older-than", older_than)
     with call.open_project() as project:
@@ -100,7 +104,7 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
 
 @command("init", summary="Set up a project with an example recipe and script")
 def init_command(call: Invocation) -> None:
-    """Make `.fanfold/` with a commented configuration and an example; existing files are kept."""
+    """Create `.fanfold/` with a commented configuration and an example. Existing files are kept."""
     made = initialise(call.project)
     lines = [f"{paint('created', 'green', call.colour)} {name}\n" for name in made.created]
     lines += [f"{paint('kept', 'dim', call.colour)}    {name}\n" for name in made.kept]
@@ -202,23 +206,27 @@ def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
 @command("serve", summary="Serve the console and the HTTP API of this project")
 @option(
     "--port", type=click.IntRange(0, 65_535), metavar="N", default=8420, show_default=True,
-    help="0: any free one.",
+    help="Listen on port N; 0: any free port.",
 )  # fmt: skip
-@option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="One of this machine.")
+@option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Listen on this address of the machine.",
+)
 @option("--take-over", is_flag=True, help="Continue runs whose process has died.")
 @option(
     "--new-token",
     type=click.Choice(["operator", "viewer"]),
-    help="Make a token for an address that others can reach, and serve nothing.",
+    help="Create a token for a public address; serve nothing.",
 )
 def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_token: str | None) -> None:
     """Serve the console, the API under /api, and MCP at /mcp, until Ctrl-C.
 
-    The printed link opens the console in a browser; it is printed only once. Runs that are started here have
-    processes of their own, as with `fanfold run --detach`: they continue when the server stops.
-
-    On an address that other machines reach, only tokens of your own configuration are accepted
-    (server.operators, server.viewers list their digests); --new-token makes one.
+    The link that opens the console is printed once. Runs that are started here have processes of their
+    own and continue when the server stops. An address that other machines reach accepts only tokens of
+    your own configuration (server.operators, server.viewers list their digests); --new-token creates one.
     """
     if new_token is not None:
         made = make_token(new_token, fanfold_home(os.environ))
@@ -240,18 +248,15 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
 
 @command("smoke", summary="Run a self-test")
 @option("--real", is_flag=True, help="Run a scenario on the configured provider.")
-@option("--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them.")
-@option("--dry-run", is_flag=True, help="Say what would run; start nothing, write nothing.")
+@option("--scenario", type=click.Choice(list(SCENARIOS)), help="Run only this scenario.")
+@option("--dry-run", is_flag=True, help="Show the scenarios; start and write nothing.")
 def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: bool) -> int:
-    """Run small recipes and check, from their logs, that they did what the scheduler promises.
+    """Run small recipes and check their logs against the scheduler's guarantees.
 
-    Without --real the agents are scripted and the project is a throw-away: no network, nothing left. With
-    --real the scenarios run on whatever provider is configured and leave evidence in .fanfold/smoke; files
-    that agents write are removed again. A scenario whose log does not show what it should is not ok, also
-    when its run completed. The first one that meets an error (a refused key, no network) is the last.
-
-    With --json: {"ok", "checks": [{"name", "ok", "evidence"}]}, and "error" with what to do (its hint) where
-    a real scenario is not ok.
+    Without --real the agents are scripted and the project is temporary: no network, no leftovers. With
+    --real the scenarios run on the configured provider and leave evidence in .fanfold/smoke. A scenario
+    without the expected log fails even if its run completed. The first provider error (a refused key, no
+    network) ends the test. JSON: {"ok", "checks": [{"name", "ok", "evidence"}], "error"}.
     """
     if scenario is not None and not real:
         raise AuthorError("usage.conflicting_options", "--scenario goes with --real")
@@ -282,15 +287,14 @@ _KIB = 1024
 
 @command("state", summary="Show, adopt or remove state that was copied here")
 @click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
-@option("--yes", is_flag=True, help="adopt, remove: do not ask.")
+@option("--yes", is_flag=True, help="adopt, remove: skip the question.")
 def state_command(call: Invocation, action: str, yes: bool) -> None:
-    """Decide about what Fanfold remembers of this project.
+    """Manage the stored state of this project: runs, snapshots, pending merges.
 
-    State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
-    any other is refused by every command. show says what there is and why it is refused; nothing in it is
-    opened. adopt takes it over as it is: for a project of your own that was moved, copied or restored. A
-    run in it that has not ended continues only after you permitted it again (fanfold resume). remove deletes
-    it; recipes, roles and configuration stay.
+    State is used only if your own Fanfold made it for this folder; commands refuse any other. show lists
+    it with the reason for a refusal, without opening it. adopt accepts it, for your own project that was
+    moved, copied or restored; its unfinished runs ask before they continue (fanfold resume). remove
+    deletes it; recipes, roles and configuration stay.
     """
     home = fanfold_home(os.environ)
     seen = show_state(call.project, home)

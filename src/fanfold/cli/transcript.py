@@ -25,16 +25,15 @@ from fanfold.kernel.invariants import InvariantViolation
 @command("transcript", summary="Show prompts, replies and tool calls of an agent")
 @click.argument("run")
 @click.argument("name", metavar="[STEP|SESSION]", required=False)
-@option("--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest.")
+@option("--attempt", type=click.IntRange(1), metavar="N", help="Show attempt N instead of the latest.")
 @option("-f", "--follow", "following", is_flag=True, help="Follow until the step has ended.")
 def transcript_command(
     call: Invocation, run: str, name: str | None, attempt: int | None, following: bool
 ) -> None:
     """Print the conversation of one agent of RUN: system prompt, turns, tool calls and their results.
 
-    STEP is a path as `fanfold inspect` shows it, or the name of a subagent, whose turns are then shown
-    together; where one agent alone worked, it need not be named. With --follow and --json there is one line
-    for each entry.
+    STEP is a path as shown by `fanfold inspect`, or the name of a subagent, which shows all its turns. It
+    may be omitted if RUN has only one agent. With --follow and --json there is one line per entry.
     """
     with call.open_project(to_read=True) as project:
         name = only_speaker(find_run(project, run)) if name is None else name
@@ -80,13 +79,14 @@ def _print(call: Invocation, text: str) -> None:
 @command("replay", summary="Fold the log of a run again without running anything")
 @click.argument("run")
 @option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
-@option("--digest", "digested", is_flag=True, help="What happened to each step, without times and ids.")
+@option("--digest", "digested", is_flag=True, help="Print the facts of each step, without times and ids.")
 def replay_command(call: Invocation, run: str, checked: bool, digested: bool) -> int:
-    """Read the log of RUN from its first event to its last and say where that leads.
+    """Fold the log of RUN from its first event to its last and print the resulting state.
 
-    Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint. Two runs with
-    the same recipe, inputs and results have the same --digest, on any store and with any number of workers;
-    with --json it is {"digest", "in_order", "facts": [{"path", "attempt", "status", "value", "error"}]}.
+    Nothing is executed and nothing is spent. Two replays of one log print the same fingerprint. Runs with
+    the same recipe, inputs and results have the same --digest, on any store and with any number of
+    workers. JSON of --digest: {"digest", "in_order", "facts": [{"path", "attempt", "status", "value",
+    "error"}]}.
     """
     if checked and digested:
         raise AuthorError("usage.conflicting_options", "use --verify or --digest, not both")
@@ -103,13 +103,13 @@ def replay_command(call: Invocation, run: str, checked: bool, digested: bool) ->
 
 @command("verify", summary="Verify the hash chain and invariants of stored runs")
 @click.argument("run", required=False)
-@option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
+@option("--all", "everything", is_flag=True, help="Check all stored runs.")
 def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
-    """Check RUN (default: `last`), or everything that is stored, against every invariant.
+    """Check RUN (default: `last`), or all stored runs, against every invariant and the hash chain.
 
-    Whatever was changed, removed or put in another order since it was written is found: each commit of a log
-    carries the hash of all before it and of the state that it led to, keyed with your secret. Events
-    written before there was a key, or by another user whose state you adopted, are named: they have none.
+    Each commit of a log carries a hash of all earlier commits and of the resulting state, keyed with your
+    secret, so any later change, removal or reordering is found. Events without a key (older ones, or
+    those of another user whose state you adopted) are named.
     """
     if run is not None and everything:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
@@ -148,14 +148,13 @@ MAX_PATH_STEPS = 12
 
 @command("whatif", summary="Forecast a recorded run with other concurrency")
 @click.argument("run")
-@option("--max-concurrency", type=int, required=True, metavar="N", help="How many steps at once.")
+@option("--max-concurrency", type=int, required=True, metavar="N", help="Assume N steps at once.")
 def whatif_command(call: Invocation, run: str, max_concurrency: int) -> None:
     """Replay the recorded durations of RUN and its child runs through the scheduler, with N slots.
 
-    Everything else is as it was: failures and retries, conflicts, caps of groups and child runs. Waits for
-    people are left out, and nothing is made up for steps that did not run. With --json: {"run_id", "recipe",
-    "version", "max_concurrency": {"recorded", "asked"}, "time_ms": {"recorded", "replayed", "asked", "work"},
-    "attempts", "critical_path", "critical_path_ms", "notes"}.
+    Failures, retries, conflicts and caps are as recorded. Waits for people and steps that did not run are
+    left out. JSON: {"run_id", "recipe", "version", "max_concurrency": {"recorded", "asked"}, "time_ms":
+    {"recorded", "replayed", "asked", "work"}, "attempts", "critical_path", "critical_path_ms", "notes"}.
     """
     with call.open_project(to_read=True) as project:
         found = what_if(project, run, max_concurrency)
@@ -191,15 +190,15 @@ COLUMNS = ("runs", "requests", "input_tokens", "cached_tokens", "output_tokens",
 
 
 @command("costs", summary="Show spending by recipe, model, day or run")
-@option("--since", metavar="WHEN", help="Only what was spent since: an age (12h, 7d) or a date.")
-@option("--by", type=click.Choice(get_args(By)), default="recipe", help="What to sum up by.")
+@option("--since", metavar="WHEN", help="Count from an age (12h, 7d) or a date.")
+@option("--by", type=click.Choice(get_args(By)), default="recipe", help="Group the sums.")
 @option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 def costs_command(call: Invocation, since: str | None, by: By, as_csv: bool) -> None:
-    """Show what the runs of this project cost: requests, tokens, and dollars at known prices.
+    """Show the costs of the runs of this project: requests, tokens, and dollars at known prices.
 
-    Cached tokens are the part of the input that a provider read from its cache. Cache hits are steps whose
-    output was reused. Requests without a known price are counted apart: `[models.prices]` in your
-    configuration sets prices for models of your own server.
+    Cached tokens are input that a provider read from its cache. Cache hits are steps whose output was
+    reused. Requests without a known price are counted separately: set `[models.prices]` in your
+    configuration.
     """
     if as_csv and call.as_json:
         raise AuthorError("usage.conflicting_options", "--csv and --json are two formats: choose one")

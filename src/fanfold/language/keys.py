@@ -31,15 +31,15 @@ RECIPE = shape(
     Key("output", "output", "What the run returns.", default="the last declared step's output"),
     Key("limits", "object", "Bounds on the whole run.", of="limits"),
     Key("max_concurrency", "integer", "Short for the limit of that name.", "configuration, 4", 1, 16),
-    Key("defaults", "object", "Values for steps that do not say.", of="defaults"),
+    Key("defaults", "object", "Default values for steps.", of="defaults"),
     Key(
         "on_failure",
         "word",
-        "Default for steps: what becomes of the dependents of a failed step.",
+        "Default for steps: what happens to the dependents of a failed step.",
         default="skip",
         words=("skip", "inline", "stop"),
     ),
-    Key("metadata", "free", "Free data, kept and never looked into."),
+    Key("metadata", "free", "Free data that Fanfold stores and ignores."),
     instead={
         **dict.fromkeys(("jobs", "tasks", "nodes", "stages"), "steps"),
         **dict.fromkeys(("params", "parameters", "variables", "vars", "arguments"), "inputs"),
@@ -59,14 +59,14 @@ RECIPE = shape(
 
 INPUT = shape(
     "input",
-    "One input. With neither `required` nor `default` it is null when not given.",
+    "One input. Without a value, `required` and `default` it is null.",
     Key("name", "identifier", "Name of the input, used as `inputs.<name>`.", required=True),
-    Key("required", "boolean", "Refuse to run without it.", default="false"),
-    Key("default", "json", "Value when none is given."),
+    Key("required", "boolean", "The run is refused without a value.", default="false"),
+    Key("default", "json", "Value if none is given."),
     Key(
         "type",
         "word",
-        "Type of the value. Without one, text given on the command line stays text.",
+        "Type of the value. Without it, text from the command line stays text.",
         words=("string", "integer", "number", "boolean", "array", "object"),
         meant=(
             ("str", "string"),
@@ -87,8 +87,8 @@ INPUT = shape(
 
 LIMITS = shape(
     "limits",
-    "Bounds on one run. A value that you set yourself, in the environment or in your own file, is a cap.",
-    Key("max_concurrency", "integer", "Attempts running at the same time.", "configuration, 4", 1, 16),
+    "Limits of one run. A value in your environment or your own configuration is a cap.",
+    Key("max_concurrency", "integer", "Attempts that run at the same time.", "configuration, 4", 1, 16),
     Key(
         "max_agents",
         "integer",
@@ -98,7 +98,7 @@ LIMITS = shape(
         500,
     ),
     Key("max_steps", "integer", "Step instances.", "1000", 1, 100_000),
-    Key("timeout", "duration", "Wall clock of the run under a live owner.", "30m", 1, MAX_DURATION_MS),
+    Key("timeout", "duration", "Time limit of the run while it has a live owner.", "30m", 1, MAX_DURATION_MS),
     Key(
         "outage",
         "duration",
@@ -112,20 +112,20 @@ LIMITS = shape(
 
 BUDGET = shape(
     "budget",
-    "What the run tree may spend; it pauses when the next step would not fit.",
+    "Budget of the run tree; it pauses when the next step would exceed it.",
     Key("tokens", "integer", "Input and output tokens together.", low=1, high=10**12),
     Key("usd", "number", "US dollars.", low=0, high=10**6),
 )
 
 DEFAULTS = shape(
     "defaults",
-    "Values for steps that do not say.",
+    "Default values for steps.",
     Key("agent", "text", "Role of agent steps.", default="default"),
     Key("model", "text", "Model of agent steps.", default="the role's"),
     Key(
         "timeout",
         "duration",
-        "Per attempt, for agent, function and command steps.",
+        "Limit of one attempt of agent, function and command steps.",
         "none",
         1,
         MAX_DURATION_MS,
@@ -143,38 +143,43 @@ DEFAULTS = shape(
 
 RETRY = shape(
     "retry",
-    "When a failed attempt is tried again.",
-    Key("attempts", "integer", "All tries, the first included.", "2", 1, 10),
-    Key("backoff", "duration", "Wait before the second try; doubles with each.", "1s", 0, MAX_DURATION_MS),
+    "Which failed attempts are retried, and when.",
+    Key("attempts", "integer", "Attempts, including the first.", "2", 1, 10),
+    Key(
+        "backoff", "duration", "Wait before the second attempt; doubles each time.", "1s", 0, MAX_DURATION_MS
+    ),
     Key("max_backoff", "duration", "The longest wait.", "60s", 0, MAX_DURATION_MS),
-    Key("on", "words", "Error classes that are tried again.", "[transport, rate_limit]", words=RETRY_CLASSES),
+    Key("on", "words", "Failure classes that are retried.", "[transport, rate_limit]", words=RETRY_CLASSES),
     short="attempts",
 )
 
 ON_EXHAUSTED = Key(
     "on_exhausted",
     "word",
-    "Still false after the last iteration: fail, or continue with its output. Also beside `repeat`.",
+    "If `until` is false after the last iteration: fail, or continue with its output.",
     "fail",
     words=("fail", "continue"),
 )
 
 REPEAT = shape(
     "repeat",
-    "Run again while `until` is false; still false after the last iteration, the step fails.",
+    "Repeat while `until` is false.",
     Key(
-        "until", "expression", "Sees `output` of this iteration and, in a group, its `steps`.", required=True
+        "until",
+        "expression",
+        "Condition over `output` of this iteration and, in a group, its `steps`.",
+        required=True,
     ),
-    Key("max_iterations", "integer", "Iterations at most.", "2", 1, 50),
+    Key("max_iterations", "integer", "Maximum iterations.", "2", 1, 50),
     ON_EXHAUSTED,
 )
 
 DELIVER = shape(
     "deliver",
-    "What a deliver step makes of all that this run merged. It is asked for each time.",
+    "How a deliver step publishes all merges of the run. It asks for permission each time.",
     Key("branch", "template", "Name of the new branch.", required=True),
     Key("message", "template", "Message of the commit.", required=True),
-    Key("paths", "globs", "Files of the project to deliver.", "what this run merged"),
+    Key("paths", "globs", "Files to deliver.", "what this run merged"),
     Key("push", "boolean", "Push the branch to `origin`.", "false; true with a pull request"),
     Key("pull_request", "object", "Open a pull request, through `gh`.", of="pull_request"),
 )
@@ -184,8 +189,8 @@ PULL_REQUEST = shape(
     "A pull request for the branch.",
     Key("title", "template", "Its title.", required=True),
     Key("body", "template", "Its text."),
-    Key("base", "template", "The branch it goes into, on which the commit is made.", "HEAD; the default"),
-    Key("draft", "boolean", "Not ready for review yet.", "false"),
+    Key("base", "template", "Target branch, and parent of the commit.", "HEAD; the default"),
+    Key("draft", "boolean", "Open it as a draft.", "false"),
 )
 
 STEP_WORDS = {
@@ -219,24 +224,24 @@ STEP_WORDS = {
 """Names of step keys in other languages, and the keys or hints for them here."""
 
 STEP_KEYS = (
-    Key("id", "id", "Unique in its scope; the step's address.", required=True),
+    Key("id", "id", "Unique in its scope; part of the step's path.", required=True),
     Key("description", "text", "What the step is for."),
     Key("type", "word", "Inferred from the other keys when not given."),
-    Key("depends_on", "ids", "Steps of the same scope that come first. A reference implies its edge."),
+    Key("depends_on", "ids", "Steps of the same scope that must finish first. A reference implies its edge."),
     Key("when", "expression", "False skips the step; its dependents run and see null."),
     Key("for_each", "items", "A list; one instance per item, addressed `id[0]`, `id[1]` …."),
     Key("as", "identifier", "Name of the item.", default="item"),
-    Key("key", "text", "What an item is called in every view: a path such as `item.name`.", "its value"),
-    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, MAX_ITEMS),
+    Key("key", "text", "Label of an item in every view: a path such as `item.name`.", "its value"),
+    Key("max_items", "integer", "Maximum length of the list.", "1,000", 1, MAX_ITEMS),
     Key(
         "max_concurrency",
         "integer",
-        "Of a map, group or loop: how many of its inside run at once.",
+        "Of a map, group or loop: inner steps that run at once.",
         "the run's",
         1,
         16,
     ),
-    Key("repeat", "object", "Run again until an expression holds, addressed `id#1`, `id#2` ….", of="repeat"),
+    Key("repeat", "object", "Repeat until an expression is true; addressed `id#1`, `id#2` ….", of="repeat"),
     ON_EXHAUSTED,
     Key("read_set", "globs", "Files the step reads.", default="`**/*`"),
     Key("write_set", "globs", "Files the step may change.", "`**/*` for writers"),
@@ -257,7 +262,7 @@ STEP_KEYS = (
     Key(
         "merge",
         "word",
-        "What becomes of an isolated writer's changes.",
+        "What happens to an isolated writer's changes.",
         default="auto",
         words=("auto", "propose", "discard"),
     ),
@@ -274,19 +279,19 @@ STEP_KEYS = (
         "Fail an isolated writer of which nothing was merged or proposed.",
         "false",
     ),
-    Key("output_schema", "schema", "JSON Schema of the output, which is then a value and not text."),
+    Key("output_schema", "schema", "JSON Schema of the output, which is then a value instead of text."),
     Key(
         "outputs",
         "identifiers",
-        "Names in the output object; `steps.x.name` then means `steps.x.output.name`.",
+        "Fields of the output object; `steps.x.name` is then short for `steps.x.output.name`.",
     ),
-    Key("inputs", "values", "Name to state path, template or literal (`{literal: …}`)."),
-    Key("timeout", "duration", "Per attempt, from its start.", "none; the run's holds", 1, MAX_DURATION_MS),
-    Key("retry", "object", "When a failed attempt is tried again.", of="retry"),
+    Key("inputs", "values", "Values by name: a path, a template or a literal (`{literal: …}`)."),
+    Key("timeout", "duration", "Limit of one attempt.", "none; the run's holds", 1, MAX_DURATION_MS),
+    Key("retry", "object", "Which failed attempts are retried, and when.", of="retry"),
     Key(
         "on_failure",
         "word",
-        "What becomes of the dependents when the step fails.",
+        "What happens to the dependents if the step fails.",
         default="skip",
         words=("skip", "inline", "stop"),
     ),
@@ -308,7 +313,7 @@ PHASE = shape(
     "phase",
     "A phase: a loop group of tasks with an optional review and gate. Its output is `{tasks, summary}`.",
     Key("id", "id", "Unique among the phases.", required=True),
-    Key("goal", "text", "What the phase is to achieve; given to reviewers, critics and the summary."),
+    Key("goal", "text", "Aim of the phase; part of the prompts of reviewers, critics and summary."),
     Key(
         "kind",
         "word",
@@ -319,7 +324,7 @@ PHASE = shape(
     Key("depends_on", "ids", "Phases that come first.", default="the phase before"),
     Key("for_each", "items", "A list; each task runs once per item."),
     Key("as", "identifier", "Name of the item.", default="item"),
-    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, MAX_ITEMS),
+    Key("max_items", "integer", "Maximum length of the list.", "1,000", 1, MAX_ITEMS),
     Key("when", "expression", "False skips the phase."),
     Key("max_concurrency", "integer", "Attempts of this phase at the same time.", "the run's", 1, 16),
     Key("max_agents", "integer", "Sessions of this phase.", "the run's", 1, 500),
@@ -331,28 +336,28 @@ PHASE = shape(
 
 REVIEW = shape(
     "review",
-    "Reviewers who each try to refute the phase's result.",
-    Key("reviewers", "integer", "How many.", "1", 1, 16),
-    Key("agent", "text", "Their role.", default="critic"),
+    "Reviewers who try to refute the phase's result independently.",
+    Key("reviewers", "integer", "Number of reviewers.", "1", 1, 16),
+    Key("agent", "text", "Role of the reviewers.", default="critic"),
 )
 
 VERIFY_KEYS = (
     Key(
         "gate",
         "word",
-        "Who decides.",
+        "Kind of gate.",
         required=True,
         meant=(("run_tests", "tests"), ("run_lint", "lint"), ("human", "approval")),
         lenient=True,
     ),
-    Key("on_fail", "word", "What a failing gate does.", default="iterate", words=("iterate", "stop")),
+    Key("on_fail", "word", "What happens if the gate fails.", default="iterate", words=("iterate", "stop")),
 )
 """Keys of every gate. The kinds of gates add their own, and `gate` takes their names."""
 
 CONVERGE = shape(
     "converge",
     "How often a phase may iterate until its gate passes.",
-    Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
+    Key("max_iterations", "integer", "Maximum iterations.", "2", 1, 5),
 )
 
 # -----------------------------------------------------------------------------------------------------------
@@ -511,7 +516,7 @@ def step_shape(types: Mapping[str, StepSyntax]) -> Shape:
             known = own.get(key.name, replace(key, only=()))
             assert known.kind == key.kind, f"{known.only} and {syntax.name} give {key.name} another form"
             own[key.name] = replace(known, only=(*known.only, syntax.name))
-    doc = "One step. Its type follows from the key that says what it does."
+    doc = "One step. Its type follows from its keys."
     return shape("step", doc, *every, *own.values(), instead=STEP_WORDS)
 
 
@@ -539,32 +544,32 @@ AGENT = StepSyntax(
             "Role, `name` or `name@version`; or a template that gives one of `agents`.",
             default="default",
         ),
-        Key("subagent", "text", "Another word for `agent`.", alias="agent"),
-        Key("role", "text", "Another word for `agent`.", alias="agent"),
+        Key("subagent", "text", "Alias of `agent`.", alias="agent"),
+        Key("role", "text", "Alias of `agent`.", alias="agent"),
         Key("agents", "texts", "The roles that a template in `agent` may give."),
-        Key("prompt", "template", "The task. Without one the role's own prompt template is used."),
-        Key("task", "template", "Another word for `prompt`.", alias="prompt"),
-        Key("prompt_file", "text", "The same from a file beside the recipe, frozen with the run."),
+        Key("prompt", "template", "The task. Default: the prompt template of the role."),
+        Key("task", "template", "Alias of `prompt`.", alias="prompt"),
+        Key("prompt_file", "text", "File with the prompt, relative to the recipe; read when the run starts."),
         Key(
             "continue",
             "id",
-            "An agent step of this scope and role; this one continues in a copy of its conversation, "
-            "and only reads if that one does.",
+            "An agent step of the same scope and role, whose conversation this step continues in a copy. "
+            "The copy is read-only if that step is.",
         ),
         Key(
             "idle_timeout",
             "duration",
-            "How long nothing may be heard of the agent: no word, no call, no result of one.",
+            "Maximum silence of the agent: no text, tool call or result.",
             "none",
             1,
             MAX_DURATION_MS,
         ),
         Key("model", "text", "Model to use.", default="the role's"),
-        Key("reasoning_effort", "text", "How hard the model thinks.", "the role's"),
-        Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000),
-        Key("tools", "texts", "Tools allowed; may only narrow the role's.", "the role's"),
-        Key("skills", "texts", "Skills of its agent, by name, besides those of its role."),
-        Key("may_ask", "boolean", "Whether its agent may ask a person (tool `ask_user`).", "the role's"),
+        Key("reasoning_effort", "text", "Reasoning effort of the model.", "the role's"),
+        Key("max_turns", "integer", "Maximum turns of the session.", "the role's", 1, 1_000),
+        Key("tools", "texts", "Allowed tools; may only narrow the role's.", "the role's"),
+        Key("skills", "texts", "Skills of the agent by name, in addition to its role's."),
+        Key("may_ask", "boolean", "Whether the agent may ask a person (tool `ask_user`).", "the role's"),
         Key(
             "context",
             "word",
@@ -592,17 +597,17 @@ COMMAND = StepSyntax(
     name="command",
     decided_by=("run", "shell"),
     keys=(
-        Key("run", "arguments", "Command as a list of arguments; text is split, never given to a shell."),
+        Key("run", "arguments", "Command as a list of arguments; text is split without a shell."),
         Key(
             "shell",
             "text",
-            "Script for `sh -c`; its `inputs` are variables of that name, never part of its text.",
+            "Script for `sh -c`; `inputs` become variables, never part of its text.",
         ),
         Key("env", "variables", "Environment variables for the command."),
         Key(
             "env_vars",
             "texts",
-            "Names of variables of the user's environment; their own configuration must list them.",
+            "Variables of the user's environment; the user's configuration must allow them.",
         ),
         Key("network", "boolean", "Allow the command to use the network.", "false"),
     ),
@@ -632,7 +637,7 @@ def _values(entries: Entries) -> Known:
 SET = StepSyntax(
     name="set",
     decided_by=("set",),
-    keys=(Key("set", "expressions", "Name to CEL expression; the output is the object of their values."),),
+    keys=(Key("set", "expressions", "CEL expressions by name; the output is the object of their values."),),
     takes=frozenset({"output_schema"}),
     gives_by=_values,
 )
@@ -649,10 +654,10 @@ ASK = StepSyntax(
     name="ask",
     decided_by=("ask",),
     keys=(
-        Key("ask", "template", "The question put to a person, who answers in words or data."),
-        Key("show", "template", "What the person sees with the question."),
-        Key("choices", "choices", "The answers there are: a list, or an expression that gives one."),
-        Key("default", "json", "The answer when `timeout` passes."),
+        Key("ask", "template", "The question to a person, who answers with text or data."),
+        Key("show", "template", "Text shown with the question."),
+        Key("choices", "choices", "The possible answers: a list, or an expression with a list."),
+        Key("default", "json", "The answer after `timeout`."),
     ),
     takes=frozenset({"output_schema"}),
     gives_by=_words,
@@ -661,13 +666,20 @@ ASK = StepSyntax(
 WAIT = StepSyntax(
     name="wait",
     decided_by=("wait",),
-    keys=(Key("wait", "moment", "A duration, or a CEL timestamp or duration; it has no output."),),
+    keys=(Key("wait", "moment", "A duration, or a CEL timestamp or duration. The step has no output."),),
 )
 
 SYNTAXES_DELIVER = StepSyntax(
     name="deliver",
     decided_by=("deliver",),
-    keys=(Key("deliver", "object", "What becomes of all that this run merged.", of="deliver"),),
+    keys=(
+        Key(
+            "deliver",
+            "object",
+            "The branch, commit and pull request for all merges of the run.",
+            of="deliver",
+        ),
+    ),
     takes=frozenset({"retry"}),
     workspace="claims",
     writes=True,
@@ -681,11 +693,11 @@ END = StepSyntax(
         Key(
             "end",
             "word",
-            "How the run ends here; what runs is cancelled, what waits is skipped.",
+            "Status with which the run ends. Running steps are cancelled, waiting steps skipped.",
             words=("completed", "failed"),
             meant=(("success", "completed"), ("ok", "completed"), ("failure", "failed"), ("error", "failed")),
         ),
-        Key("message", "template", "Why; of a failed run its error."),
+        Key("message", "template", "The reason; the error of a failed run."),
         Key("output", "output", "Output of the run.", "the recipe's output"),
     ),
     gives=TEXT,
@@ -704,17 +716,17 @@ APPROVAL = StepSyntax(
     name="approval",
     decided_by=("approve", "gate"),
     keys=(
-        Key("approve", "template", "The question put to a person."),
+        Key("approve", "template", "The question to a person."),
         Key(
             "gate",
             "word",
             "`human`: an approval whose question is `prompt`, or the description.",
             words=("human",),
         ),
-        Key("prompt", "template", "With `gate: human`: the question put to a person."),
-        Key("show", "template", "What the person sees with the question."),
+        Key("prompt", "template", "With `gate: human`: the question to a person."),
+        Key("show", "template", "Text shown with the question."),
         Key("choices", "choices", "Answers that complete the step.", "approve or reject"),
-        Key("default", "json", "The answer when `timeout` passes."),
+        Key("default", "json", "The answer after `timeout`."),
     ),
     gives_by=_decision,
 )

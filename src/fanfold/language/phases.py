@@ -153,7 +153,9 @@ class GateCommand(Struct, frozen=True):
 class CommandGate(Gate[GateCommand]):
     """`tests` and `lint` can use the project's command; a plain `command` needs its own."""
 
-    keys = (Key("run", "arguments", "Command of the gate; `tests` and `lint` find the project's own."),)
+    keys = (
+        Key("run", "arguments", "Command of the gate; default of `tests` and `lint`: the project's own."),
+    )
     until = "steps.verify.output.exit_code == 0"
 
     def __init__(self, name: Literal["command", "tests", "lint"]) -> None:
@@ -310,7 +312,7 @@ class GateTable:
         gate_key, *rest = VERIFY_KEYS
         return shape(
             "verify",
-            "The gate of a phase. One that cannot be evaluated fails, never passes.",
+            "The gate of a phase. A gate that cannot be evaluated fails.",
             replace(gate_key, words=tuple(self.gates)),
             *own.values(),
             *rest,
