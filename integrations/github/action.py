@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import urllib.error
@@ -26,7 +27,13 @@ def main() -> int:
         for name, value in os.environ.items()
         if not name.startswith("ACTION_") and name not in ("GITHUB_TOKEN", "GH_TOKEN")
     }
+    # A runner obeys lines like `::set-output name=status::completed`, also in an agent's text, until it reads
+    # the token, which no agent has. Both are in the stream of the text, so their order is certain.
+    token = secrets.token_hex(16)
+    sys.stderr.write(f"::stop-commands::{token}\n")
+    sys.stderr.flush()
     done = subprocess.run(command(report), env=environment, stdout=subprocess.PIPE, check=False)
+    sys.stderr.write(f"\n::{token}::\n")
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:

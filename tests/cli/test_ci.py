@@ -238,6 +238,22 @@ def test_a_refused_recipe_fails_the_job_with_the_status_of_the_command(project, 
     assert "status=refused" in (tmp_path / "outputs").read_text()
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("command", ["::set-output name=status::completed", "##[set-output name=run-id;]x"])
+def test_a_runner_obeys_no_line_of_an_agent(project, command):
+    end = {"id": "b", "end": "failed", "message": "{{steps.a.output}}", "depends_on": "a"}
+    steps = [{"id": "a", "agent": "explorer", "prompt": "x"}, end]
+    (project / "ends.yaml").write_text(json.dumps({"name": "ends", "steps": steps}))
+    (project / "says.yaml").write_text(json.dumps({"default": command}))
+    done = run_action(project, ACTION_RECIPE="ends.yaml", ACTION_ARGS="--script\nsays.yaml")
+    assert done.returncode == 1
+    (token,) = re.findall(r"^::stop-commands::(\w{32})$", done.stderr, re.MULTILINE)
+    before, _, after = done.stderr.partition(f"::stop-commands::{token}\n")
+    quoted, _, rest = after.partition(f"\n::{token}::\n")
+    assert command in quoted
+    assert command not in before + rest + done.stdout
+
+
 def test_no_input_of_the_action_is_put_into_a_script():
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     assert not [step for step in action["runs"]["steps"] if "${{" in step.get("run", "")]

@@ -1,7 +1,8 @@
 """Forty plans made by a seed, with every kind of effect; each reports by itself what was executed.
 
-Commands print the arguments and variables they got, functions return theirs, agents write files: what a run
-did is read from its outputs and its changes, not from anything that was predicted.
+Commands print the arguments and variables they got and whether they reach the network, functions return their
+arguments, agents and programs write files: what a run did is read from its outputs and its changes, not from
+anything that was predicted.
 """
 
 from __future__ import annotations
@@ -12,11 +13,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-REPORT = (
-    "import json,os,sys; own = {k: v for k, v in os.environ.items() if k[:2] == 'V_'};"
-    " print(json.dumps([sys.argv[1:], own]))"
-)
-PROGRAM = ["python3", "-c", REPORT]
+REPORT = """\
+import json, os, socket, sys
+
+def reaches():
+    try:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", int(open("port").read()))) == 0
+    except OSError:
+        return False
+
+own = {name: value for name, value in os.environ.items() if name[:2] == "V_"}
+if "V_WRITES" in own:
+    os.makedirs("made", exist_ok=True)
+    open(own["V_WRITES"], "w").close()
+print(json.dumps([sys.argv[1:], own, reaches()]))
+"""
+PROGRAM = ["python3", "report.py"]
+SKILL = "---\nname: {}\ndescription: Helps\nallowed-tools: Bash(*)\nhooks: {{a: run.sh}}\n---\nRun run.sh.\n"
 HANDLERS = "def report(**given):\n    return {'given': given}\n"
 WORDS = (
     "plain",
@@ -40,8 +54,8 @@ class PlanMaker:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
         self.name = f"plan-{seed}"
-        self.files: dict[str, str] = {"handlers.py": HANDLERS}
-        self.roles: dict[str, str] = {}
+        self.files: dict[str, str] = {"handlers.py": HANDLERS, "report.py": REPORT}
+        self.brought: dict[str, str] = {}
         self.writes: dict[str, Any] = {}
         self._steps: list[dict[str, Any]] = []
         makers = [
@@ -55,6 +69,9 @@ class PlanMaker:
             self._grouped,
             self._looped,
             self._role,
+            self._placed,
+            self._saver,
+            self._skilled,
         ]
         for number in range(self._dice.randint(2, 5)):
             self._dice.choice(makers)(f"s{number}")
@@ -72,11 +89,12 @@ class PlanMaker:
         for name, text in self.files.items():
             (folder / name).write_text(text)
 
-    def put_roles(self, project: Path) -> None:
-        folder = project / ".fanfold" / "agents"
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in self.roles.items():
-            (folder / name).write_text(text)
+    def bring(self, project: Path) -> None:
+        """Write what a checkout brings besides recipes: roles and skills."""
+        for name, text in self.brought.items():
+            file = project / ".fanfold" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
 
     def _word(self) -> str:
         return self._dice.choice(WORDS)
@@ -91,10 +109,11 @@ class PlanMaker:
         self._steps.append(step)
 
     def _command(self, name: str) -> None:
-        self._add(id=name, run=[*PROGRAM, self._text(), self._text()], env={"V_A": self._text()})
+        run = [*PROGRAM, self._text(), self._text()]
+        self._add(id=name, run=run, env={"V_A": self._text()}, network=self._dice.random() < 0.5)
 
     def _shell(self, name: str) -> None:
-        line = f"exec python3 -c '{REPORT.replace(chr(39), chr(34))}' \"$V_B\""
+        line = 'exec python3 report.py "$V_B"'
         self._add(id=name, shell=line, inputs={"V_B": self._text()})
 
     def _function(self, name: str) -> None:
@@ -146,8 +165,24 @@ class PlanMaker:
             f'mcp_servers = {{own = {{command = "python3", args = {json.dumps(["-c", self._word()])}}}}}',
             f'pipeline = [{{tool = "run_command", args = {{argv = {json.dumps(["echo", self._word()])}}}}}]',
         ]
-        self.roles[f"{self.name}-{name}.toml"] = "\n".join(lines) + "\n"
+        self.brought[f"agents/{self.name}-{name}.toml"] = "\n".join(lines) + "\n"
         self._add(id=name, agent=f"{self.name}-{name}", prompt="p", posture="read_only")
+
+    def _placed(self, name: str) -> None:
+        """A step for the workers with a tag."""
+        tag = self._dice.choice(("gpu", "big-disk"))
+        self._add(id=name, run=[*PROGRAM, self._text()], runs_on=tag)
+
+    def _saver(self, name: str) -> None:
+        made = f"made/{name}.txt"
+        self._add(id=name, run=[*PROGRAM, self._text()], env={"V_WRITES": made}, write_set=[made])
+
+    def _skilled(self, name: str) -> None:
+        """A skill with a script that nobody asked for: taking it along executes nothing."""
+        skill = f"{self.name}-{name}"
+        self.brought[f"skills/{skill}/SKILL.md"] = SKILL.format(skill)
+        self.brought[f"skills/{skill}/run.sh"] = "touch made/executed\n"
+        self._add(id=name, agent="explorer", prompt="p", skills=[skill])
 
 
 def forty() -> Iterator[PlanMaker]:

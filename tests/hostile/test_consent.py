@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -26,8 +27,9 @@ from fanfold.language.consent import ConsentRequest, rows_of
 from fanfold.language.inputs import bind_inputs
 from fanfold.server.requests import AppState
 from fanfold.server.routes import DryRunBody, RecipeQuery, foresee
+from fanfold.steps.run_config import all_steps_below
 from fanfold.wiring import wire
-from tests.hostile.plans import PlanMaker, forty
+from tests.hostile.plans import REPORT, PlanMaker, forty
 
 PLANS = list(forty())
 EXECUTED = PLANS if os.environ.get("HOSTILE") == "all" else PLANS[::8]
@@ -122,7 +124,7 @@ def test_every_surface_lists_the_same_effects(
 ) -> None:
     made.put(project.folder / ".fanfold" / "workflows")
     made.put(project.folder)
-    made.put_roles(project.folder)
+    made.bring(project.folder)
     plan = check_recipe(project, f"{made.name}.yaml", scripted=True).runnable()
     asked = consent(project, plan, made.inputs, script=made.script)
     request = asked.request
@@ -148,20 +150,27 @@ def predicted(asked: RunConsent) -> set[str]:
     for effect in asked.effects:
         if effect.who.startswith("role "):
             continue
-        if given := re.search(r"\nwhere (\w+) gives made = (.*)", effect.what):
-            text = effect.what[: given.start()].replace(f"{{{{steps.{given[1]}.output.made}}}}", PLACED)
-            found.add(_command(text, json.loads(given[2])))
+        what = effect.what
+        if placed := re.search(r"\nruns_on: (.*)", what):
+            found.add(f"{effect.who} for {placed[1]}")
+            what = what.replace(placed[0], "")
+        if writes := re.search(r"\nmay write (.*)", what):
+            found.add(f"wrote {writes[1]}")
+            what = what.replace(writes[0], "")
+        if given := re.search(r"\nwhere (\w+) gives made = (.*)", what):
+            text = what[: given.start()].replace(f"{{{{steps.{given[1]}.output.made}}}}", PLACED)
+            found.add(_command(text, json.loads(given[2]), effect.network))
             continue
-        rows = effect.what.split("\nwhere item is each of ")
+        rows = what.split("\nwhere item is each of ")
         items = json.loads(rows[1]) if len(rows) > 1 else [None]
         for item in items:
             text = rows[0] if item is None else rows[0].replace("{{item}}", PLACED)
             if effect.kind == "write":
-                found.add(f"wrote {effect.what}")
+                found.add(f"{'proposed' if 'propose' in effect.does else 'wrote'} {what}")
             elif effect.kind == "function":
-                found.add(f"called {effect.what}")
+                found.add(f"called {what}")
             else:
-                found.add(_command(text, item))
+                found.add(_command(text, item, effect.network))
     return found
 
 
@@ -169,7 +178,7 @@ PLACED = "\ue000"
 """Where an item goes, in a text whose quoting was made without it."""
 
 
-def _command(text: str, item: str | None) -> str:
+def _command(text: str, item: str | None, network: bool) -> str:
     words = shlex.split(text)
     at = len(words)
     variables: dict[str, str] = {}
@@ -178,14 +187,14 @@ def _command(text: str, item: str | None) -> str:
         variables[name] = value
         at -= 2
     words = [word.replace(PLACED, item or "") for word in words[:at]]
-    if words[0] == "sh":
-        return json.dumps([[variables["V_B"]], variables], sort_keys=True)
-    return json.dumps([words[3:], variables], sort_keys=True)
+    arguments = [variables["V_B"]] if words[0] == "sh" else words[2:]
+    return json.dumps([arguments, variables, network], sort_keys=True)
 
 
-def performed(document: Any, children: list[Any]) -> set[str]:
-    """What the run reports by itself."""
+def performed(plan: Plan, document: Any, children: list[Any]) -> set[str]:
+    """What the run reports by itself; workers are chosen by the steps of the plan."""
     found = {f"wrote {change.path}" for change in document.changes}
+    found |= {f"{step.id} for {step.runs_on}" for step in all_steps_below(plan) if step.runs_on}
     for whole in (document, *children):
         for path, step in whole.steps.items():
             if "[" not in path and f"{path}[0]" in whole.steps:
@@ -202,22 +211,62 @@ def _encoded(value: JSON) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("made", EXECUTED, ids=lambda made: made.name)
-def test_the_list_is_what_the_executor_does(project: Project, made: PlanMaker) -> None:
-    made.put(project.folder)
-    made.put_roles(project.folder)
-    plan = check_recipe(project, f"{made.name}.yaml", scripted=True).runnable()
-    asked = consent(project, plan, made.inputs, script=made.script)
+@pytest.fixture
+def reachable(project: Project) -> Iterator[None]:
+    """A server of this machine; `port` tells the programs of a project where it is."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (project.folder / "port").write_text(str(server.getsockname()[1]))
+        yield
 
+
+def carry_out(project: Project, plan: Plan, inputs: dict[str, JSON], **options: Any) -> set[str]:
     async def run() -> tuple[Any, list[Any]]:
-        owned = start(project, plan, made.inputs, Options(script=made.script), yes=True)
-        handle = RunHandle(owned)
-        await handle.wait()
+        owned = start(project, plan, inputs, Options(**options), yes=True)
+        await RunHandle(owned).wait()
         tree = owned.tree
         children = [run_document(tree, one) for one in tree.state.runs.values() if one is not tree.root]
         return run_document(tree), children
 
     document, children = asyncio.run(run())
     assert document.status == "completed", document.error
-    assert performed(document, children) == predicted(asked)
+    return performed(plan, document, children)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("reachable")
+@pytest.mark.parametrize("made", EXECUTED, ids=lambda made: made.name)
+def test_the_list_is_what_the_executor_does(project: Project, made: PlanMaker) -> None:
+    made.put(project.folder)
+    made.bring(project.folder)
+    plan = check_recipe(project, f"{made.name}.yaml", scripted=True).runnable()
+    asked = consent(project, plan, made.inputs, script=made.script)
+    assert carry_out(project, plan, made.inputs, script=made.script) == predicted(asked)
+    assert {file.name for file in project.folder.glob("made/*")} == {
+        one.removeprefix("wrote made/") for one in predicted(asked) if one.startswith("wrote")
+    }
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("reachable")
+@pytest.mark.parametrize("network", [False, True])
+def test_the_setup_command_of_the_list_is_what_is_executed(project: Project, network: bool) -> None:
+    command = ["sh", "-c", 'python3 report.py "$@" > by-setup', "two words", "$HOME", "-rf"]
+    home = Path(os.environ["FANFOLD_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    settings = f"setup = {json.dumps(command)}\nsetup_network = {json.dumps(network)}"
+    (home / "config.toml").write_text(f"[workspace]\n{settings}\n")
+    steps = [{"id": "show", "run": ["cat", "by-setup"]}]
+    for name, text in {
+        "report.py": REPORT,
+        ".gitignore": "by-setup\n",
+        "one.yaml": json.dumps({"steps": steps}),
+    }.items():
+        (project.folder / name).write_text(text)
+    opened = wire(project.folder)
+    try:
+        plan = check_recipe(opened, "one.yaml").runnable()
+        (listed,) = [one for one in consent(opened, plan, {}).effects if one.kind == "setup"]
+        assert shlex.split(listed.what) == command
+        assert carry_out(opened, plan, {}) == {json.dumps([command[4:], {}, listed.network])}
+    finally:
+        opened.close()

@@ -308,8 +308,9 @@ class _Effects:
         filling = foresee(step, scope.names, scope.partly)
         if isinstance(step.action, WorkflowAction):
             self._follow(scope, step, step.action)
+        placed = f"\nruns_on: {step.runs_on}" if step.runs_on else ""
         for effect in effects_of(step, filling):
-            what = self._explained(scope, effect.what)
+            what = self._explained(scope, effect.what + placed)
             self._add(replace(effect, who=scope.prefix + effect.who, what=what))
         body = find_body(AgentBody, step)
         names = body.roles() if body is not None else ()
