@@ -441,6 +441,20 @@ AGENT = "workflow: {name: w, entry_point: a%s}\nagents: [{name: a, prompt: Go%s}
 NODE = "name: w\nnodes: [{id: a, %s}]\n"
 
 
+def test_a_model_that_an_input_chooses_is_to_be_written(convert: Any) -> None:
+    given = ", model: '{{ workflow.input.m }}', reasoning: {effort: '{{ workflow.input.e }}'}"
+    made = convert("w.yaml", AGENT % (", input: {m: {type: string}, e: {type: string}}", given))
+    (step,) = yaml.safe_load(made["text"])["steps"]
+    assert step["to_be_written"] == "Go"
+    lost = ["agent a: model: {{inputs.m}}", "agent a: reasoning_effort: {{ workflow.input.e }}"]
+    assert [one["what"] for one in made["lost"]] == lost
+
+
+def test_a_file_of_descriptions_is_no_crew(convert: Any) -> None:
+    made = convert("schema.yaml", "score: {type: number, description: How good it is}\n")
+    assert made["error"]["code"] == "convert.unknown"
+
+
 @pytest.mark.parametrize(
     "text",
     [

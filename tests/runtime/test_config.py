@@ -122,6 +122,20 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(project):
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[budget]\nabcdefgh = 1", "[budget] has usd_per_day, tokens_per_day"),
+        ("[permisions]\nx = 1", "[permission] has ask_above_agents, ask_above_cents"),
+        ("abcdefgh = 1", "settings are in [workflows], [agents],"),
+    ],
+)
+def test_an_unknown_key_near_no_other_names_its_section_or_all_sections(project, text, hint):
+    with pytest.raises(AuthorError) as caught:
+        read(project, text)
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     "text", ["max_agent = 1\n", "[workflow]\nmax_agent = 1\n", "[limits]\nmax_agents = 1\n"]
 )
 def test_an_unknown_key_without_its_section_suggests_the_nearest_setting(project, text):

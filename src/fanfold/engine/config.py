@@ -364,9 +364,7 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
             key = OLDER_NAMES.get(key, key)
             setting = known.get(key)
             if setting is None:
-                names = {one.rpartition(".")[2]: one for one in known}  # the section may be missing or wrong
-                near = notes.nearest(key, known) or names.get(notes.nearest(word.text, names) or "")
-                hint = f"did you mean {quoted(near)}?" if near else f"settings: {', '.join(known)}"
+                hint = _near(key, word.text, section.text if inside else "", notes, known)
                 notes.error(".unknown_key", f"{quoted(key)} is no setting", word, hint)
             elif whose in setting.not_in:
                 instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
@@ -377,6 +375,18 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
             else:
                 found[key] = (tree.plain(value), f"{notes.source.file} ({key})")
     return found
+
+
+def _near(key: str, word: str, section: str, notes: Notes, known: Mapping[str, Setting]) -> str:
+    """Return the nearest setting, else the settings of the nearest section, else the sections."""
+    names = {one.rpartition(".")[2]: one for one in known}  # the section may be missing or wrong
+    if near := notes.nearest(key, known) or names.get(notes.nearest(word, names) or ""):
+        return f'did you mean "{near}"?'
+    sections = list(dict.fromkeys(one.rpartition(".")[0] for one in known))
+    if found := section if section in sections else notes.nearest(section, sections):
+        inside = (one.rpartition(".")[2] for one in known if one.startswith(f"{found}."))
+        return f"[{found}] has {', '.join(inside)}"
+    return f"settings are in {', '.join(f'[{one}]' for one in sections)}"
 
 
 def _tables(table: tree.Node, section: tree.Scalar, notes: Notes, whose: str) -> Found:

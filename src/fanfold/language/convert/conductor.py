@@ -618,13 +618,7 @@ class StepKinds:
             step["output_schema"] = self._object(output)
         elif not self._names.is_text(name):
             step["output_schema"] = _asked(self._names.fields(name))
-        effort = self.effort
-        if (reasoning := agent.inner("reasoning")) is not None:
-            effort = reasoning.text("effort") or effort
-            reasoning.done()
-        own = agent.whole("max_agent_iterations")
-        settings = {"reasoning_effort": effort or None, "max_turns": self.turns if own is None else own}
-        step |= {key: value for key, value in settings.items() if value is not None}
+        self._settings(agent, step, text)
         if agent.get("max_session_seconds") is None and type(self.session) in (int, float):
             step["timeout_ms"] = int(self.session * 1000)
         for key in ("max_session_seconds", "timeout_seconds"):
@@ -638,6 +632,21 @@ class StepKinds:
             agent.lose("tools", "give the step a role with these tools")
             step.setdefault(UNWRITTEN, "a role with its tools")
         agent.lose("input", "what a prompt refers to is what an agent sees")
+
+    def _settings(self, agent: Reader, step: dict[str, Any], text: str) -> None:
+        effort = self.effort
+        if (reasoning := agent.inner("reasoning")) is not None:
+            effort = reasoning.text("effort") or effort
+            reasoning.done()
+        own = agent.whole("max_agent_iterations")
+        settings = {"reasoning_effort": effort or None, "max_turns": self.turns if own is None else own}
+        step |= {key: value for key, value in settings.items() if value is not None}
+        for key in ("model", "reasoning_effort"):
+            if "{{" in step.get(key, ""):
+                why = "a step has one model and effort: write a step for each, with a `when`"
+                self._source.lose(agent.node, f"{agent.what}: {key}: {step.pop(key)}", why)
+                step.pop("prompt", None)
+                step[UNWRITTEN] = text
 
     def _timeout(self, agent: Reader, step: dict[str, Any], key: str) -> None:
         value = agent.value(key)

@@ -53,7 +53,9 @@ def detect(source: ForeignFile) -> str:
         return "protoagent"
     tasks = top.get("tasks")
     inner = [node for _, node in (tasks if isinstance(tasks, Mapping) else top).entries]
-    if any(isinstance(node, Mapping) and node.get("description") is not None for node in inner):
+    if any(
+        isinstance(node, Mapping) and all(map(node.get, ("description", "expected_output"))) for node in inner
+    ):
         return "crewai"
     if any(isinstance(node, Mapping) and node.get("backstory") is not None for node in inner):
         message = f"{source.file} has the agents of a crew, and no tasks"
