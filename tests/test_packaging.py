@@ -9,10 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import fanfold
+from fanfold.workspace.sandbox import how_to_allow
 from tools.agents import check_installed
 from tools.audit import SOUND, UNKNOWN, VULNERABLE, judge
 from tools.release import MAX_PACKAGES, build, sbom
@@ -200,3 +202,25 @@ def test_the_sbom_lists_every_package_that_is_installed():
 @pytest.mark.full
 def test_two_builds_of_the_packages_have_the_same_bytes():
     assert build("first") == build("second")
+
+
+def test_the_entries_for_agents_and_registries_name_this_version_and_their_owner():
+    server = json.loads((ROOT / "integrations/mcp/server.json").read_text())
+    [package] = server["packages"]
+    plugin = json.loads((ROOT / "integrations/claude-plugin/.claude-plugin/plugin.json").read_text())
+    assert {server["version"], package["version"], plugin["version"]} == {fanfold.__version__}
+    assert package["identifier"] == PROJECT["name"]
+    assert [one["value"] for one in package["packageArguments"]] == ["mcp"]
+    assert len(server["description"]) <= 100, "what the registry allows"
+    assert f"<!-- mcp-name: {server['name']} -->" in (ROOT / "README.md").read_text()
+
+
+def test_containers_get_what_doctor_asks_for(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.containerenv").touch()
+    wanted = how_to_allow("bwrap", root=tmp_path)
+    services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+    own = [service for service in services.values() if "build" in service]
+    assert len(own) == 4
+    for service in own:
+        assert " ".join(f"--security-opt {option}" for option in service["security_opt"]) in wanted

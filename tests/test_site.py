@@ -1,10 +1,14 @@
 """The documentation site has every page, and its build notices what would not work for a reader."""
 
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
+
+from fanfold.api.authoring import RECIPE_GLOBS
 from tools import site
 from tools.tidy import ROOT
 
@@ -55,3 +59,14 @@ def test_a_page_that_fetches_from_another_host_is_reported(tmp_path: Path):
         '<link rel="stylesheet" href="https://fonts.example.org/a.css"><script src="b.js"></script>'
     )
     assert site.requests_to_other_hosts(tmp_path) == ["index.html: fetches https://fonts.example.org/a.css"]
+
+
+def test_editors_find_the_schema_of_recipes_at_the_address_of_the_catalogue_entry():
+    entry = json.loads((ROOT / "integrations" / "schemastore" / "catalog-entry.json").read_text())
+    schema = site.published_schema()
+    assert entry["url"] == schema["$id"] == f"{CONFIG['site_url']}recipe.schema.json"
+    assert [pattern.removeprefix("**/") for pattern in entry["fileMatch"]] == list(RECIPE_GLOBS)
+    recipes = jsonschema_rs.validator_for(schema)
+    steps = [{"id": "a", "agent": "a-role-of-some-project", "prompt": "b"}]
+    assert recipes.is_valid({"name": "x", "steps": steps})
+    assert not recipes.is_valid({"name": "x", "stepps": steps})

@@ -7,6 +7,7 @@ Rules
   of tables written as `|`, which the generator wants. Nothing else is changed.
 * The generator runs in its own environment, `.venvs/site`, with the pinned packages of requirements/site.txt.
 * A reader's browser makes no request to another host. Pages with diagrams get Mermaid from the site.
+* The site has the schema of recipes, at the address that the catalogue entry for editors names.
 * Every link and every anchor of the result is checked. A broken one fails the build.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import posixpath
 import re
@@ -23,8 +25,10 @@ import sys
 import tarfile
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from fanfold.language.schema import json_schema
 from tools import npm
 from tools.tidy import ROOT
 
@@ -32,6 +36,9 @@ REPOSITORY = "https://github.com/fanfold/fanfold"
 OUT = ROOT / "build" / "site"
 ENVIRONMENT = ROOT / ".venvs" / "site"
 PINS = ROOT / "requirements" / "site.txt"
+SCHEMA_URL: str = json.loads((ROOT / "integrations" / "schemastore" / "catalog-entry.json").read_text())[
+    "url"
+]
 MERMAID = "mermaid@12.3.0"
 MERMAID_SHA512 = "4113TdXeLAsMruJ79OpFL5O8+LTFXhQqZ260rF3tgUmiNAtRm4Uume04I+65PRN6yZ69J4f8rVYWW8zRk65UYw=="
 STYLE = """\
@@ -55,12 +62,18 @@ def main(arguments: list[str]) -> int:
     shutil.copyfile(ROOT / "tools" / "site.toml", out / "zensical.toml")
     subprocess.run([generator(), "build", "--strict"], cwd=out, check=True)
     add_mermaid(out / "html")
+    (out / "html" / SCHEMA_URL.rpartition("/")[2]).write_text(json.dumps(published_schema()))
     problems = [*broken_links(out / "html"), *requests_to_other_hosts(out / "html")]
     for problem in problems:
         print(f"site: {problem}", file=sys.stderr)
     pages = len(list((out / "html").rglob("*.html")))
     print(f"site: {pages} pages in {out / 'html'}, {len(problems)} problems")
     return int(bool(problems))
+
+
+def published_schema() -> dict[str, Any]:
+    """The schema of recipes for editors that have no Fanfold: without the roles of a project."""
+    return {**json_schema(), "$id": SCHEMA_URL}
 
 
 def stage(target: Path) -> None:

@@ -41,8 +41,15 @@ def main() -> int:
     status = document.get("status") or "refused"
     set_outputs({"status": status, "run-id": document.get("run_id") or "", "report": report})
     sys.stdout.write(f"fanfold: {status} (exit status {done.returncode})\n")
+    if error := document.get("error"):
+        words = " ".join(f"{error.get('message', '')} {error.get('hint', '')}".split())
+        sys.stdout.write(f"::error::fanfold: {error.get('code', 'failed')}: {words}\n")
     if option("comment") == "true":
-        post_comment(comment_text(document, status))
+        try:
+            post_comment(comment_text(document, status))
+        except (OSError, ValueError) as error:
+            sys.stdout.write(f"::error::fanfold: the comment was not posted: {reason(error)}\n")
+            return done.returncode or 1
     return done.returncode
 
 
@@ -115,6 +122,13 @@ def own_login() -> str:
         if error.code not in (403, 404):
             raise
         return ""
+
+
+def reason(error: Exception) -> str:
+    """Why the forge did not take the comment, in one line, with what to do."""
+    text = " ".join(str(error).split())
+    denied = isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404)
+    return f"{text}. The job needs `permissions: {{pull-requests: write}}`" if denied else text
 
 
 def pull_request() -> int | None:

@@ -232,9 +232,30 @@ def test_the_review_of_the_docs_posts_one_comment_and_later_changes_it(project, 
 
 
 @pytest.mark.full
+def test_a_comment_that_the_forge_refuses_fails_the_job_with_what_it_needs(two, tmp_path):
+    (tmp_path / "event.json").write_text('{"pull_request": {"number": 7}}')
+    with receiving(lambda _: (403, b"{}")) as receiver:
+        done = run_action(
+            two,
+            ACTION_RECIPE="two.yaml",
+            ACTION_ARGS="--script\ngood.yaml",
+            ACTION_COMMENT="true",
+            ACTION_TOKEN="a-token-without-the-permission",
+            GITHUB_API_URL=receiver.url,
+            GITHUB_EVENT_PATH=str(tmp_path / "event.json"),
+            GITHUB_REPOSITORY="me/it",
+        )
+    assert done.returncode == 1
+    assert "::error::fanfold: the comment was not posted: HTTP Error 403" in done.stdout
+    assert "pull-requests: write" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.full
 def test_a_refused_recipe_fails_the_job_with_the_status_of_the_command(project, tmp_path):
     done = run_action(project, ACTION_RECIPE="none-such", GITHUB_OUTPUT=str(tmp_path / "outputs"))
     assert done.returncode == 6
+    assert "::error::fanfold: recipe.unknown_workflow: " in done.stdout
     assert "status=refused" in (tmp_path / "outputs").read_text()
 
 

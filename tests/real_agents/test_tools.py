@@ -1,14 +1,17 @@
-"""The tools that a role lists are all that the model of a real agent is offered."""
+"""What a real agent is offered: the tools that its role lists alone, and the skills that its step names."""
 
 import json
+import shutil
 
 import pytest
 
 from tests.real_agents.test_real_agents import WANTED, pytestmark
 from tests.real_agents.world import RealWorld, task
+from tools.tidy import ROOT
 
 __all__ = ["pytestmark"]
 
+SKILL = ROOT / "integrations" / "claude-plugin" / "skills" / "fanfold" / "SKILL.md"
 OFFERED = {
     "claude": {"Grep", "Read"},
     "copilot": {"grep", "view"},
@@ -28,3 +31,18 @@ def test_the_model_of_an_agent_is_offered_the_tools_of_its_role_alone(world: Rea
     assert done["status"] == "completed", json.dumps(done["steps"])
     offers = [{*json.loads(line)["tools"]} for line in asked.read_text().splitlines()[before:]]
     assert max(offers, key=len) == OFFERED[name]
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_an_agent_writes_a_recipe_by_the_skill_of_this_repository(world: RealWorld, name: str):
+    """The skill reaches the agent in its sandbox, and what it shows passes `check`."""
+    shutil.copytree(SKILL.parent, world.project / ".claude" / "skills" / "fanfold")
+    world.role("coder", name)
+    copies = world.outside.home / ".fanfold" / "skill-copies"
+    first_recipe = "awk '/^```/ {if (p) exit; p = /yaml/; next} p'"
+    act = {"run": f"{first_recipe} {copies}/*/fanfold/SKILL.md > port.yaml"}
+    step = {"id": "work", "agent": "coder", "skills": ["fanfold"], "write_set": ["*.yaml"]}
+    done = world.fanfold("run", world.recipe({**step, "prompt": task(act, say="I wrote it.")}), "--yes")
+    assert done["status"] == "completed", json.dumps(done["steps"])
+    assert (world.project / "port.yaml").read_text() in SKILL.read_text()
+    assert world.fanfold("check", "port.yaml")["ok"]

@@ -147,6 +147,7 @@ def test_a_time_that_means_nothing_is_refused(text, zone):
     with pytest.raises(FanfoldError) as caught:
         Cron.parse(text, zone)
     assert caught.value.code == "schedule.bad_value"
+    assert (text if zone == "UTC" else zone) in str(caught.value)
     assert caught.value.hint
 
 

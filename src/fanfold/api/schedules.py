@@ -563,6 +563,7 @@ MAX_DAYS = 366 * 9
 class Cron(Struct, frozen=True):
     """A parsed expression."""
 
+    text: str
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     days: frozenset[int]
@@ -586,6 +587,7 @@ class Cron(Struct, frozen=True):
             raise _bad(text, f"has {len(words)} fields, not five", f"write {names}: 0 3 * * 1-5")
         sets = [_field(text, word, *field) for word, field in zip(words, _FIELDS, strict=True)]
         cron = Cron(
+            text=text,
             minutes=tuple(sorted(sets[0])),
             hours=tuple(sorted(sets[1])),
             days=frozenset(sets[2]),
@@ -607,7 +609,7 @@ class Cron(Struct, frozen=True):
             if fits and day.month in self.months and (found := self._first_on(day, after)) is not None:
                 return int(found.timestamp() * 1_000)
             day += timedelta(days=1)
-        raise _bad("the expression", "has no time in the next years", "choose a day that exists")
+        raise _bad(self.text, "has no time in the next years", "choose a day that exists")
 
     def _first_on(self, day: date, after: datetime) -> datetime | None:
         # Clocks move by at most a few hours, so earlier hours need no look.
