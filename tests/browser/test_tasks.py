@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -33,11 +34,28 @@ CHAIN = "name: chain\nsteps:\n" + "".join(
     f"  - {{id: {name}, agent: explorer, prompt: Go{f', depends_on: [{before}]' if before else ''}}}\n"
     for before, name in pairwise(["", "first", "second", "third", "fourth", "fifth"])
 )
+HEAL = """\
+name: heal
+steps:
+  - id: heal
+    repeat: {until: "steps.verify.output == 'green'", max_iterations: 2}
+    steps:
+      - {id: fix, agent: explorer, prompt: Fix}
+      - {id: verify, agent: critic, prompt: Verify, depends_on: [fix]}
+"""
+SHIP = """\
+name: ship
+steps:
+  - {id: fix, agent: worker, write_set: [src/rounding.py], prompt: Round once}
+  - {id: branch, deliver: {branch: fix/rounding, message: Round once}, depends_on: [fix]}
+"""
 LAST_MESSAGE = "I changed **prices.py**, but two tests still fail."
 SCRIPT = {
     "default": spent("cart, prices"),
     "steps": {
         "fix[0]": {**spent({"summary": "fixed"}), "writes": {"src/cart.py": "total = 1\n"}},
+        "heal#*/verify": spent("2 tests fail"),
+        "fix": {**spent("done"), "writes": {"src/rounding.py": "- DIGITS = 2\n"}},
         "third": {"fail": {"class": "agent", "message": "it broke"}},
         "fix[1]": {**spent(LAST_MESSAGE), "writes": {"src/prices.py": "PRICES = {'tea': 350}\n"}},
     },
@@ -59,6 +77,15 @@ class Clicks:
         target.tap()
 
 
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
+def newest(server: Server, recipe: str) -> str:
+    """The newest run of a recipe."""
+    return str(server.get("/api/runs", recipe=recipe)["items"][0]["run_id"])
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A project in which a run failed last night, and another waits for an approval."""
@@ -70,8 +97,15 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     asks = 'name: release\nsteps: [{id: ok, approve: "Publish version 2?"}]\n'
     (folder / ".fanfold" / "workflows" / "release.yaml").write_text(asks)
     (folder / ".fanfold" / "workflows" / "chain.yaml").write_text(CHAIN)
+    for name, text in (("heal", HEAL), ("ship", SHIP)):
+        (folder / ".fanfold" / "workflows" / f"{name}.yaml").write_text(text)
+    git(folder, "init", "-q")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "Start")
+    git(folder, "config", "user.name", "a")
+    git(folder, "config", "user.email", "a@b.c")
     with serving(folder, home) as serve:
-        ended(folder, home, "run", "chain", "--script", "script.json", "--yes")
+        for recipe in ("chain", "heal", "ship"):
+            ended(folder, home, "run", recipe, "--script", "script.json", "--yes")
         assert (
             ended(folder, home, "run", "nightly-review", "--script", "script.json", "--yes").returncode == 1
         )
@@ -185,6 +219,31 @@ def test_a_step_that_did_not_run_opens_with_the_reason(browser: Browser, shop: S
     expect(page.locator(".run-head")).to_contain_text("2 of 5 steps completed")
     expect(page.locator(".run-head")).to_contain_text("1 failed")
     expect(page.locator(".run-head")).to_contain_text("2 skipped")
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_a_cause_is_shown_once_and_a_failed_loop_opens_with_its_last_message(
+    browser: Browser, shop: Server
+) -> None:
+    console = Console(browser, shop)
+    page = console.go(f"/runs/{newest(shop, 'heal')}")
+    expect(page.get_by_label("Step heal#2/verify")).to_contain_text("2 tests fail")
+    expect(page.get_by_text("heal did not pass its gate")).to_have_count(1)
+    page = console.go(f"/runs/{newest(shop, 'chain')}?step=third")
+    expect(page.get_by_label("Step third").locator(".turn")).to_have_count(1)
+    expect(page.get_by_text("it broke")).to_have_count(1)
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_what_a_delivery_commits_is_shown_as_a_diff(browser: Browser, shop: Server) -> None:
+    console = Console(browser, shop)
+    page = console.go(f"/runs/{newest(shop, 'ship')}")
+    question = page.get_by_role("region", name="Question of branch")
+    expect(question.locator(".line.plus")).to_have_text(re.compile(re.escape("+- DIGITS = 2")))
+    expect(question).to_contain_text("not pushed")
+    expect(question.locator("li")).to_have_count(0)
     console.context.close()
     assert console.watch.wrong == []
 

@@ -96,9 +96,7 @@ def test_a_run_is_cancelled_and_cancelling_it_again_says_so(server: Server, wait
 def test_a_run_is_paused_and_goes_on(server: Server, waiting: str) -> None:
     assert server.post(f"/api/runs/{waiting}/pause", {})["status"] == "paused"
     needs = [one for one in server.get("/api/home")["needs"] if one["run_id"] == waiting]
-    assert [(one["kind"], one["message"].split(" (")[0]) for one in needs] == [
-        ("paused", "the run is paused")
-    ]
+    assert [(one["kind"], one["message"]) for one in needs] == [("paused", "a person asked for it")]
     assert server.post(f"/api/runs/{waiting}/resume", {})["ok"]
     wait_until(server, waiting, "waiting")
 

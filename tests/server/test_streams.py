@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,6 +27,8 @@ from fanfold.store.protocol import Batch
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.store_races import Tree, head
 from fanfold.wiring import wire
+from tests.e2e.world import MODELS, Provider
+from tests.provider import RecordedRequest, Reply
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 from tests.work import PATIENCE_S
 
@@ -154,6 +157,35 @@ def test_the_stream_of_the_project_says_what_agents_do(serve: Serve) -> None:
         server.post(f"/api/runs/{run}/cancel", {})
         done = next(data for name, _, data in told if name == "activity" and not data["words"])
         assert done["run_id"] == run
+
+
+def test_the_stream_of_the_project_has_the_text_that_an_agent_is_writing(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "one two three"
+    listeners = folder / ".fanfold" / "wake" / "updates"
+
+    def respond(_asked: RecordedRequest) -> Reply:
+        while not any(listeners.glob("*")):
+            time.sleep(0.02)
+        return Reply(text=f"{words} {'and more ' * 20}", pause_s=0.5)
+
+    (folder / ".fanfold" / "workflows" / "talk.yaml").write_text(
+        "name: talk\nsteps: [{id: talk, agent: explorer, prompt: Talk}]\n"
+    )
+    with Provider(respond) as provider:
+        for name, value in {**provider.environment, "FANFOLD_MODEL": MODELS["chat"]}.items():
+            monkeypatch.setenv(name, value)
+        server = serve()
+        with server.client.stream("GET", "/api/stream") as reply:
+            told = events(reply.iter_lines())
+            run = server.post("/api/runs", {"recipe": "talk"}, 201)["run_id"]
+            active = (data for name, _, data in told if name == "activity")
+            writing = next(data for data in active if data["text"])
+            assert (writing["run_id"], writing["path"]) == (run, "talk")
+            assert writing["text"].startswith(words)
+            assert next(data for data in active if not data["words"])["text"] == ""
+        assert not any(listeners.glob(f"{run}.*"))
 
 
 def test_every_stream_of_the_project_hears_when_an_agent_has_done_its_work(serve: Serve) -> None:

@@ -319,6 +319,9 @@ def explain_in(tree: RunTree, node: Node, workers: Sequence[WorkerRow] = ()) -> 
     return ExplanationDocument(found.path, status_of(tree, node), found.reason, blocked_by, message)
 
 
+RETRY = "; retry what did not complete: "
+
+
 def explain_run(project: Project, run: str) -> ExplainedRun:
     """Explain the status of a run, and of its steps that did not complete at once."""
     tree, found = find_run(project, run)
@@ -330,7 +333,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     elif reason == "open" and (on := how_to_go_on(tree, driven=project.has_owner(tree.root.id))):
         sentence += f"; {on} continues it"
     if again := how_to_retry(tree):
-        sentence += f"; retry what did not complete: {again}"
+        sentence += RETRY + again
     # Those that did not complete at the first attempt.
     nodes = [node for node in tree.nodes() if node.status != COMPLETED or node.attempt > 1]
     workers = live_workers(project) or ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from hashlib import sha256
 from itertools import islice
@@ -52,7 +53,7 @@ from fanfold.api.recipes import (
     check_found,
     recipe_document,
 )
-from fanfold.api.run_documents import run_error, wait_documents
+from fanfold.api.run_documents import PAUSED_BECAUSE, run_error, wait_documents
 from fanfold.api.step_documents import StepPage, step_page
 from fanfold.api.transcripts import Transcript
 from fanfold.api.workers import RunningStep, WorkerRow, live_workers, steps_on
@@ -64,10 +65,10 @@ from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUNNING, WAITING, Node
 from fanfold.language.draft import FoundRecipe
 from fanfold.language.json_text import as_text
 from fanfold.language.library import is_path, said_by_file
-from fanfold.language.terminal import shorten_line
+from fanfold.language.terminal import shorten_line, shorten_start
 from fanfold.sessions.log import read_recorded
 from fanfold.steps.records import is_agent, session_of
-from fanfold.store.protocol import RunHead
+from fanfold.store.protocol import RunHead, Store
 
 NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "delayed", "failed"]
 
@@ -136,7 +137,7 @@ NEEDS: dict[NeedKind, str] = {
     "failed": "failed",
 }
 _KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
-"""Types of steps that wait for a person in their own way; any other type asks for an approval."""
+"""Types of steps that wait for a person in their own way; an agent may ask a question, too."""
 
 
 def show_home(project: Project) -> Home:
@@ -194,7 +195,7 @@ def _open_items(project: Project, week: Sequence[RunHead]) -> Iterator[OpenItem]
     except FanfoldError:
         questions = []  # `doctor` reports a log that cannot be read
     for one in questions:
-        kind = _KINDS.get(one.type, "approval")
+        kind = _KINDS.get(one.type, "question" if one.kind == "question" else "approval")
         yield OpenItem(kind, NEEDS[kind], one.run_id, one.recipe, one.step, one.message, one.since)
     for root in abandoned(project):
         head = project.resolve(root)
@@ -208,7 +209,7 @@ def _open_items(project: Project, week: Sequence[RunHead]) -> Iterator[OpenItem]
             continue
         waits = wait_documents(tree.state) if head.status == WAITING else []
         error = run_error(tree, tree.root)
-        message = "the run is paused" if error is None else error.message
+        message = "" if error is None else error.message.removeprefix(PAUSED_BECAUSE)
         since = when(tree.state.now)
         if waits:
             yield OpenItem("delayed", NEEDS["delayed"], head.run_id, head.recipe, None, waits[0].text, since)
@@ -594,6 +595,7 @@ def _own_name(found: FoundRecipe) -> str | None:
 
 SESSIONS_MAX_RUNS = 100
 MAX_WORDS = 120
+MAX_TEXT = 2_000
 
 
 class LiveSession(Struct, frozen=True):
@@ -623,23 +625,30 @@ def show_agents(project: Project, history: Project) -> AgentsDocument:
 
 def live_sessions(project: Project) -> list[LiveSession]:
     """List every running agent according to the logs. A run without an owner has none."""
+    return [session for session, _ in _live_sessions(project)]
+
+
+def _live_sessions(project: Project) -> Iterator[tuple[LiveSession, Node]]:
     heads = project.heads(RUNNING, WAITING, limit=SESSIONS_MAX_RUNS)
     trees = ((head, project.view(head.run_id)) for head in heads if project.has_owner(head.run_id))
-    return [
-        LiveSession(
-            session_id=session_of(node),
-            run_id=head.run_id,
-            recipe=head.recipe,
-            step=node.run.tree_path(node.path),
-            role=node.step.traits.role or "",
-            task=tree.memory.tasks.get((node.run.id, node.path), ""),
-            since=when(node.started_at),
-            attempt=node.attempt,
+    return (
+        (
+            LiveSession(
+                session_id=session_of(node),
+                run_id=head.run_id,
+                recipe=head.recipe,
+                step=node.run.tree_path(node.path),
+                role=node.step.traits.role or "",
+                task=tree.memory.tasks.get((node.run.id, node.path), ""),
+                since=when(node.started_at),
+                attempt=node.attempt,
+            ),
+            node,
         )
         for head, tree in trees
         for node in tree.state.in_flight.values()
         if is_agent(node) and node.status == RUNNING
-    ]
+    )
 
 
 def session_transcript(project: Project, session: str) -> Transcript:
@@ -654,7 +663,7 @@ def session_transcript(project: Project, session: str) -> Transcript:
 class Activity(Struct, frozen=True):
     """The current activity of an agent. `path` is a tree path of the whole run.
 
-    An agent with empty `words` is no longer working.
+    An agent with empty `words` is no longer working. `text` is the end of the response that it is writing.
     """
 
     run_id: str
@@ -662,30 +671,70 @@ class Activity(Struct, frozen=True):
     tool: str
     words: str
     tokens: int
+    text: str = ""
 
 
 class Activities:
-    """The current activities of agents: the last recorded entry of each, and its tokens so far.
+    """The current activities of agents: the last recorded entry of each, its tokens and the text it writes.
 
-    Use it from one thread that polls: of each session only new entries are read.
+    Use it from one thread that polls: of each session only new entries are read. `stirred` is called in
+    another thread when an agent writes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stirred: Callable[[], None]) -> None:
+        self._stirred = stirred
         self._heard: dict[str, tuple[int, Activity]] = {}
         """By session: the number of the last entry that was read, and the activity after it."""
+        self._texts: dict[tuple[str, str], str] = {}
+        """The response that an agent is writing, by the run and the path of its step."""
+        self._followed: dict[str, ExitStack] = {}
 
     def look(self, project: Project) -> list[Activity]:
         """Return the activity of every running agent."""
-        current = {}
-        for session in live_sessions(project):
-            task = shorten_line(session.task, MAX_WORDS)
+        current, found = {}, []
+        for session, node in _live_sessions(project):
+            written = (node.run.id, node.path)
+            task = shorten_line(session.task.strip().partition("\n")[0], MAX_WORDS)
             first = (0, Activity(session.run_id, session.step, "", task, 0))
             seq, activity = self._heard.get(session.session_id, first)
             for envelope, entry in read_recorded(project.store, session.session_id, seq):
                 seq, activity = envelope.seq, _after(activity, entry)
+                self._texts.pop(written, None)
             current[session.session_id] = (seq, activity)
+            if text := self._texts.get(written, ""):
+                words = shorten_start(" ".join(text.split()), MAX_WORDS) or activity.words
+                activity = structs.replace(activity, tool="", words=words, text=text)
+            found.append(activity)
         self._heard = current
-        return [activity for _, activity in current.values()]
+        self._follow(project.store, {activity.run_id for activity in found})
+        return found
+
+    def close(self) -> None:
+        """Hear no more updates."""
+        while self._followed:
+            self._followed.popitem()[1].close()
+
+    def _follow(self, store: Store, roots: set[str]) -> None:
+        """Hear the updates of exactly these trees."""
+        for root in roots - self._followed.keys():
+            self._followed[root] = ExitStack()
+            self._followed[root].enter_context(store.updates(root, self._take))
+        for root in self._followed.keys() - roots:
+            self._followed.pop(root).close()
+        if not roots:
+            self._texts = {}
+
+    def _take(self, update: str) -> None:
+        try:
+            heard = msgspec.json.decode(update, type=entries.LiveUpdate)
+        except msgspec.MsgspecError:
+            return  # from another version
+        key, news = (heard.run, heard.step), heard.news
+        if isinstance(news, entries.TextDelta):
+            self._texts[key] = (self._texts.get(key, "") + news.delta)[-MAX_TEXT:]
+        elif not isinstance(news, entries.UsageUpdate):
+            self._texts.pop(key, None)
+        self._stirred()
 
 
 def _after(before: Activity, entry: entries.Entry) -> Activity:

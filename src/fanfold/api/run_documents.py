@@ -197,13 +197,13 @@ def wait_documents(state: State) -> list[WaitDocument]:
 
 
 def wait_text(subject: str, reason: str, until: int, count: int, error: Failure | None) -> str:
-    """Describe a wait in one line: subject, reason, failed attempts, next attempt."""
-    failed = f", {count} attempts failed" if count > 1 else ""
+    """Describe a wait in one line: subject, reason, next attempt, failed attempts."""
+    failed = f" ({count} attempts failed)" if count > 1 else ""
     why = f": {one_line(error.message, MAX_MESSAGE_CHARS)}" if error is not None and error.message else ""
     word = WORDS.get(reason, reason)
     if reason == "outage" and error is not None and error.kind == "rate_limit":
         word = "limits the rate of requests"
-    return f"{subject} {word}{failed}; next attempt at {local_time(until)}{why}"
+    return f"{subject} {word}; next attempt at {local_time(until)}{failed}{why}"
 
 
 SHOWN_CHARS = 60
@@ -453,21 +453,38 @@ def how_to_retry(tree: RunTree) -> str:
     return f"fanfold retry {root.id}" if over else ""
 
 
+PAUSED_BECAUSE = "the run is paused: "
+PAUSES = {"requested": "a person asked for it", "interrupted": "its process was interrupted"}
+"""The reasons of a pause that has no cause in the run itself."""
+
+
 def run_error(tree: RunTree, run: Run) -> Failure | None:
     """Return why a run did not complete, or why it is paused."""
-    if run.error is None and run is tree.root and tree.state.pausing:
+    if run.error is None and run is tree.root and (pausing := tree.state.pausing):
         held = tree.memory.held_by
         if held is not None:
-            return replace(held, message=f"the run is paused: {held.message}")
-        if tree.state.pausing != "budget":
-            return Failure("cancelled", "run.paused", f"the run is paused ({tree.state.pausing})")
-        limits = {limit for _, _, limit in tree.state.starved}
-        limits |= {"max_steps"} if tree.state.oversize else set()
-        why = f"{', '.join(sorted(limits)) or 'budget'} reached"
-        if "budget" in limits and tree.state.ledger.unknowable:
-            why = "what it spent has no known price, so a budget in dollars cannot be kept"
-        return Failure("budget", "run.paused", f"the run is paused: {why}")
+            return replace(held, message=PAUSED_BECAUSE + held.message)
+        if pausing != "budget":
+            why = PAUSES.get(pausing, pausing)
+            return Failure("cancelled", "run.paused", PAUSED_BECAUSE + why)
+        return Failure("budget", "run.paused", PAUSED_BECAUSE + _limit_text(tree.state))
     return run.error
+
+
+def _limit_text(state: State) -> str:
+    """Describe the limits that a run reached; of a budget with the amount spent."""
+    limits = {limit for _, _, limit in state.starved} | ({"max_steps"} if state.oversize else set())
+    text, ledger = f"{', '.join(sorted(limits)) or 'budget'} reached", state.ledger
+    if limits - {"budget"}:
+        return text
+    if ledger.unknowable:
+        return "what it spent has no known price, so a budget in dollars cannot be kept"
+    if ledger.max_micro_usd is not None:
+        spent, most = ledger.spent_micro_usd / 1_000_000, ledger.max_micro_usd / 1_000_000
+        text += f", ${spent:.2f} of ${most:.2f} spent"
+    if ledger.max_tokens is not None:
+        text += f", {ledger.spent_tokens:,} of {ledger.max_tokens:,} tokens spent"
+    return text
 
 
 def _run_failure(tree: RunTree, run: Run) -> FailureDocument | None:

@@ -26,6 +26,7 @@ from fanfold.cli.output import (
     print_json,
     print_text,
     wants_colour,
+    wrap_text,
     write_nowhere,
 )
 from fanfold.errors import (
@@ -340,8 +341,9 @@ def _print_error(failure: FanfoldError, refuse_colour: bool) -> None:
     if rendered is not None:  # a refused recipe: its diagnostics say it all
         notify(rendered(colour))
         return
-    head = paint(f"error[{failure.code}]", "red", colour)
-    notify(f"{head}: {plain(failure.message)}\n")
+    head = f"error[{failure.code}]"
+    text = wrap_text(f"{head}: {plain(failure.message)}\n", "  ", sys.stderr)
+    notify(text.replace(head, paint(head, "red", colour), 1))
     if failure.hint:
         notify(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
 

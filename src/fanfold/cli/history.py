@@ -13,7 +13,7 @@ from msgspec import convert, structs
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
 from fanfold.api.display import FailureDocument, local_time, step_usage
-from fanfold.api.explain import MAX_STEPS, explain_run, explain_step
+from fanfold.api.explain import MAX_STEPS, RETRY, explain_run, explain_step
 from fanfold.api.history import (
     follow,
     follow_log,
@@ -208,13 +208,16 @@ def explain_command(call: Invocation, run: str, step: str | None) -> None:
 
 def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator[str]:
     status = paint(found.status, COLOURS.get(found.status, "blue"), colour)
-    yield f"{status}  {one_line(found.message)}\n"
     if isinstance(found, ExplainedRun):
-        steps = (f"  {one_line(line)}\n" for line in _alike_together(found.steps))
+        found = _with_causes_once(found)
+        message, separator, command = one_line(found.message).partition(RETRY)
+        yield f"{status}  {message}\n" + (f"  {separator[2:]}{command}\n" if command else "")
+        steps = (wrap_text(f"  {one_line(line)}\n", "    ") for line in _alike_together(found.steps))
         yield from first_lines(steps, MAX_SHOWN, "  … {} more\n")
         if len(found.steps) == MAX_STEPS:
             yield f"  of the first {MAX_STEPS:,} steps that did not simply complete\n"
     else:
+        yield f"{status}  {one_line(found.message)}\n"
         if found.ran_then:
             yield f"  {found.ran_then}\n"
         asked = f"{found.approval.question}\n{found.approval.show}" if found.approval else ""
@@ -224,6 +227,20 @@ def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator
             yield from _used(found.used, found.suggested or [], colour)
         for change in found.history:
             yield f"  {paint(clock(change.at or 0), 'dim', colour)} {change.text}\n"
+
+
+def _with_causes_once(run: ExplainedRun) -> ExplainedRun:
+    """Leave the cause of a failure to the step that failed first."""
+    failed = [one for one in run.steps if one.status in (FAILED, TIMED_OUT)]
+    causes = {one.message.partition(f" {SENTENCES[one.reason]}")[2] for one in failed if not one.blocked_by}
+
+    def shorten(message: str) -> str:
+        return next((message.replace(one, "", 1) for one in causes if one and one in message), message)
+
+    steps = [
+        structs.replace(one, message=shorten(one.message)) if one.blocked_by else one for one in run.steps
+    ]
+    return structs.replace(run, message=shorten(run.message), steps=steps)
 
 
 def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:

@@ -81,9 +81,18 @@ def _table(runs: Sequence[RunRow], colour: bool) -> Iterator[str]:
             paint(status.ljust(widths[2]), COLOURS.get(run.status, "blue"), colour),
             paint(age.rjust(widths[3]), "dim", colour),
             took.rjust(widths[4]),
-            paint(shorten_line(facts, room) if room else "", "dim", colour),
+            paint(_that_fit(facts, room), "dim", colour),
         ]
         yield "  ".join(painted).rstrip() + "\n"
+
+
+def _that_fit(facts: str, room: int) -> str:
+    """Return the facts for which there is room; on a narrow terminal the price comes first."""
+    parts = facts.split(", ")
+    for least in (" tokens", "scripted", " agent"):
+        if len(", ".join(parts)) > room:
+            parts = [part for part in parts if least not in part] or parts
+    return shorten_line(", ".join(parts), room) if room else ""
 
 
 def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:

@@ -454,7 +454,7 @@ class Host:
                     self.post(self.tree.root.id, WaitClosed(wait.subject))
         if self._on_progress is not None:
             self._on_progress(run, step, news)
-        if self._is_remote:
+        if self.tree.journal is not None:
             publish_update(self.tree.store, self.tree.root.id, LiveUpdate(run, step, news))
 
     def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
@@ -740,7 +740,9 @@ def opening(state: State, node: Node, error: Failure, now: int) -> WaitOpened | 
     if tried is None and not error.until:
         return error
     until = max(error.until, tried or now + MAX_DELAY_MS)  # the reset may have passed already
-    reason = "daily_cap" if error.kind == "budget" else "limit" if error.until else "outage"
+    reason = "daily_cap" if error.kind == "budget" else "limit"
+    if error.kind == "transport" or not error.until:  # an overloaded provider names a time, too
+        reason = "outage"
     count = 1 if wait is None else wait.count + 1
     return WaitOpened(
         subject=subject, reason=reason, until=until, count=count, probes=error.kind != "budget", error=error

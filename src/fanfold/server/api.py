@@ -427,6 +427,7 @@ class Api:
         """Start no further operation. Running ones finish by themselves."""
         self._reading.shutdown(wait=False, cancel_futures=True)
         self._acting.shutdown(wait=False, cancel_futures=True)
+        self._streams.close()
 
 
 def _encoded(route: Route, made: Any) -> bytes:

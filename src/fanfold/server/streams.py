@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import TypeAlias
 
@@ -65,14 +66,18 @@ class Feed:
     def bump(self) -> None:
         """Start a new generation: something changed, or may have changed."""
         self._generation += 1
-        self._next.set()
-        self._next = asyncio.Event()
+        self.stir()
 
     def generation(self) -> int:
         """Return the current generation, including all commits so far."""
         if self._signal.wait_blocking(0):
             self.bump()
         return self._generation
+
+    def stir(self) -> None:
+        """Wake all waiting readers without a new generation: only what agents write has changed."""
+        self._next.set()
+        self._next = asyncio.Event()
 
     def next(self) -> asyncio.Event:
         """Return the event that the next generation sets. Get it, read, then wait: nothing is missed."""
@@ -128,7 +133,10 @@ class Streams:
     def __init__(self, state: AppState, feed: Feed, look: Look) -> None:
         self._desk = state
         self._look = look
-        self._activities = Activities()
+        self._activities = Activities(self._stirred)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_words = False
+        """Whether an agent has written since the last look."""
         self._doing: list[Activity] = []
         self._true_at, self._looked_at, self._looked_in = 0.0, 0.0, -1
         self._taking_turns = asyncio.Lock()
@@ -186,26 +194,40 @@ class Streams:
         # A new client loaded its page just before: runs that ended in between are sent, too.
         moved = _ProjectChanges(self._project.store, (seen_ms or wall_clock_ms()) - MARGIN_MS)
         sent: dict[tuple[str, str], Activity] = {}
+        generation = -1
         yield b"event: hello\ndata: {}\n\n"
         while not self._feed.closing.is_set():
             news = self._feed.next()
-            now = wall_clock_ms()
-            frames = [_frame("run", one, now) for one in moved.since_last_time()]
-            if frames:
-                yield b"".join(frames)
+            if generation != self._feed.generation():
+                generation, now = self._feed.generation(), wall_clock_ms()
+                if frames := [_frame("run", one, now) for one in moved.since_last_time()]:
+                    yield b"".join(frames)
             doing = {(one.run_id, one.path): one for one in await self._activity()}
             fresh = [one for key, one in doing.items() if sent.get(key) != one]
             # Which sessions stopped follows from what this client got: other clients may have read since.
-            fresh += [structs.replace(sent[key], tool="", words="") for key in sent if key not in doing]
+            fresh += [
+                structs.replace(sent[key], tool="", words="", text="") for key in sent if key not in doing
+            ]
             sent = doing
             if fresh:
                 yield b"".join(_frame("activity", one) for one in fresh)
             if not await _happens(news):
                 yield b": quiet\n\n"
 
+    def close(self) -> None:
+        """Hear no more updates of agents."""
+        self._activities.close()
+
+    def _stirred(self) -> None:
+        """Wake the streams soon; called in threads of the store."""
+        if not self._has_words and self._loop is not None:
+            self._has_words = True
+            with suppress(RuntimeError):  # the server has stopped
+                self._loop.call_soon_threadsafe(self._loop.call_later, ACTIVITY_S, self._feed.stir)
+
     async def _activity(self) -> list[Activity]:
         """What agents do, looked at once in a while for all streams together."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         asked_at = loop.time()
         async with self._taking_turns:
             if self._true_at > asked_at:
@@ -213,7 +235,8 @@ class Streams:
             if self._doing:
                 await asyncio.sleep(self._looked_at + ACTIVITY_S - loop.time())
             now, generation = loop.time(), self._feed.generation()
-            if generation != self._looked_in:
+            if generation != self._looked_in or self._has_words:
+                self._has_words = False
                 self._doing = await self._look(lambda: self._activities.look(self._desk.history))
                 self._looked_at, self._looked_in = loop.time(), generation
             self._true_at = now

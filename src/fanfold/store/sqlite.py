@@ -372,11 +372,12 @@ class SqliteStore:
         return self._signals.listen("commits", root)
 
     def publish(self, root: str, update: str) -> None:
-        """Do nothing: see `updates`."""
+        """Send a text to the processes that hear the `updates` of a tree now. It is stored nowhere."""
+        self._signals.send(root, update)
 
-    def updates(self, _root: str, _heard: Callable[[str], None], /) -> AbstractContextManager[object]:
-        """Deliver nothing: the process that drives a run has the updates of its sessions itself."""
-        return nullcontext()
+    def updates(self, root: str, heard: Callable[[str], None], /) -> AbstractContextManager[object]:
+        """Inside this block, `heard` is called in a thread of its own with the texts for a tree."""
+        return self._signals.hear(root, heard)
 
     def announce(self, name: str, text: str) -> None:
         """Replace what is announced under a name, and its time; an empty text withdraws it."""
@@ -445,10 +446,13 @@ class SqliteStore:
 # * A signal is a read of a file below `wake/`. Waiters watch the file (inotify, kqueue). So the sender need
 #   not know the waiters and pays one system call. Any number of processes can wait, also in other
 #   containers. Nothing is written to the disk, and a process that dies leaves nothing behind.
+# * A live update is a line in the pipe of each listener. The next sender removes the pipe of a dead process.
 # * There are `FILES` files for each topic, for any number of runs. Two roots may share a file, so a waiter
 #   sometimes gets a spurious wake-up.
 
 FILES = 64
+UPDATES = "updates"
+"""The folder below `wake/` with a pipe for each listener to the updates of a tree."""
 MAX_IDLE = 4
 """The number of unused watches that are kept open; the system limits watches per user."""
 
@@ -523,6 +527,49 @@ class Signals:
                     return
         watch.close()
 
+    def send(self, root: str, text: str) -> None:
+        """Send a text to each process that hears a root, unless it is slow. Never blocks and never fails."""
+        data = text.encode() + b"\n"
+        if len(data) > select.PIPE_BUF:
+            return  # a longer one could be mixed with those of other threads
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        for pipe in self._folder.glob(f"{UPDATES}/{root}.*"):
+            try:
+                handle = os.open(pipe, flags)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # its process has died
+                    with suppress(OSError):
+                        pipe.unlink()
+                continue
+            with suppress(OSError):
+                if stat.S_ISFIFO(os.fstat(handle).st_mode):
+                    os.write(handle, data)
+            os.close(handle)
+
+    @contextmanager
+    def hear(self, root: str, heard: Callable[[str], None]) -> Iterator[None]:
+        """Inside this block, call `heard` in a thread with the texts for a root."""
+        pipe = self._folder / UPDATES / f"{root}.{os.urandom(6).hex()}"
+        try:
+            pipe.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.mkfifo(pipe, 0o600)
+            incoming = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # a file system without pipes
+            yield
+            return
+        end, life = os.pipe()
+        reader = threading.Thread(target=_read_lines, args=(incoming, end, heard), daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                pipe.unlink()
+            os.close(life)
+            reader.join()
+            os.close(incoming)
+            os.close(end)
+
     def close(self) -> None:
         with self._lock:
             for file in self._files.values():
@@ -544,6 +591,17 @@ class Signals:
         file = _regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600))
         os.pwrite(file, b"\n", 0)  # the file must have content to read
         return file
+
+
+def _read_lines(incoming: int, end: int, heard: Callable[[str], None]) -> None:
+    """Call `heard` with each line of a pipe until `end` is closed at its other side."""
+    poll, rest = select.poll(), b""
+    poll.register(incoming, select.POLLIN)
+    poll.register(end, select.POLLIN)
+    while all(ready != end for ready, _ in poll.poll()):
+        *lines, rest = (rest + os.read(incoming, 1 << 16)).split(b"\n")
+        for line in lines:
+            heard(line.decode("utf-8", "replace"))
 
 
 def _regular(file: int) -> int:

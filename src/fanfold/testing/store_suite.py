@@ -638,6 +638,24 @@ class RecordTests:
         other.announce("two", "")
         assert [one.name for one in store.announced()] == ["one"]
 
+    def test_updates_reach_the_listeners_of_their_tree_only(self, store: Store, open_store: Open) -> None:
+        heard: list[str] = []
+        arrived = threading.Event()
+
+        def hear(text: str) -> None:
+            heard.append(text)
+            if text == "last":
+                arrived.set()
+
+        store.publish("r1", "before anyone hears")
+        with open_store().updates("r1", hear):
+            store.publish("r2", "of another tree")
+            store.publish("r1", "one\\nline")
+            store.publish("r1", "last")
+            assert arrived.wait(30)
+        store.publish("r1", "after")
+        assert heard == ["one\\nline", "last"]
+
     def test_a_deleted_tree_can_be_written_anew(self, store: Store) -> None:
         tree = Tree("r1")
         store.write([tree.step()])

@@ -84,7 +84,7 @@ function Need({ need, onDismiss }) {
   return html`<li>
     <span class=${`status tone-${toneOf(sign)}`}><${Sign} status=${sign} /></span>
     <div class="grow"><a class="title" href=${href}>${need.recipe}${need.step ? ` / ${need.step}` : ""}</a> <span class="quiet">${need.state}</span>
-      <div class="clip quiet">${plain(need.message)}</div></div>
+      <div class="two-lines quiet">${plain(need.message)}</div></div>
     <span class="quiet small"><${Ago} at=${need.since} /></span>
     <a class="button small" href=${href} aria-label=${`${answers ? "Answer" : "View"} ${need.recipe} ${need.step || ""}`}>${answers ? "Answer" : "View"}</a>
     ${!answers && html`<button class="button plain small" onClick=${onDismiss} aria-label=${`Dismiss ${need.recipe} ${need.step || ""}`} title="Dismiss">✕</button>`}

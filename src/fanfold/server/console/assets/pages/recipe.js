@@ -62,5 +62,5 @@ function Overview({ page }) {
 /** @param {{name: string}} props */
 function History({ name }) {
   const found = useResource(withQuery("/runs", { recipe: name, limit: 50 }), true);
-  return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => data.items.length ? html`<${RunList} runs=${data.items} />` : html`<${Empty} title="No runs yet"><p>Runs of this recipe are listed here with time and cost.</p><a class="button primary" href=${hrefWith({ view: "run" })}>Run it</a></${Empty}>`}</${Loaded}>`;
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => data.items.length ? html`<${RunList} runs=${data.items} inputs />` : html`<${Empty} title="No runs yet"><p>Runs of this recipe are listed here with time and cost.</p><a class="button primary" href=${hrefWith({ view: "run" })}>Run it</a></${Empty}>`}</${Loaded}>`;
 }

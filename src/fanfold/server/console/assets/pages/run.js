@@ -7,7 +7,7 @@ import { Json } from "../parts/code.js";
 import { Cost } from "../parts/cost.js";
 import { RecipeSteps } from "../parts/recipe-steps.js";
 import { RunArtifacts } from "../parts/artifacts.js";
-import { Outcome } from "../parts/outcome.js";
+import { Outcome, pathOf } from "../parts/outcome.js";
 import { Output } from "../parts/output.js";
 import { RunActions } from "../parts/run-actions.js";
 import { Split } from "../parts/split.js";
@@ -76,14 +76,20 @@ export function Run({ first: id }) {
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${reload} />
     <${Trouble} error=${head.error} />
     <${Outcome} run=${run} id=${id} at=${at} rows=${rows} view=${view} step=${picked} choose=${choose} concerns=${concerns} reload=${reload} />
-    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`} />
+    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} caused=${run.error ? pathOf(run) : ""} resting=${run.status === "paused"} onClose=${() => choose(null)} />`} />
   </div>`;
 }
 
-/** The step to show first: one that runs, or the failure of a run that did not complete. @param {string} status @param {any[]} rows @returns {string | null} */
+/** Which steps are shown first in a run of a status. @type {Record<string, string[]>} */
+const RELEVANT = { running: ["running"], waiting: ["waiting"], paused: ["interrupted"], failed: ["failed", "timed_out"], partial: ["failed", "timed_out"], timed_out: ["failed", "timed_out"] };
+
+/** The step to show first: one that runs or was interrupted, or a failure; of a failed group or loop the last step inside. @param {string} status @param {any[]} rows @returns {string | null} */
 function relevant(status, rows) {
-  const words = status === "running" ? ["running"] : ["failed", "partial", "timed_out"].includes(status) ? ["failed", "timed_out"] : [];
-  return rows.findLast((row) => row.kind === "step" && words.includes(row.status))?.path ?? null;
+  if (status === "waiting" && rows.some((row) => row.asks)) return null; // the question is above
+  const found = rows.filter((row) => (RELEVANT[status] || []).includes(row.status));
+  const step = found.findLast((row) => row.kind === "step");
+  const around = step ? null : found.at(-1);
+  return step?.path ?? rows.findLast((row) => around && row.kind === "step" && row.path.startsWith(around.path) && row.status !== "skipped")?.path ?? null;
 }
 
 /** @param {{id: string}} props */
@@ -161,13 +167,12 @@ function Head({ run, id, at, step, reload }) {
       <span><b>${amount(run.counts.completed || 0)}</b> of ${counted(all, "step")} completed${run.growing ? ", more may come" : ""}</span>
       ${UNCOMPLETED.filter((word) => run.counts[word]).map((word) => html`<span key=${word} class=${`of-tone tone-${toneOf(word)}`}><b>${amount(run.counts[word])}</b> ${wordOf(word)}</span>`)}
       <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : endOf(run)} /></b></span>
-      <span><b><${Cost} usage=${run.usage} /></b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
+      <span><b><${Cost} usage=${run.usage} named /></b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
       <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>
       <span>${counted(run.usage.agents, "agent")}</span>
       ${!at && html`<${Heartbeat} root=${run.root_run_id} status=${run.status} />`}
       <span class="quiet">started <${Ago} at=${run.created_at} /></span>
       <span class="quiet mono">${run.run_id}</span>
-      ${(run.waits || []).map((/** @type {any} */ wait) => html`<span key=${wait.subject} class="notice tone-waiting" title=${wait.message}>${wait.text}</span>`)}
       ${run.forked_from && html`<span>fork of <a href=${`/runs/${run.forked_from}`} class="mono">${run.forked_from}</a> · <a href=${`/compare/${run.forked_from}/${run.run_id}`}>compare</a></span>`}
     </div>
   </div>`;

@@ -16,8 +16,8 @@ import { Cost } from "../parts/cost.js";
 const STATUSES = ["running", "waiting", "paused", "completed", "partial", "failed", "timed_out", "cancelled"];
 const PIECE = 100;
 const COLUMNS = [
-  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe", kind: "of-run" }, { name: "Status" }, { name: "Inputs", kind: "text", narrow: true }, { name: "Error", kind: "text", narrow: true },
-  { name: "Started", narrow: true }, { name: "Time", number: true }, { name: "Cost", number: true, narrow: true, medium: true }, { name: "Run", narrow: true, medium: true },
+  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe", kind: "of-run" }, { name: "Status" }, { name: "Inputs", kind: "text brief", narrow: true }, { name: "Error", kind: "text", narrow: true },
+  { name: "Started", narrow: true }, { name: "Time", number: true, narrow: true }, { name: "Cost", number: true, narrow: true, medium: true }, { name: "Run", narrow: true, medium: true },
 ];
 const TIMES = [["24h", "Last 24 hours"], ["7d", "Last 7 days"], ["30d", "Last 30 days"]];
 

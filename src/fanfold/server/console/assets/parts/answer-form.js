@@ -7,6 +7,7 @@ import { asText, exact, msOf } from "../text/format.js";
 import { readJson, writeJson } from "../text/json.js";
 import { Markdown } from "../text/markdown.js";
 import { CopyAs } from "./copy-as.js";
+import { Diff } from "./diff.js";
 
 /** The question that waits at a step, wherever the step is shown: on the page of its run or of one above. @param {{runs: string[], path: string, onAnswered: () => void}} props */
 export function AnswerHere({ runs, path, onAnswered }) {
@@ -45,8 +46,8 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
   };
   const decide = (/** @type {string} */ decision, choice = "") => send(choice || decision, { decision, ...(choice && { choice }), ...(comment && { comment }), ...(decision === "approve" && given), seen: asked.seen });
   return html`<form class="form answer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isQuestion) send("answered", { text: comment, seen: asked.seen }); }}>
-    <${Markdown} text=${question} />
-    ${hasShown && edited === null && html`<div class="shown" tabindex="0" role="region" aria-label=${`What ${path} shows`}>${isText ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
+    <div class="asked"><${Markdown} text=${question} /></div>
+    ${hasShown && edited === null && html`<div class="shown" tabindex="0" role="region" aria-label=${`What ${path} shows`}>${isText ? html`<${Shown} text=${shown} command=${`fanfold inspect ${run} ${path}`} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
     ${hasShown && !isQuestion && edited !== null && html`<div class="field"><label for=${`edit-${path}`}>Text for the next steps</label><textarea id=${`edit-${path}`} rows="8" class="mono" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)} aria-invalid=${problem ? "true" : undefined}></textarea>
       <span class="hint">The next steps get this text with your approval.${problem && html` <span class="stale">${problem}</span>`}</span></div>`}
     ${hasShown && !isQuestion && html`<div><button type="button" class="as-link small" onClick=${() => setEdited(edited === null ? asText(shown) : null)}>${edited === null ? "Edit first" : "Discard the edit"}</button></div>`}
@@ -62,6 +63,13 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
       <${CopyAs} ...${copied(isQuestion, choices, { run, step: path, comment, seen: asked.seen })} />
     </div>
   </form>`;
+}
+
+/** A text that a question shows; a patch in it as a diff, and what is before a patch as it is. @param {{text: string, command: string}} props */
+function Shown({ text, command }) {
+  const at = text.search(/^diff --git /m);
+  if (at < 0) return html`<${Markdown} text=${text} />`;
+  return html`${at > 0 && html`<pre class="as-is">${text.slice(0, at).trimEnd()}</pre>`}<${Diff} patch=${text.slice(at)} command=${command} />`;
 }
 
 /** What happens to a question without an answer. @param {{asked: any}} props */

@@ -18,9 +18,9 @@ export function Code({ text, language = "", name = "" }) {
 /** @param {{text: string, label: string}} props */
 export const Copy = ({ text, label }) => html`<button type="button" class="button plain small copy" aria-label=${label} title=${label} onClick=${() => copy(text)}>Copy</button>`;
 
-/** A value as a tree; what is deep or long is folded. @param {{value: unknown, label?: string}} props */
+/** A value as a tree; what is deep or long is folded. An empty label: something else copies it. @param {{value: unknown, label?: string}} props */
 export function Json({ value, label = "Copy the value" }) {
-  return html`<div class="code-box"><${Copy} text=${asText(value)} label=${label} /><div class="json block"><${Value} value=${value} depth=${0} /></div></div>`;
+  return html`<div class="code-box">${label && html`<${Copy} text=${asText(value)} label=${label} />`}<div class="json block"><${Value} value=${value} depth=${0} /></div></div>`;
 }
 
 /** @param {{value: any, depth: number}} props */

@@ -7,8 +7,8 @@ const UNKNOWN = "The price of the model is not known.";
 /** @param {{usd: number | null | undefined, why?: string}} props */
 export const Price = ({ usd, why = UNKNOWN }) => usd === null || usd === undefined ? html`<span title=${why}>–</span>` : html`<span>${money(usd)}</span>`;
 
-/** @param {{usage: any}} props */
-export function Cost({ usage }) {
+/** `named`: beside other numbers, where a dash alone would be taken for a range. @param {{usage: any, named?: boolean}} props */
+export function Cost({ usage, named }) {
   const text = cost(usage);
-  return text === "–" ? html`<span title=${UNKNOWN}>–</span>` : html`<span>${text}</span>`;
+  return text === "–" ? html`<span title=${UNKNOWN}>${named ? "cost " : ""}–</span>` : html`<span>${text}</span>`;
 }

@@ -38,7 +38,7 @@ export function EventsView({ id, reach, onChoose }) {
   const oldest = events[0]?.tree_seq ?? 1;
   const older = () => ask({ before: oldest }, (items) => [...items, ...held.current].slice(0, MOST));
   return html`<${Trouble} error=${error} /><div class="table-box tall" tabindex="0" role="region" aria-label="Events"><table class="events">
-    <thead><tr><th scope="col" class="number">No.</th><th scope="col">When</th><th scope="col">Event</th><th scope="col">Step</th><th scope="col" class="hide-narrow">Message</th></tr></thead>
+    <thead><tr><th scope="col" class="number">No.</th><th scope="col" class="number">When</th><th scope="col">Event</th><th scope="col">Step</th><th scope="col" class="hide-narrow">Message</th></tr></thead>
     <tbody>
       ${[...events].reverse().map((event) => html`<tr key=${event.tree_seq}>
         <td class="number">${event.tree_seq}</td><td class="number"><time datetime=${new Date(event.at).toISOString()} title=${exact(event.at)}>${exact(event.at).slice(11)}</time></td>

@@ -7,10 +7,10 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { counted } from "../text/format.js";
 import { wrapped } from "./graph-rows.js";
-import { Sign, toneOf, wordOf } from "./status.js";
+import { Sign, isOver, toneOf, wordOf } from "./status.js";
 
 const FAR = 0.42;
-const READABLE = 0.58;
+const READABLE = 0.8;
 const SPARE = 150;
 const STRIDE = 200;
 const PADDING = 34;
@@ -161,8 +161,8 @@ function Box({ node, far, chosen, changed, onChoose, onToggle }) {
     <rect class="box" x=${node.x} y=${node.y} width=${node.w} height=${node.h} rx="9" />
     ${node.status && html`<g class="sign" transform=${`translate(${node.x + 11} ${node.y + 11})`}><${Sign} status=${node.status} /></g>`}
     <text class="title" x=${node.x + (node.status ? 34 : 14)} y=${node.y + 24}>${cut(node.title, node.w - (node.status ? 44 : 24), 8.1)}</text>
-    <text class="who" x=${node.x + 14} y=${node.y + 41}>${cut(says(node), node.w - (canOpen ? 44 : 24), 6.5)}</text>
-    ${node.marks?.length ? html`<text class="mark" x=${node.x + 14} y=${node.y + (says(node) ? 57 : 41)}>${cut(node.marks.join(" · "), node.w - 24, 5.6)}</text>` : null}
+    <text class="who" x=${node.x + 14} y=${node.y + 41}>${says(node, (node.w - (canOpen ? 44 : 24)) / 6.5)}</text>
+    ${node.marks?.length ? html`<text class="mark" x=${node.x + 14} y=${node.y + (node.count || node.subtitle ? 57 : 41)}>${cut(node.marks.join(" · "), node.w - 24, 5.6)}</text>` : null}
     ${node.cells && html`<${Strip} node=${node} />`}
   </g>${canOpen && html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 26} y=${node.y + 29} />`}`;
 }
@@ -215,12 +215,14 @@ function Strip({ node }) {
 /** @param {any} node */
 const tallied = (node) => (node.tally ? `: ${Object.entries(node.tally).map(([word, n]) => `${n} ${wordOf(word)}`).join(", ")}` : "");
 
-/** @param {any} node */
-function says(node) {
-  if (!node.count) return node.subtitle;
-  const done = (node.tally?.completed || 0) + (node.tally?.skipped || 0);
+/** Its role, or how many items have ended; the role only if there is room for both. @param {any} node @param {number} room in characters */
+function says(node, room) {
+  if (!node.count) return cut(node.subtitle, room, 1);
+  const done = Object.entries(node.tally || {}).reduce((sum, [status, n]) => sum + (isOver(status) ? Number(n) : 0), 0);
   const bad = (node.tally?.failed || 0) + (node.tally?.timed_out || 0);
-  return `${done}/${node.count}${bad ? `, ${bad} failed` : ""}${node.subtitle ? ` · ${node.subtitle}` : ""}`;
+  const counts = `${done}/${node.count}${bad ? `, ${bad} failed` : ""}`;
+  const whole = node.subtitle ? `${counts} · ${node.subtitle}` : counts;
+  return cut(whole.length > room ? counts : whole, room, 1);
 }
 
 /** @param {string} text @param {number} room @param {number} each */

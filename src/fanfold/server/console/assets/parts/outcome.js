@@ -20,7 +20,7 @@ export function Outcome({ run, id, at, rows, view, step, choose, concerns, reloa
   const asking = at || isOver(run.status) ? [] : rows.filter((row) => row.asks && row.path !== step); // the panel of the selected step asks itself
   return html`<div class="outcome">
     ${query.value.get("intro") && html`<${Intro} run=${run} />`}
-    ${run.error && html`<${Failure} run=${run} rows=${rows} choose=${choose} />`}
+    ${run.error ? html`<${Failure} run=${run} rows=${rows} step=${step} choose=${choose} />` : !at && (run.waits || []).map((/** @type {any} */ wait) => html`<section class="notice tone-wants" key=${wait.subject} aria-label="Why it waits" title=${wait.message}>${wait.text}</section>`)}
     ${asking.length > 0 && html`<${Question} row=${asking[0]} more=${asking.slice(1)} run=${run} id=${id} choose=${choose} reload=${reload} />`}
     ${isOver(run.status) ? view !== "output" && html`<${Answer} id=${id} at=${at} concerns=${concerns} />` : !at && html`<${Now} run=${run} step=${step} choose=${choose} />`}
   </div>`;
@@ -30,21 +30,24 @@ export function Outcome({ run, id, at, rows, view, step, choose, concerns, reloa
 function Intro({ run }) {
   return html`<section class="card padded intro" aria-label="About this run">
     <div class="section-head"><h2>Your first run</h2><button class="button plain small more" onClick=${() => setQuery({ intro: null })}>Close</button></div>
-    <ul class="prose"><li>The <strong>answer</strong> appears here when the run has finished. Until then you see what each agent does.</li>
+    <ul class="prose"><li>${isOver(run.status) ? html`The <strong>answer</strong> is the first thing below.` : html`The <strong>answer</strong> appears here when the run has finished. Until then you see what each agent writes.`}</li>
       <li>The <strong>graph</strong> below has one box per step. Select one for its prompt, conversation, output and files.</li>
       <li><strong>Replay</strong> shows the run at any earlier moment. Nothing is called again.</li>
       <li>The texts are scripted. <a href=${`/recipes/${encodeURIComponent(run.recipe)}?view=run`}>Run it with a model</a>, or <a href=${`/recipes/${encodeURIComponent(run.recipe)}?view=source`}>read the recipe</a>.</li></ul>
   </section>`;
 }
 
-/** The failure or pause, with the way to its step. @param {{run: any, rows: any[], choose: (path: string) => void}} props */
-function Failure({ run, rows, choose }) {
-  const path = run.error.step ? [run.execution_path, run.error.step].filter(Boolean).join("/") : "";
+/** The path of the step that failed; empty for a failure of the run itself. @param {any} run */
+export const pathOf = (run) => (run.error.step ? [run.execution_path, run.error.step].filter(Boolean).join("/") : "");
+
+/** The failure or pause, with the way to its step. @param {{run: any, rows: any[], step: string | null, choose: (path: string) => void}} props */
+function Failure({ run, rows, step, choose }) {
+  const path = pathOf(run);
   const row = rows.find((one) => one.path === path);
   const tone = isOver(run.status) ? "failed" : "wants";
   return html`<section class=${`notice asks tone-${tone}`} aria-label=${isOver(run.status) ? "Failure" : "Why it is paused"}>
-    <div class="grow">${path && html`<h2>${row?.name ?? path} ${row && html`<${Status} status=${row.status} />`}</h2>`}<div class=${path ? "failure" : ""}>${path ? run.error.message : html`<strong>${run.error.message}</strong>`}</div>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>
-    ${path && html`<button class="button small" onClick=${() => choose(path)} aria-label=${`View ${path}`}>View</button>`}
+    <div class="grow">${path && html`<h2>${row?.name ?? path} ${row && html`<${Status} status=${row.status} />`}</h2>`}<div class=${path ? "failure" : ""}>${path ? run.error.message : html`<strong>${run.error.message.charAt(0).toUpperCase()}${run.error.message.slice(1)}</strong>`}</div>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>
+    ${path && html`<code class="quiet small hide-narrow">${run.error.code}</code>`}${path && path !== step && html`<button class="button small" onClick=${() => choose(path)} aria-label=${`View ${path}`}>View</button>`}
   </section>`;
 }
 

@@ -17,6 +17,6 @@ export function Output({ value, empty = "There is no output yet." }) {
       ${folds && html`<button class="button plain small" aria-pressed=${raw ? "true" : "false"} onClick=${() => setRaw(!raw)}>${raw ? "Formatted" : "As text"}</button>`}
       <button class="button plain small" onClick=${() => copy(text)}>Copy</button>
     </div>
-    ${raw || !folds ? html`<pre class="block" tabindex="0">${text}</pre>` : isText ? html`<${Markdown} text=${text} />` : html`<${Json} value=${value} />`}
+    ${raw || !folds ? html`<pre class="block" tabindex="0">${text}</pre>` : isText ? html`<${Markdown} text=${text} />` : html`<${Json} value=${value} label="" />`}
   </div>`;
 }

@@ -32,6 +32,7 @@ export function RunForm({ page }) {
   if (!page.recipe) return html`<${Empty} title="It cannot be run yet"><p>The recipe has errors; <a href=${`/recipes/${page.name}?view=source`}>Source</a> shows them.</p></${Empty}>`;
   const wrong = Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, problemOf(one, values[one.name] ?? "")]));
   const missing = inputs.some((/** @type {any} */ one) => wrong[one.name]);
+  const lacking = inputs.filter((/** @type {any} */ one) => wrong[one.name] === "required").map((/** @type {any} */ one) => one.name);
   const given = missing ? {} : bound(inputs, values);
   const chosen = { ...(options.model && { model: options.model }), ...(options.max_concurrency && { max_concurrency: Number(options.max_concurrency) }), ...(options.budget_usd && { budget_usd: Number(options.budget_usd) }) };
   const needs = foreseen?.needs || [];
@@ -63,7 +64,7 @@ export function RunForm({ page }) {
         <label class="check"><input type="checkbox" checked=${agreed} onChange=${() => setAllowed(agreed ? "" : foreseen.seen)} /> Allow this</label></fieldset>`}
       ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(withExamples(inputs, values, demo.inputs)); }} /> Scripted agents: no key is needed; their texts were prepared</label>`}
       <${Trouble} error=${error} />
-      <div class="actions"><button class="button primary" disabled=${busy || missing || !foreseen || (needs.length > 0 && !agreed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: agreed }} /></div>
+      <div class="actions"><button class="button primary" disabled=${busy || missing || !foreseen || (needs.length > 0 && !agreed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: agreed }} />${lacking.length > 0 && html`<span class="quiet small">Enter ${lacking.join(", ")}.</span>`}</div>
     </form>
     ${missing ? html`<${DryRun} key="example" name=${page.name} inputs=${samples(page.recipe)} recipe=${page.recipe} options=${chosen} scripted=${scripted} example />` : html`<${DryRun} key="given" name=${page.name} inputs=${given} recipe=${page.recipe} options=${chosen} scripted=${scripted} onForeseen=${setForeseen} />`}
   </div>`;

@@ -7,13 +7,13 @@ import { Cost } from "./cost.js";
 import { Status, isOver } from "./status.js";
 import { Ago, Heartbeat, Took, endOf } from "./time.js";
 
-/** @param {{runs: any[]}} props */
-export function RunList({ runs }) {
+/** `inputs`: also show with which inputs each was started. @param {{runs: any[], inputs?: boolean}} props */
+export function RunList({ runs, inputs }) {
   return html`<ul class="card list runs-list">${runs.map((run) => html`<li key=${run.run_id}>
     <${Status} status=${run.status} />
-    <div class="grow beside"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> ${run.scripted ? html`<span class="chip" title="The agents of this run are scripted">scripted</span> ` : ""}<span class="quiet mono small">${run.run_id}</span>
-      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} />${run.answer ? plain(run.answer) : doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
-    <span class="cell wide quiet small number">${counted(run.usage.agents, "agent")} · <${Cost} usage=${run.usage} /></span>
+    <div class="grow beside"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> ${run.scripted ? html`<span class="chip" title="The agents of this run are scripted">scripted</span> ` : ""}<span class="quiet mono small">${run.run_id}</span>${inputs && run.inputs && html` <span class="quiet small">${run.inputs}</span>`}
+      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} />${run.answer || run.error ? plain(run.answer || run.error.message) : doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
+    <span class="cell wide quiet small number">${counted(run.usage.agents, "agent")} · <${Cost} usage=${run.usage} named /></span>
     <span class="cell quiet small">${isOver(run.status) ? html`<${Ago} at=${run.ended_at} />` : html`<${Took} from=${run.started_at || run.created_at} to=${endOf(run)} />`}</span>
   </li>`)}</ul>`;
 }

@@ -17,15 +17,17 @@ import { PanelTabs } from "./tabs.js";
 import { Ago, StepHeartbeat, Took } from "./time.js";
 import { Transcript } from "./transcript.js";
 
+/** A longer cause is cut on top of the page. */
+const BRIEF = 240;
 const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["artifacts", "Artifacts"], ["inside", "Inside"], ["why", "Why"]];
 
-/** @param {{run: string, path: string, at: string | null, concerns: any, onClose: () => void}} props */
-export function StepDrawer({ run, path, at, concerns, onClose }) {
-  return html`<aside class="drawer" aria-label=${`Step ${path}`}><${StepPanel} run=${run} path=${path} at=${at} concerns=${concerns} onClose=${onClose} /></aside>`;
+/** `caused`: the step whose failure the page shows already. `resting`: the run is paused. @param {{run: string, path: string, at: string | null, concerns: any, caused: string, resting: boolean, onClose: () => void}} props */
+export function StepDrawer({ run, path, at, concerns, caused, resting, onClose }) {
+  return html`<aside class="drawer" aria-label=${`Step ${path}`}><${StepPanel} run=${run} path=${path} at=${at} concerns=${concerns} caused=${caused} resting=${resting} onClose=${onClose} /></aside>`;
 }
 
-/** @param {{run: string, path: string, at: string | null, concerns: any, onClose?: () => void}} props */
-export function StepPanel({ run, path, at, concerns, onClose }) {
+/** @param {{run: string, path: string, at: string | null, concerns: any, caused?: string, resting?: boolean, onClose?: () => void}} props */
+export function StepPanel({ run, path, at, concerns, caused, resting, onClose }) {
   const [tab, setTab] = useState("");
   const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}`, { at }), concerns);
   const step = found.data;
@@ -33,14 +35,14 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
   const tabs = TABS.filter(([id]) => hasTab(step, id)).map(([id, name]) => ({ id, name }));
   return html`
     <div class="drawer-head">
-      <div class="line"><h2 title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status === "waiting" && step.reason === "interrupted" ? "interrupted" : step.status} pill />`}
+      <div class="line"><h2 title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status === "waiting" && (step.reason === "interrupted" || (resting && !step.approval)) ? "interrupted" : step.status} pill />`}
         ${onClose && html`<span class="close"><a class="button plain small" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step" title="Close (Esc)">✕</button></span>`}</div>
       ${step && html`<div class="run-facts">
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
         ${!at && step.status === "running" && html`<${StepHeartbeat} root=${step.root_run_id} path=${step.tree_path} />`}
         ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
-        ${step.usage && html`<span><b><${Cost} usage=${step.usage} /></b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
+        ${step.usage && html`<span><b><${Cost} usage=${step.usage} named /></b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
         ${step.started_at && html`<span class="quiet"><${Ago} at=${step.started_at} /></span>`}
         ${step.child_run_id && html`<a href=${`/runs/${step.child_run_id}`}>child run</a>`}
@@ -48,7 +50,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
     </div>
     <${PanelTabs} label="About the step" tabs=${tabs} chosen=${chosen} onChoose=${setTab} controls="step-panel" />
     <div class="step-body" id="step-panel" role="tabpanel" aria-labelledby=${`step-panel-${chosen}`} tabindex="0">
-      <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Body} tab=${chosen} step=${data} run=${run} path=${path} at=${at} concerns=${concerns} reload=${found.reload} />`}</${Loaded}>
+      <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Body} tab=${chosen} step=${data} run=${run} path=${path} at=${at} concerns=${concerns} known=${caused === path} reload=${found.reload} />`}</${Loaded}>
     </div>`;
 }
 
@@ -56,7 +58,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
 function firstTab(step) {
   if (!step || step.approval) return "output";
   if (["pending", "ready", "skipped"].includes(step.status)) return "why";
-  return step.session_id && (step.error || (!isOver(step.status) && step.status !== "waiting")) ? "transcript" : "output";
+  return step.session_id && (step.error || !isOver(step.status)) ? "transcript" : "output";
 }
 
 /** @param {any} step @param {string} id */
@@ -72,16 +74,17 @@ function hasTab(step, id) {
 }
 
 /** @param {any} props */
-function Body({ tab, step, run, path, at, concerns, reload }) {
+function Body({ tab, step, run, path, at, concerns, known, reload }) {
+  const error = known && step.error?.message.length <= BRIEF ? null : step.error;
   if (tab === "prompt") return html`<${Prompt} step=${step} run=${run} />`;
-  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} at=${at} live=${!at && !isOver(step.status)} concerns=${concerns} />${step.error && html`<${Failure} error=${step.error} />`}`;
+  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} at=${at} live=${!at && !isOver(step.status)} concerns=${concerns} />${error && html`<${Failure} error=${error} />`}`;
   if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
   if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
   if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<${Artifact} key=${one.path} one=${one} />`)}</ul>`;
   if (tab === "inside") return html`<ul class="list card">${step.inside.map((/** @type {string} */ one) => html`<li key=${one}><a href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a></li>`)}</ul>`;
   if (tab === "why") return html`<${Why} step=${step} run=${run} path=${path} at=${at} concerns=${concerns} />`;
   return html`
-    ${step.error && html`<${Failure} error=${step.error} />`}
+    ${error && html`<${Failure} error=${error} />`}
     ${step.warning && html`<${Failure} error=${step.warning} tone="wants" />`}
     ${step.approval && !at && html`<${AnswerHere} runs=${[run, step.root_run_id]} path=${step.tree_path} onAnswered=${reload} />`}
     ${(!step.approval || at) && html`<${Output} value=${step.output} empty=${isOver(step.status) ? "This step has no output." : "There is no output yet."} />`}`;

@@ -1,6 +1,6 @@
 /** A run over time, live, with the hours in which nothing ran pressed together. */
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { amount, duration, exact, now } from "../text/format.js";
+import { amount, briefName, duration, exact, now } from "../text/format.js";
 import { Sign, isOver, toneOf, wordOf } from "./status.js";
 
 const ROW = 30;
@@ -88,7 +88,7 @@ export function Timeline({ line: whole, live, chosen, onChoose }) {
     <div style=${{ height: `${sight.from * ROW}px` }}></div>
     ${shown.map((/** @type {any} */ row) => html`<button type="button" key=${row.path} class=${`span-row ${row.path === chosen ? "chosen" : ""}`} onClick=${() => onChoose(row.path)}
         aria-label=${`${row.label}, ${wordOf(row.status)}, ${spokenSpans(row, until)}`}>
-      <span class=${`who tone-${toneOf(row.status)}`} style=${{ paddingLeft: `${16 + row.depth * 14}px` }}><span class=${`status tone-${toneOf(row.status)}`}><${Sign} status=${row.status} size=${14} /></span><span class="clip">${row.label}</span></span>
+      <span class=${`who tone-${toneOf(row.status)}`} style=${{ paddingLeft: `${16 + row.depth * 14}px` }}><span class=${`status tone-${toneOf(row.status)}`}><${Sign} status=${row.status} size=${14} /></span><span class="clip" title=${row.label}>${briefName(row.label)}</span></span>
       <span class="lane">
         ${gaps.map((/** @type {any} */ gap) => html`<i class="gap" key=${gap.start} style=${{ left: `${at(gap.start)}%`, width: `${at(gap.end) - at(gap.start)}%` }}></i>`)}
         ${row.spans.map((/** @type {any} */ span) => {

@@ -1,5 +1,5 @@
 /** The conversation of an agent: prompt, responses, and each tool call with its result. */
-import { html } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 import { quoted, withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { activity } from "../live/stream.js";
@@ -10,12 +10,25 @@ import { Code, Copy, Json } from "./code.js";
 import { Loaded } from "./states.js";
 import { Ago } from "./time.js";
 
+/** In pixels. */
+const NEAR_END = 240;
+
 /** @param {{run: string, path: string, at: string | null, live: boolean, concerns: any}} props */
 export function Transcript({ run, path, at, live, concerns }) {
   const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}/transcript`, { at }), live ? concerns : false);
   const doing = activity.value[`${run}:${path}`];
   return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Talk} talk=${data} />`}</${Loaded}>
-    ${live && doing?.words && html`<div class="notice tone-running"><strong>${doing.tool || "now"}</strong> ${doing.words}</div>`}`;
+    ${live && doing?.text && html`<${Writing} text=${doing.text} />`}`;
+}
+
+/** The response that the agent is writing; who reads its end sees it grow. @param {{text: string}} props */
+function Writing({ text }) {
+  const here = useRef(/** @type {HTMLDivElement | null} */ (null));
+  useLayoutEffect(() => {
+    const panel = here.current?.closest(".step-body");
+    if (panel && panel.scrollTop + panel.clientHeight > panel.scrollHeight - NEAR_END) panel.scrollTop = panel.scrollHeight;
+  }, [text]);
+  return html`<div class="turn response writing" ref=${here}><div class="by"><b>Response</b><span>being written; its latest text</span></div><${Markdown} text=${text} /></div>`;
 }
 
 /** @param {{talk: any}} props */
@@ -64,9 +77,10 @@ function Entry({ entry, results }) {
 /** One tool call in a line; its arguments and result when it is opened. @param {{call: any, result: any}} props */
 function Tool({ call, result }) {
   const failed = Boolean(result?.error);
+  const exit = result?.result?.exit_code;
   const size = result && !failed ? asText(result.result ?? "").length : 0;
   return html`<details class=${`tool ${failed ? "tone-failed" : ""}`}>
-    <summary><code>${call.tool || call.name}</code><span class="clip quiet">${briefly(call.args)}</span><span class=${`small ${failed ? "wrong" : "quiet"}`}>${failed ? "failed" : result ? `${amount(size)} characters` : "no result"}</span></summary>
+    <summary><code>${call.tool || call.name}</code><span class="clip quiet">${briefly(call.args)}</span><span class=${`small ${failed ? "wrong" : "quiet"}`}>${failed ? "failed" : exit ? `exit ${exit}` : result ? `${amount(size)} characters` : "no result"}</span></summary>
     ${call.args !== undefined && html`<h4>Arguments</h4><${Shown} value=${call.args} />`}
     ${result && html`<h4>Result</h4>${failed ? html`<div class="notice tone-failed">${result.error.message || asText(result.error)}</div>` : html`<${Shown} value=${result.result} />`}`}
   </details>`;
@@ -75,8 +89,8 @@ function Tool({ call, result }) {
 /** The argument that names what a call is about. @param {any} args */
 function briefly(args) {
   if (args === null || typeof args !== "object") return asText(args ?? "").slice(0, 200);
-  const main = ["path", "command", "pattern", "query", "url", "glob"].map((name) => args[name]).find((value) => value !== undefined) ?? Object.values(args)[0] ?? "";
-  return asText(main).replace(/\s+/g, " ").slice(0, 200);
+  const main = ["path", "argv", "command", "pattern", "query", "url", "glob"].map((name) => args[name]).find((value) => value !== undefined) ?? Object.values(args)[0] ?? "";
+  return (Array.isArray(main) ? main.map(asText).join(" ") : asText(main)).replace(/\s+/g, " ").slice(0, 200);
 }
 
 /** A text as it is, a file in its colours, anything else as a tree. @param {{value: any}} props */

@@ -71,5 +71,8 @@ export const counted = (n, one, many) => `${amount(n)} ${n === 1 ? one : many ||
 /** @param {unknown} value text as it is, anything else as JSON that can be read */
 export const asText = (value) => (typeof value === "string" ? value : writeJson(value, 2));
 
+/** The name of a step below the step it belongs to: an item of a map has its index and its own name. @param {string} name */
+export const briefName = (name) => name.replace(/^[^ ]*(?=\[\d+\] )/, "");
+
 /** @param {string} path */
 export const lastOf = (path) => path.slice(path.lastIndexOf("/") + 1);
