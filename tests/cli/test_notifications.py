@@ -5,9 +5,11 @@ import os
 import signal
 from contextlib import closing
 from pathlib import Path
+from time import time
 
 import pytest
 
+from fanfold.api import notifications
 from fanfold.api.notifications import NotificationOutbox, deliver_left, sign
 from fanfold.wiring import wire
 from tests.receiver import receiving
@@ -110,6 +112,23 @@ def test_a_desktop_notification_is_plain_text(recipe, shell, tmp_path):
     shown = (tmp_path / "shown").read_text()
     assert "--urgency=critical" in shown
     assert "&lt;b&gt;Publish&lt;/b&gt; &amp; go?" in shown
+
+
+@pytest.mark.full
+def test_the_delay_after_a_command_that_does_not_end_begins_when_it_is_stopped(
+    recipe, shell, tmp_path, monkeypatch
+):
+    run = run_release(shell).json()["run_id"]
+    own_config(tmp_path, '[notify]\ncommand = ["sleep", "1000"]\n')
+    monkeypatch.setattr(notifications, "TIMEOUT_S", 0.5)
+    with closing(wire(recipe)) as opened:
+        outbox = NotificationOutbox(opened)
+        outbox.mark(run, 0)
+        started = time()
+        deliver_left(opened)
+        [queued] = outbox.queued()
+    assert "did not end within" in queued.error
+    assert queued.next_at - started >= notifications.TIMEOUT_S + notifications.FIRST_RETRY_S
 
 
 @pytest.mark.full

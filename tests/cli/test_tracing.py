@@ -227,6 +227,28 @@ def test_nothing_is_imported_or_observed_unless_the_environment_asks(project, fa
     assert seen == [[], []]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "set it to http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", "set it to http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4317", "http://127.0.0.1:4318"),
+    ],
+)
+def test_an_export_that_cannot_work_is_reported_by_doctor_and_not_tried(
+    project, fanfold, monkeypatch, name, value, hint
+):
+    (project / "one.yaml").write_text("name: one\nsteps: [{id: a, set: {x: 1}}]\n")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(name, value)
+    [found] = [one for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "otel"]
+    assert found["level"] == "warning"
+    assert name in found["message"]
+    assert hint in found["hint"]
+    assert fanfold("run", "one.yaml", "--quiet").err == ""
+
+
 @pytest.mark.parametrize(
     "text",
     [

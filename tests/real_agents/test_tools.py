@@ -46,3 +46,26 @@ def test_an_agent_writes_a_recipe_by_the_skill_of_this_repository(world: RealWor
     assert done["status"] == "completed", json.dumps(done["steps"])
     assert (world.project / "port.yaml").read_text() in SKILL.read_text()
     assert world.fanfold("check", "port.yaml")["ok"]
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_an_agent_works_where_bubblewrap_is_denied(
+    world: RealWorld, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Landlock, a filter of system calls and the connector confine it."""
+    programs = world.project.parent / "denied"
+    programs.mkdir()
+    (programs / "bwrap").write_text(
+        "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n"
+    )
+    (programs / "bwrap").chmod(0o755)
+    given = world.environment()
+    monkeypatch.setattr(world, "environment", lambda: {**given, "PATH": f"{programs}:{given['PATH']}"})
+    [level] = [one["message"] for one in world.fanfold("doctor")["checks"] if one["name"] == "sandbox"]
+    assert level.startswith("Landlock"), level
+    world.role("coder", name)
+    prompt = task({"write": "hello.txt", "text": "hello"}, say="I wrote it.")
+    step = {"id": "work", "agent": "coder", "prompt": prompt, "write_set": ["*.txt"]}
+    done = world.fanfold("run", world.recipe(step), "--yes")
+    assert done["status"] == "completed", json.dumps(done["steps"])
+    assert (world.project / "hello.txt").read_text() == "hello\n"

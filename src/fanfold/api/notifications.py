@@ -315,7 +315,7 @@ class NotificationOutbox:
                 return None
             delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 3.0 ** min(queued.attempts, 10))
             later = structs.replace(
-                queued, attempts=queued.attempts + 1, next_at=now + delay_s, error=one_line(error, 200)
+                queued, attempts=queued.attempts + 1, next_at=time() + delay_s, error=one_line(error, 200)
             )
             write_whole(file, msgspec.json.encode(later))
             return delay_s

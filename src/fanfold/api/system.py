@@ -322,12 +322,12 @@ def _observers(project: Project) -> Iterator[Finding]:
     elif found:
         yield _found("notify", "ok", ", ".join(found))
     if any(name.startswith("OTEL_") for name in os.environ):
-        from fanfold.api.tracing import is_on, why_unusable
+        from fanfold.api.tracing import PROTOCOL, is_on, why_unusable
 
         if why := why_unusable():
-            yield _found("otel", "warning", why, "pip install 'fanfold[otel]'")
+            yield _found("otel", "warning", *why)
         elif is_on():
-            yield _found("otel", "ok", "traces and metrics are sent over OTLP (http/protobuf)")
+            yield _found("otel", "ok", f"traces and metrics are sent over OTLP ({PROTOCOL})")
 
 
 def _cluster(project: Project) -> Iterator[Finding]:

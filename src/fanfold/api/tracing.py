@@ -57,6 +57,8 @@ SWITCHES = (
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )
+PROTOCOL = "http/protobuf"
+PROTOCOLS = tuple(f"OTEL_EXPORTER_OTLP_{part}PROTOCOL" for part in ("", "TRACES_", "METRICS_"))
 EXPORT_S = 3.0
 """How long a process waits for a collector at its end, unless the environment sets another time."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -77,16 +79,26 @@ def is_on(environment: Mapping[str, str] = os.environ) -> bool:
     return any(environment.get(name) for name in SWITCHES)
 
 
-def why_unusable() -> str:
-    """Why telemetry that is asked for cannot be sent; empty if it can, or if it is off."""
-    if not is_on():
-        return ""
+def why_unusable(environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """Why telemetry that is asked for cannot be sent, and what helps; None if it can, or if it is off.
+
+    >>> why_unusable({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"})[0]
+    'OTEL_EXPORTER_OTLP_ENDPOINT is no address of HTTP'
+    """
+    if not is_on(environment):
+        return None
+    for name in SWITCHES:
+        if environment.get(name, "http://").partition("://")[0].lower() not in ("http", "https"):
+            return f"{name} is no address of HTTP", "for example http://127.0.0.1:4318"
+    for name in PROTOCOLS:
+        if environment.get(name) not in (None, "", PROTOCOL):
+            return f"{name} is {environment[name]}, which Fanfold does not speak", f"set it to {PROTOCOL}"
     try:
         import_module("opentelemetry.exporter.otlp.proto.http")
         import_module("opentelemetry.sdk.trace")
     except ImportError as error:
-        return f"OTEL_* is set, but {error.name} is not installed"
-    return ""
+        return f"OTEL_* is set, but {error.name} is not installed", "pip install 'fanfold[otel]'"
+    return None
 
 
 class _Exporters(NamedTuple):
