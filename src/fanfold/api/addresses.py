@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import NamedTuple
 
+from fanfold.api.display import first_of
 from fanfold.api.project import Project
 from fanfold.api.transcripts import SessionRef, find_speakers, speaker_of
 from fanfold.engine.run_tree import RunTree
@@ -123,8 +124,7 @@ def _not_an_agent(found: ResolvedRun, node: Node) -> AuthorError:
         hint = f"fanfold explain {found.root_id} {shlex.quote(path)} shows what it did"
         message = f"no agent worked on {path}: its type is {node.step.type}"
         return AuthorError("step.no_session", message, hint=hint)
-    few = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
-    hint = f"name one of them: {few}"
+    hint = f"name one of them: {first_of(inside, 5)}"
     return AuthorError("step.several_sessions", f"{path} holds several sessions", hint=hint)
 
 

@@ -12,8 +12,9 @@ Rules
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,12 +24,14 @@ from msgspec import Struct, structs
 
 from fanfold.api.addresses import ResolvedRun, find_run, is_inside
 from fanfold.api.approvals import item_around
-from fanfold.api.ownership import OwnedRun, own
+from fanfold.api.display import first_of
+from fanfold.api.ownership import OwnedRun, frozen_at_first, own
 from fanfold.api.project import Project
 from fanfold.api.run_documents import (
     ApplyResult,
     ArtifactList,
     PublishedFile,
+    PulledChanges,
     RunChanges,
     StepChanges,
     Undone,
@@ -39,12 +42,17 @@ from fanfold.api.run_documents import (
 from fanfold.api.run_handle import PATIENCE_S, leave, until_taken
 from fanfold.engine import requests
 from fanfold.engine.run_tree import RunTree, run_status
+from fanfold.engine.run_trees import RunTrees, open_objects, store_snapshot, trees_folder
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.kernel.state import PAUSED, RUN_TERMINAL, TERMINAL, UNSUCCESSFUL, Composite, Node, Run
+from fanfold.project_files import write_whole
 from fanfold.steps.ids import root_of, session_id, settling_ids, typed_path
-from fanfold.steps.records import ChangedPath, home_of, turn_before
-from fanfold.store.protocol import LeaseHeld, RunHead, StoreFault
-from fanfold.workspace.artifacts import is_whole, open_published
+from fanfold.steps.records import ChangedPath, RunTreeStored, home_of, turn_before
+from fanfold.store.address import PostgresAddress
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import LeaseHeld, RunHead, Store, StoreFault
+from fanfold.workspace.artifacts import Artifact, is_whole, open_published, write_published
+from fanfold.workspace.layout import make_folder, read_kept
 
 if TYPE_CHECKING:
     from fanfold.workspace.merge import MergeConflict, MergeResult, PathRevision
@@ -87,8 +95,6 @@ def _with_patch(project: Project, tree: RunTree, node: Node, one: StepChanges) -
     """The changes of a step with their patch from the tree of the run, if the run has one."""
     if one.patch is not None or not tree.frozen().tree:
         return one
-    from fanfold.api.run_trees import patch_of  # imported late: only for a cluster
-
     patch = patch_of(project, node)
     return structs.replace(one, patch=patch, state=PROPOSED if one.state == GONE else one.state)
 
@@ -195,8 +201,6 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
         before = [ChangedPath(row.path, row.kind) for row in rows]
         return structs.replace(result, already=True, changes=before)
     if tree.frozen().tree:
-        from fanfold.api.run_trees import fetch_proposal  # imported late: only for a cluster
-
         fetch_proposal(project, node)
         spaces = project.isolation.spaces
     merged: MergeResult | None = None
@@ -239,12 +243,11 @@ def _nothing_waits(path: str, node: Node, merged: bool) -> NotFoundError:
 
 
 def _conflicting(path: str, conflicts: tuple[MergeConflict, ...], run: str) -> WorldError:
-    named = ", ".join(f"{one.path} ({who_changed(one)})" for one in conflicts[:MAX_SAID])
-    more = f" and {len(conflicts) - MAX_SAID} more" if len(conflicts) > MAX_SAID else ""
+    named = first_of([f"{one.path} ({who_changed(one)})" for one in conflicts], MAX_SAID)
     rows = [{**msgspec.to_builtins(one), "sides": who_changed(one)} for one in conflicts]
     return WorldError(
         "workspace.conflict",
-        f"{path} does not go together with the project: {named}{more}; nothing was changed",
+        f"{path} does not go together with the project: {named}; nothing was changed",
         hint=f"fanfold diff {run} {shlex.quote(path)} shows what it proposes;"
         " put one of the sides right and apply again",
         details={"conflicts": rows},
@@ -441,8 +444,7 @@ def _blocked(
 ) -> WorldError:
     """Return the error for a blocked undo. `free` is the latest step that can be undone alone."""
     rows = [{"path": one.path, "by": _whose(project, found.tree, one.by)} for one in blocked]
-    named = ", ".join(f"{row['path']} ({row['by'] or 'changed since'})" for row in rows[:MAX_SAID])
-    more = f" and {len(rows) - MAX_SAID} more" if len(rows) > MAX_SAID else ""
+    named = first_of([f"{row['path']} ({row['by'] or 'changed since'})" for row in rows], MAX_SAID)
     later = next((row["by"] for row in rows if row["by"]), "")
     run = found.run.id
     hint = f"fanfold diff {run} shows what was merged; put it right by hand"
@@ -454,7 +456,7 @@ def _blocked(
         hint = f"step by step, unchanged files can be reverted: fanfold undo {run} {step}; {hint}"
     return WorldError(
         "changes.changed_since",
-        f"files were changed after the merge: {named}{more}; nothing was reverted",
+        f"files were changed after the merge: {named}; nothing was reverted",
         hint=hint,
         details={"changed": rows},
     )
@@ -509,8 +511,6 @@ def open_artifact(project: Project, run: str, name: str) -> OpenedArtifact:
     published = found.tree.memory.artifacts.get(found.run.id, {}).get(name)
     try:
         if published is not None and published[1].parts:
-            from fanfold.api.run_trees import fetch_artifacts  # imported late: only for a cluster
-
             fetch_artifacts(project.store, project.runs_folder, found.run.id, [published[1]])
         file = open_published(project.runs_folder, found.run.id, name)
     except OSError:
@@ -518,3 +518,135 @@ def open_artifact(project: Project, run: str, name: str) -> OpenedArtifact:
         hint = "it was removed, or the run was imported without its files; fork from the step that made it"
         raise NotFoundError("artifact.lost", message, hint=hint) from None
     return OpenedArtifact(about, file)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs of a cluster with a tree of their own: the snapshot at their start, and `fanfold pull`
+#
+# Rules
+# * `pull` merges what the run changed since the last pull into the user's folder: all of it, or nothing.
+# * Conflicts are data, as for proposals. After a conflict nothing has changed, and the user can pull again.
+
+EARLIER_RUNS = 5
+"""The latest runs among which a snapshot looks for one to build on."""
+
+
+def cache_folder(project: Project) -> Path:
+    """The folder of this user with the trees of a project in a shared database."""
+    address = project.address
+    name = address.project if isinstance(address, PostgresAddress) else str(project.folder)
+    return trees_folder(project.config.home, name)
+
+
+def run_folder(cache: Path, root: str, purpose: str) -> Path:
+    """A folder for the tree of a run. The driver and the workers of a machine have one each."""
+    folder = cache / "runs"
+    for name in ("", root, purpose):
+        folder = folder / name
+        make_folder(folder)
+    return folder
+
+
+def take_snapshot(project: Project, journal: Journal, source: str) -> tuple[RunTreeStored, str]:
+    """Store the project's folder as it is now for a new run; see `store_snapshot`.
+
+    `source` is the run that is forked, if any: the snapshot builds on no other run then.
+    """
+    heads = [] if source else project.heads(limit=EARLIER_RUNS)
+    earlier = [source] if source else [head.run_id for head in heads]
+    objects = open_objects(cache_folder(project))
+    snapshot, needed = store_snapshot(
+        project.store, journal.blobs, journal.root, project.isolation.spaces, objects, earlier
+    )
+    return snapshot, needed or source
+
+
+def trees_of(project: Project, root: str) -> RunTrees:
+    """The trees of a run; raises `AuthorError` if the run works in the user's folder."""
+    trees = RunTrees(project.store, root, open_objects(cache_folder(project)))
+    trees.read()
+    if not trees.start:
+        raise AuthorError(
+            "run.no_tree",
+            f"run {root} works in the project's folder itself",
+            hint="only runs of a cluster with a PostgreSQL store have their own tree",
+        )
+    return trees
+
+
+def has_tree(project: Project, root: str) -> bool:
+    """Whether a run has its own tree."""
+    return bool(frozen_at_first(project, root).tree)
+
+
+def pull(project: Project, run: str) -> PulledChanges:
+    """Merge the changes of a run into the project's folder; raises `workspace.conflict` if it cannot."""
+    root = find_run(project, run).tree.root.id
+    trees = trees_of(project, root)
+    spaces = project.isolation.spaces
+    folder = project.memory / "workspace" / "pulled"
+    make_folder(folder)
+    note = folder / root
+    try:
+        base = read_kept(note).decode()
+        trees.fetch(base)
+    except (FileNotFoundError, WorldError):
+        base = trees.start
+        trees.fetch(base)
+    trees.fetch(trees.tip)
+    files = trees.objects.files
+    merged = spaces.bring(root, files(base), files(trees.tip), trees.objects)
+    if merged.violations:
+        named = ", ".join(row.path for row in merged.violations[:MAX_SAID])
+        raise WorldError("workspace.violation", f"run {root} changed protected files: {named}")
+    if merged.conflicts:
+        named = first_of([one.path for one in merged.conflicts], MAX_SAID)
+        raise WorldError(
+            "workspace.conflict",
+            f"the changes of run {root} conflict with the folder: {named}; nothing was changed",
+            hint=f"commit or move your own changes away, then: fanfold pull {root}",
+            details={"conflicts": [msgspec.to_builtins(one) for one in merged.conflicts]},
+        )
+    write_whole(note, trees.tip.encode())
+    kinds = {change.path: change.kind for change in merged.changes}
+    changes = [ChangedPath(path, kinds.get(path, "modified")) for path in merged.applied]
+    return PulledChanges(run_id=root, tree=trees.tip, changes=changes)
+
+
+def patch_of(project: Project, node: Node) -> str | None:
+    """The changes of a step in the tree of its run, as a patch; None without changes."""
+    trees = trees_of(project, root_of(node))
+    merges = trees.merges.get((node.run.id, node.path), [])
+    for _, tree in merges:
+        trees.fetch(tree)
+    return "".join(trees.objects.draw_trees(base, tree) for base, tree in merges) or None
+
+
+def fetch_proposal(project: Project, node: Node) -> None:
+    """Have the proposal of a step on this machine, which another machine made."""
+    root = root_of(node)
+    trees = trees_of(project, root)
+    base, tree = trees.merges[node.run.id, node.path][-1]
+    trees.fetch(tree)
+    files, session = trees.objects.files, session_id(node.run.id, node.path, node.attempt)
+    spaces = project.isolation.spaces
+    if all(one.session != session for one in spaces.proposals()):
+        spaces.add_proposal(session, files(base), files(tree), trees.objects, node.write_set, root)
+
+
+def fetch_artifacts(store: Store, runs: Path, run: str, artifacts: Iterable[Artifact]) -> None:
+    """Have the artifacts of a run on this machine that other machines published."""
+    for one in artifacts:
+        if not one.parts:
+            continue
+        try:
+            with open_published(runs, run, one.path) as file:
+                if is_whole(file, one.size, one.sha256):
+                    continue
+        except OSError:
+            pass
+        data = b"".join(map(store.blob, one.parts))
+        if len(data) != one.size or sha256(data).hexdigest() != one.sha256:
+            message = f"artifacts/{one.path} of run {run} is not what the step published"
+            raise WorldError("artifact.changed", message)
+        write_published(runs, run, one.path, data)

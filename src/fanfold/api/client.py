@@ -627,6 +627,7 @@ class SyncClient:
             self.other.project.close()  # an interrupt may have come before the close started
 
     start = _driving(Client.start)
+    run = _awaited(Client.run)
     resume = _driving(Client.resume)
     fork = _driving(Client.fork)
     retry = _driving(Client.retry)
@@ -653,43 +654,6 @@ class SyncClient:
     close_agent = _awaited(Client.close_agent)
     fork_agent = _awaited(Client.fork_agent)
     list_agents = _called(Client.list_agents)
-
-    @overload
-    def run(
-        self,
-        recipe: AnyRecipe,
-        /,
-        *,
-        output: None = None,
-        inputs: Mapping[str, JSON] | None = None,
-        options: Options | None = None,
-        **named: JSON,
-    ) -> Result: ...
-    @overload
-    def run(
-        self,
-        recipe: AnyRecipe,
-        /,
-        *,
-        output: type[T],
-        inputs: Mapping[str, JSON] | None = None,
-        options: Options | None = None,
-        **named: JSON,
-    ) -> TypedResult[T]: ...
-    def run(
-        self,
-        recipe: AnyRecipe,
-        /,
-        *,
-        output: type[T] | None = None,
-        inputs: Mapping[str, JSON] | None = None,
-        options: Options | None = None,
-        **named: JSON,
-    ) -> Result | TypedResult[T]:
-        """Run a recipe until it finishes, pauses, or waits only for people; return its result."""
-        if output is None:
-            return self.loop.wait(self.other.run(recipe, inputs=inputs, options=options, **named))
-        return self.loop.wait(self.other.run(recipe, output=output, inputs=inputs, options=options, **named))
 
     def follow_transcript(
         self, run: str, step: str, *, attempt: int | None = None

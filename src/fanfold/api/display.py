@@ -52,6 +52,15 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names and the number of the rest.
+
+    >>> first_of(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def unified_difference(before: str, after: str, old_name: str, new_name: str, *, context: int = 3) -> str:
     """Return the difference of two texts as a unified diff, in which every line ends with a line break."""
     from difflib import unified_diff

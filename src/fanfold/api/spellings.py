@@ -37,22 +37,17 @@ _TOOL_WORDS = frozenset({"budget_usd", "budget_tokens"})
 """The flags that a model may set for a run that it starts."""
 
 
-class StartWords(Struct, frozen=True, kw_only=True):
-    """The values of a start form. `options` have their names in the HTTP API."""
+class FormValues(Struct, frozen=True, kw_only=True):
+    """The values of a form that starts a run, or acts on one.
 
-    recipe: str
+    `options` have their names in the HTTP API. `seen` is the digest of the question that the person sees,
+    `text` their answer.
+    """
+
+    recipe: str = "RECIPE"
     inputs: dict[str, JSON] = {}
     options: dict[str, JSON] = {}
     script: dict[str, JSON] | None = None
-    yes: bool = False
-
-
-class RunWords(Struct, frozen=True, kw_only=True):
-    """The values of a form about an existing run.
-
-    `seen` is the digest of the question that the person sees, `text` their answer.
-    """
-
     run: str = "RUN"
     step: str | None = None
     choice: str | None = None
@@ -62,8 +57,7 @@ class RunWords(Struct, frozen=True, kw_only=True):
     yes: bool = False
 
 
-def spell_start(values: StartWords) -> Spellings:
-    """Return how to start a run from other surfaces."""
+def _spell_start(values: FormValues) -> Spellings:
     words, before = ["fanfold", "run", values.recipe], ""
     for name, value in values.inputs.items():
         words += ["-i", f"{name}={as_text(value)}"]
@@ -84,8 +78,10 @@ def spell_start(values: StartWords) -> Spellings:
     return Spellings(command, http, _start_python(values), tool)
 
 
-def spell(action: SpelledAction, values: RunWords) -> Spellings:
-    """Return how to perform an action on a run from other surfaces."""
+def spell(action: SpelledAction, values: FormValues) -> Spellings:
+    """Return how to start a run, or how to perform an action on one, from other surfaces."""
+    if action == "run":
+        return _spell_start(values)
     if action in _OF_STEPS and values.step is None:
         values = structs.replace(values, step="STEP")
     mcp = None
@@ -95,7 +91,7 @@ def spell(action: SpelledAction, values: RunWords) -> Spellings:
     return Spellings(_cli(action, values), _http(action, values), _python(action, values), mcp)
 
 
-def _start_python(values: StartWords) -> str:
+def _start_python(values: FormValues) -> str:
     options = dict(values.options)
     if "agent_backend" in options:
         options["backend"] = options.pop("agent_backend")
@@ -114,7 +110,7 @@ def _start_python(values: StartWords) -> str:
     return _program(f"result = ff.run({', '.join(given)})")
 
 
-def _cli(action: str, values: RunWords) -> str:
+def _cli(action: str, values: FormValues) -> str:
     words = ["fanfold", action, values.run]
     if values.step is not None:
         words += ["--from", values.step] if action == "fork" else [values.step]
@@ -130,7 +126,7 @@ def _cli(action: str, values: RunWords) -> str:
     return shlex.join([*words, *(["--yes"] if values.yes else [])])
 
 
-def _http(action: str, values: RunWords) -> str:
+def _http(action: str, values: FormValues) -> str:
     base = f"/api/runs/{quote(values.run, safe='')}"
     place = "" if values.step is None else f"/{quote(values.step, safe='')}"
     yes: dict[str, JSON] = {"yes": True} if values.yes else {}
@@ -174,7 +170,7 @@ def _curl(method: str, path: str, body: dict[str, JSON] | None = None) -> str:
     return " ".join(words) + f' "${{URL%/}}{path}"'
 
 
-def _python(action: str, values: RunWords) -> str | None:
+def _python(action: str, values: FormValues) -> str | None:
     named = {"choice": values.choice if action == "approve" else None, "comment": values.comment}
     more = "".join(f", {name}={value!r}" for name, value in named.items() if value)
     at = repr(values.run) + ("" if values.step is None else f", {values.step!r}")

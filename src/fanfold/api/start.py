@@ -100,7 +100,7 @@ def create(
         source = needed = frozen.forked_from or ""
         snapshot: RunTreeStored | None = None
         if project.continuation.by_workers and project.store.is_remote and parts.starts_programs:
-            from fanfold.api.run_trees import take_snapshot  # imported late: only for a cluster
+            from fanfold.api.changes import take_snapshot  # imported late: only for a cluster
 
             snapshot, needed = take_snapshot(project, journal, source)
             frozen = replace(frozen, tree=snapshot.tree)

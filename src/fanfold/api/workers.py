@@ -8,7 +8,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from fanfold.api.project import Project
 from fanfold.errors import FanfoldError
-from fanfold.kernel.plan import GroupAction, Plan, Step
+from fanfold.kernel.plan import Plan
 from fanfold.kernel.state import RUNNING, Node
 from fanfold.steps.ids import drive_id, execution_id
 from fanfold.steps.records import is_lead
+from fanfold.steps.run_config import all_steps_below
 
 DEFAULT_TAG = "default"
 DISPATCHED = frozenset(("agent", "command", "function"))
@@ -101,35 +102,18 @@ def missing_workers(project: Project, plan: Plan) -> list[str]:
     workers = live_workers(project)
     if workers is None:
         return []
-    needs = dict.fromkeys((step.runs_on or DEFAULT_TAG, _back_end(project, step)) for step in _work_of(plan))
-    return list(dict.fromkeys(_lacking(workers, needs)))
-
-
-def _lacking(workers: Sequence[WorkerRow], needs: dict[tuple[str, str], None]) -> Iterator[str]:
-    for tag, back_end in needs:
+    lacking: dict[str, None] = {}
+    for step in all_steps_below(plan):
+        if step.type not in DISPATCHED:
+            continue
+        tag, role = step.runs_on or DEFAULT_TAG, project.roles.find(step.traits.role or "")
+        back_end = role.backend if role is not None else None
         tagged = [row for row in workers if tag in row.tags]
         if not tagged:
-            yield f"no connected worker has tag {tag}: start fanfold worker --runs-on {tag}"
+            lacking[f"no connected worker has tag {tag}: start fanfold worker --runs-on {tag}"] = None
         elif back_end and all(back_end not in row.back_ends for row in tagged):
-            yield f'no connected worker with tag {tag} can use the agent back end "{back_end}"'
-
-
-def _work_of(plan: Plan) -> Iterator[Step]:
-    def within(steps: Sequence[Step]) -> Iterator[Step]:
-        for step in steps:
-            if step.type in DISPATCHED:
-                yield step
-            if isinstance(step.action, GroupAction):
-                yield from within(step.action.steps)
-
-    return within(plan.steps)
-
-
-def _back_end(project: Project, step: Step) -> str:
-    """The back end that the role of a step names; empty if it names none."""
-    name = step.traits.role
-    role = project.roles.find(name) if name else None
-    return (role.backend or "") if role is not None else ""
+            lacking[f'no connected worker with tag {tag} can use the agent back end "{back_end}"'] = None
+    return list(lacking)
 
 
 def where_it_runs(workers: Sequence[WorkerRow], node: Node, root: str) -> str:

@@ -8,7 +8,7 @@ import re
 import click
 
 from fanfold import __version__
-from fanfold.api.run_trees import pull
+from fanfold.api.changes import pull
 from fanfold.api.system import ClusterStatus, ClusterTables, init_cluster
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import notify, print_text

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from fanfold.api.addresses import find_run
-from fanfold.api.display import counted
+from fanfold.api.display import counted, first_of
 from fanfold.api.fork import (
     ChosenAgents,
     Fork,
@@ -101,10 +101,7 @@ def _gathered(paths: Sequence[str]) -> list[str]:
 
 
 def _listed(paths: Sequence[str]) -> str:
-    if not paths:
-        return "nothing"
-    more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
-    return plain(", ".join(paths[:MAX_PATHS])) + more
+    return plain(first_of(paths, MAX_PATHS)) or "nothing"
 
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -12,7 +12,7 @@ from msgspec import convert, structs
 
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
-from fanfold.api.display import FailureDocument, local_time, step_usage
+from fanfold.api.display import FailureDocument, first_of, local_time, step_usage
 from fanfold.api.explain import MAX_STEPS, RETRY, explain_run, explain_step
 from fanfold.api.history import (
     follow,
@@ -135,7 +135,6 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
     item = f" {plain(step.item)}" if step.item else ""
     yield f"{paint(plain(step.path), 'bold', colour)}{item}  {step.role or step.type}  {status}"
     yield f" ({step.reason})\n" if step.reason else "\n"
-    more = f" and {len(step.holds) - MAX_HELD} more" if len(step.holds) > MAX_HELD else ""
     facts = [
         ("asked", one_line(step.task, 200)),
         ("attempts", str(step.attempts) if step.attempts > 1 else ""),
@@ -144,7 +143,7 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
         ("reads", plain(", ".join(step.read_set))),
         ("may write", plain(", ".join(step.write_set))),
         ("used", "" if step.usage is None else spent_text(step.usage)),
-        ("holds", plain(", ".join(step.holds[:MAX_HELD])) + more),
+        ("holds", plain(first_of(step.holds, MAX_HELD))),
         ("because", "" if step.error is None else _because(step.error)),
         ("warning", "" if step.warning is None else _because(step.warning)),
     ]
@@ -266,8 +265,7 @@ def _used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> Iterat
     rows = (("read", used.reads, used.unseen_reads), ("changed", used.writes, used.unseen_writes))
     for word, paths, unseen in rows:
         if paths:
-            more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
-            known = plain(", ".join(paths[:MAX_PATHS])) + more
+            known = plain(first_of(paths, MAX_PATHS))
             yield f"  {paint(word, 'dim', colour)} {known}{f'; perhaps more: {unseen}' if unseen else ''}\n"
     if used.unmerged:
         yield f"  {paint(used.unmerged, 'dim', colour)}\n"

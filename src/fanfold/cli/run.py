@@ -403,7 +403,7 @@ class Foreground:
         """Merge the changes of a run with its own tree into the folder in which it was started."""
         if tree.root.status not in RUN_TERMINAL or not tree.frozen().tree:
             return
-        from fanfold.api.run_trees import pull
+        from fanfold.api.changes import pull
 
         try:
             done = pull(project, tree.root.id)

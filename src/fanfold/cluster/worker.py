@@ -30,9 +30,9 @@ from msgspec.structs import replace
 from fanfold.agents.backend import SentText
 from fanfold.agents.entries import LiveUpdate, News
 from fanfold.agents.spending import Account
+from fanfold.api.changes import cache_folder, fetch_artifacts, has_tree, run_folder, trees_of
 from fanfold.api.ownership import OwnedRun, abandoned, executors_for, own
 from fanfold.api.project import Project
-from fanfold.api.run_trees import cache_folder, fetch_artifacts, has_tree, run_folder, trees_of
 from fanfold.api.workers import DEFAULT_TAG, DISPATCHED, WorkerRow
 from fanfold.cluster.jobs import (
     DRIVE_QUEUE,

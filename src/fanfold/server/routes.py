@@ -66,12 +66,11 @@ from fanfold.api.run_documents import RunHeadDocument, changes_below, run_head
 from fanfold.api.run_handle import reply
 from fanfold.api.run_options import PRINTABLE, RaisedLimits, RunOptions, Word, check_raised
 from fanfold.api.schedules import list_schedules
-from fanfold.api.spellings import RunWords, SpelledAction, Spellings, StartWords, spell, spell_start
+from fanfold.api.spellings import FormValues, SpelledAction, Spellings, spell
 from fanfold.api.start import foresee_run, start, start_consent
 from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
 from fanfold.api.suites import list_comparisons
 from fanfold.api.system import Examination
-from fanfold.api.tools import shared_fields
 from fanfold.api.workers import list_workers
 from fanfold.engine.dry_run import DryRun
 from fanfold.engine.run_tree import wall_clock_ms
@@ -604,15 +603,10 @@ def examine(state: AppState) -> Examination:
 
 @ROUTES.change("POST", "/api/copy", "An action as CLI, HTTP, Python and MCP call", role="viewer")
 def copy_as(body: CopyBody) -> Spellings:
-    if body.action == "run":
-        usual = structs.asdict(RunOptions())
-        options = {name: one for name, one in structs.asdict(body.options).items() if one != usual[name]}
-        recipe = body.recipe or "RECIPE"
-        return spell_start(
-            StartWords(**shared_fields(body, StartWords) | {"recipe": recipe, "options": options})
-        )
-    values: dict[str, Any] = shared_fields(body, RunWords) | {"run": body.run or "RUN"}
-    return spell(body.action, RunWords(**values))
+    given = {name: one for name, one in structs.asdict(body).items() if one is not None}
+    usual = structs.asdict(RunOptions())
+    given["options"] = {name: one for name, one in structs.asdict(body.options).items() if one != usual[name]}
+    return spell(given.pop("action"), FormValues(**given))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.agents.local.weights import INSTALL_HINT, REQUIREMENT
-from fanfold.api.spellings import RunWords, StartWords, spell, spell_start
+from fanfold.api.spellings import FormValues, spell
 from fanfold.server.mcp import HOW_TO_ALLOW, MAX_CHARS, read_resource
 from fanfold.wiring import wire
 from tests.cli.suggestions.following import Fanfold, Follow
@@ -75,11 +75,11 @@ def test_of_the_console_that_says_how_to_do_it_elsewhere(
 ) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     run = fanfold("runs", "--json").json()[0]["run_id"]
-    begun = spell_start(StartWords(recipe="my agents.yaml", options={"max_concurrency": 2})).cli
+    begun = spell("run", FormValues(recipe="my agents.yaml", options={"max_concurrency": 2})).cli
     assert follow(f"{begun} --script ok.yaml") == ["run"]
     for action in ("resume", "whatif"):
-        assert follow(spell(action, RunWords(run=run)).cli) == [action]
-    assert follow(spell("fork", RunWords(run=run, step="look[0]")).cli, may=(0, 1, 3, 4)) == ["fork"]
+        assert follow(spell(action, FormValues(run=run)).cli) == [action]
+    assert follow(spell("fork", FormValues(run=run, step="look[0]")).cli, may=(0, 1, 3, 4)) == ["fork"]
 
 
 @pytest.mark.full
