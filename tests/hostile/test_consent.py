@@ -26,7 +26,7 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.language.consent import ConsentRequest, rows_of
 from fanfold.language.inputs import bind_inputs
 from fanfold.server.requests import AppState
-from fanfold.server.routes import DryRunBody, RecipeQuery, foresee
+from fanfold.server.routes import DryRunBody, foresee
 from fanfold.steps.run_config import all_steps_below
 from fanfold.wiring import wire
 from tests.hostile.plans import REPORT, PlanMaker, forty
@@ -111,7 +111,7 @@ class _Opened:
 
 def on_the_console(project: Project, name: str, inputs: dict[str, JSON]) -> list[str]:
     desk = cast("AppState", _Opened(project))
-    return foresee(desk, RecipeQuery(name=name), DryRunBody(inputs=inputs, scripted=True)).needs
+    return foresee(desk, name, DryRunBody(inputs=inputs, scripted=True)).needs
 
 
 def squeezed(effects: list[str]) -> list[str]:

@@ -179,7 +179,17 @@ def set_up_client(
     after = _edited(client, project, file, before, wish)
     change = "unchanged" if after == before else "removed" if wish.remove else "written"
     if change != "unchanged" and not wish.trial:
-        _write(project, file, scope, after)
+        try:
+            if scope == "project":
+                write_beneath(project, str(file.relative_to(project)), after.encode())
+            else:
+                # The user's file may be a link, which is followed. Its mode is kept.
+                real = Path(os.path.realpath(file))
+                real.parent.mkdir(parents=True, exist_ok=True)
+                mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
+                write_whole(real, after.encode(), mode=mode, exactly=True, durable=True)
+        except OSError as error:
+            raise WorldError("world.io", f"{file} cannot be written: {error.strerror}") from None
     return ClientSetUp(
         client=client.name,
         file=str(file),
@@ -265,17 +275,3 @@ def _read(project: Path, file: Path, scope: Scope) -> str:
         raise AuthorError("mcp.unreadable", f"{file} is not UTF-8 text and was left alone") from None
     except OSError as error:
         raise WorldError("world.io", f"{file} cannot be read: {error.strerror}") from None
-
-
-def _write(project: Path, file: Path, scope: Scope, text: str) -> None:
-    try:
-        if scope == "project":
-            write_beneath(project, str(file.relative_to(project)), text.encode())
-        else:
-            # The user's file may be a link, which is followed. Its mode is kept.
-            real = Path(os.path.realpath(file))
-            real.parent.mkdir(parents=True, exist_ok=True)
-            mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
-            write_whole(real, text.encode(), mode=mode, exactly=True, durable=True)
-    except OSError as error:
-        raise WorldError("world.io", f"{file} cannot be written: {error.strerror}") from None

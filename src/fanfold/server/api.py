@@ -12,13 +12,13 @@ import inspect
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import NODEFAULT, Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -46,7 +46,8 @@ from fanfold.server.streams import Feed, Streams
 # The table of routes: parameters, result and required role of each.
 #
 # Requests are dispatched by this table, and the OpenAPI document is made from it, so the two cannot differ.
-# A field of `parameters` whose name is in the path is a part of the path; any other is in the query.
+# The parameters are the arguments of the function that answers: one whose name is in the path is a part of
+# the path; any other is in the query.
 #
 # A part of a path is one segment. A slash inside it (in the path of a step) is encoded as `%2F`.
 
@@ -57,12 +58,8 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 Method: TypeAlias = Literal["GET", "POST", "PUT"]
 
 
-class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
-    """For a route that takes no parameters, or no body."""
+    """The body of a route that takes none."""
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -89,7 +86,8 @@ class Route(Struct, frozen=True, kw_only=True):
     is_stream: bool = False
     """Whether its response is a stream of events. `handle` then gets the `Streams` and the request."""
     handle: Callable[..., Any]
-    takes: tuple[str, ...]
+    takes: frozenset[str]
+    """Those of `GIVEN` that `handle` takes."""
     name: str
     """The operation id in the OpenAPI document."""
 
@@ -97,16 +95,22 @@ class Route(Struct, frozen=True, kw_only=True):
     def segments(self) -> tuple[str, ...]:
         return tuple(self.path.split("/")[1:])
 
-    def call(self, **known: Any) -> Any:
-        """Call the handler with those of the arguments that it declares."""
-        return self.handle(**{name: known[name] for name in self.takes if name in known})
+    def call(self, parameters: Struct, **given: Any) -> Any:
+        """Call the handler with the parameters, and with those of the other arguments that it takes."""
+        return self.handle(
+            **structs.asdict(parameters), **{name: one for name, one in given.items() if name in self.takes}
+        )
+
+
+GIVEN = frozenset({"state", "streams", "request", "body", "traceparent"})
+"""Arguments of a handler that are not parameters of its route."""
 
 
 class Routes(list[Route]):
     """Routes, declared by decorated handlers or as operations of `fanfold.api`.
 
-    The annotations of a handler declare its parameters (`parameters`), its body (`body`) and its result. It
-    is called in a thread; a coroutine runs in an event loop of its own.
+    The annotations of a handler declare its parameters, its body (`body`) and its result. It is called in a
+    thread; a coroutine runs in an event loop of its own.
     """
 
     def look(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
@@ -125,7 +129,14 @@ class Routes(list[Route]):
 
     def _declare(self, method: Method, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
         def declare(handle: Handler) -> Handler:
-            self._add(handle.__name__, method, path, summary, handle, get_type_hints(handle), **more)
+            types = get_type_hints(handle, include_extras=True)
+            arguments = inspect.signature(handle).parameters
+            fields = [
+                (name, types[name], NODEFAULT if one.default is one.empty else one.default)
+                for name, one in arguments.items()
+                if name not in GIVEN
+            ]
+            self._add(handle.__name__, method, path, summary, handle, fields, types, **more)
             return handle
 
         return declare
@@ -137,21 +148,33 @@ class Routes(list[Route]):
         path: str,
         summary: str,
         call: Callable[..., Any],
-        parameters: type[Struct] = NoParameters,
+        kinds: Mapping[str, Any],
         body: type[Struct] = Nothing,
         **more: Any,
     ) -> None:
-        """Declare a route that calls an operation with the fields of its parameters and of its body."""
-        fields = [*structs.fields(parameters), *structs.fields(body)]
-        inspect.signature(call).bind(None, **{field.name: None for field in fields})  # raises unless it fits
+        """Declare a route that calls an operation with its parameters and the fields of its body.
+
+        `kinds` has the type of each parameter. A name such as `q=words` is that of the route and that of the
+        operation.
+        """
+        arguments = inspect.signature(call)
+        fields: list[tuple[str, Any, Any]] = []
+        for spelled, kind in kinds.items():
+            listed, _, own = spelled.partition("=")
+            usual = arguments.parameters[own or listed].default
+            default = NODEFAULT if usual is inspect.Parameter.empty else usual
+            kind = kind | None if default is None else kind  # noqa: PLW2901 - an optional parameter
+            fields.append((own or listed, kind, msgspec.field(default=default, name=listed)))
+        names = [name for name, _, _ in fields] + [one.name for one in structs.fields(body)]
+        arguments.bind(None, **dict.fromkeys(names))  # raises unless it fits
         reads_history = more.get("of_runs") or more.get("gives_file")
 
-        def handle(state: AppState, parameters: Struct, body: Struct | None = None) -> Any:
-            given = structs.asdict(parameters) | ({} if body is None else structs.asdict(body))
-            return call(state.history if reads_history else state.fresh(), **given)
+        def handle(state: AppState, body: Struct | None = None, **given: Any) -> Any:
+            more = {} if body is None else structs.asdict(body)
+            return call(state.history if reads_history else state.fresh(), **given, **more)
 
-        types = {"parameters": parameters, "body": body, "return": get_type_hints(call)["return"]}
-        self._add(name, method, path, summary, handle, types, **more)
+        types = {"body": body, "return": get_type_hints(call)["return"]}
+        self._add(name, method, path, summary, handle, fields, types, **more)
 
     def _add(
         self,
@@ -160,6 +183,7 @@ class Routes(list[Route]):
         path: str,
         summary: str,
         handle: Callable[..., Any],
+        parameters: list[tuple[str, Any, Any]],
         types: dict[str, Any],
         media: str = JSON_MEDIA,
         **more: Any,
@@ -169,12 +193,14 @@ class Routes(list[Route]):
             method=method,
             path=path,
             summary=summary,
-            parameters=types.get("parameters", NoParameters),
+            parameters=msgspec.defstruct(
+                f"{name}_parameters", parameters, frozen=True, forbid_unknown_fields=True, kw_only=True
+            ),
             body=None if method == "GET" else types.get("body", Nothing),
             answer=types["return"] if media == JSON_MEDIA else None,
             media=media,
             handle=handle,
-            takes=tuple(inspect.signature(handle).parameters),
+            takes=GIVEN.intersection(inspect.signature(handle).parameters),
             **more,
         )
         self.append(route)
@@ -354,14 +380,12 @@ class Api:
         parameters = read_parameters(route.parameters, parts, query)
         matched = MatchedRequest(route, (route.path, *parts.items(), query), parameters, principal, trace)
         if matched.route.is_stream:
-            stream: Response = matched.route.call(
-                streams=self._streams, parameters=matched.parameters, request=request
-            )
+            stream: Response = route.call(parameters, streams=self._streams, request=request)
             return stream
         if matched.route.gives_file:
             # Send a file. The thread that reads runs opens it, other threads read it.
             opened: OpenedArtifact = await self._in_thread(
-                self._reading, lambda: matched.route.call(state=self._desk, parameters=matched.parameters)
+                self._reading, lambda: route.call(parameters, state=self._desk)
             )
             try:
                 await self._in_thread(self._acting, opened.check)
@@ -396,7 +420,7 @@ class Api:
         if body is None:
 
             def make() -> bytes:
-                return _encoded(route, route.call(state=self._desk, parameters=matched.parameters))
+                return _encoded(route, route.call(matched.parameters, state=self._desk))
 
             if route.of_runs:
                 received_at = time.monotonic()
@@ -409,10 +433,10 @@ class Api:
     async def _act(self, matched: MatchedRequest, data: bytes) -> bytes:
         route = matched.route
         assert route.body is not None
-        body, known = read_body(route.body, data), {"state": self._desk, "traceparent": matched.traceparent}
+        body, trace = read_body(route.body, data), matched.traceparent
 
         def act() -> bytes:
-            done = route.call(**known, parameters=matched.parameters, body=body)
+            done = route.call(matched.parameters, state=self._desk, body=body, traceparent=trace)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:

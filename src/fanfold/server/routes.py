@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -79,7 +79,7 @@ from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import RUN_TERMINAL
 from fanfold.language.inputs import bind_known
-from fanfold.server.api import Method, NoParameters, Route, Routes, describe
+from fanfold.server.api import Method, Route, Routes, describe
 from fanfold.server.console_files import BYTES
 from fanfold.server.requests import AppState
 from fanfold.server.streams import MAX_NUMBER, Streams
@@ -88,10 +88,10 @@ from fanfold.store.protocol import RunHead
 from fanfold.store.search import Filters
 
 ROUTES = Routes()
-_Row: TypeAlias = tuple[str, str, Callable[..., Any], type[Struct], str]
+_Row: TypeAlias = tuple[str, str, Callable[..., Any], str, str]
 
 # -----------------------------------------------------------------------------------------------------------
-# Parameters of routes: parts of the path and of the query, with their bounds.
+# Types of parameters: parts of the path and of the query, with their bounds.
 
 RunName: TypeAlias = Annotated[
     str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", description="An id, a unique prefix of one, or `last`.")
@@ -103,6 +103,7 @@ StepPath: TypeAlias = Annotated[
     str, Meta(max_length=2_000, pattern=PRINTABLE, description="A slash in it is %2F.")
 ]
 Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+At: TypeAlias = Annotated[int, Meta(ge=1, le=2**53, description="Show the run after this event.")]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=500)]
 Words: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Status: TypeAlias = Literal[
@@ -110,30 +111,10 @@ Status: TypeAlias = Literal[
 ]
 
 
-class RunQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    run: RunName
-
-
-class RunAt(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    at: Annotated[int, Meta(ge=1, le=2**53, description="Show the run after this event.")] | None = None
-
-
-class StepQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    step: StepPath
-
-
-class StepAt(StepQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    at: Number | None = None
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Recipes: list, show, check, forecast, save.
 
 Text = Annotated[str, Meta(max_length=512 * 1024)]
-
-
-class RecipeQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: RecipeName
 
 
 class RecipeText(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -160,10 +141,10 @@ class CaptureBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 @ROUTES.change("POST", "/api/runs/{run}/capture", "Capture delegated work as a recipe")
-def capture_run(state: AppState, parameters: RunQuery, body: CaptureBody) -> CaptureResult:
+def capture_run(state: AppState, run: RunName, body: CaptureBody) -> CaptureResult:
     return capture(
         state.fresh(),
-        parameters.run,
+        run,
         children=body.subagents,
         name=body.name or "",
         request=body.request,
@@ -305,9 +286,9 @@ class ActionResult(Struct, frozen=True):
 
 
 @ROUTES.change("POST", "/api/recipes/{name}/dry-run", "What a run would do")
-def foresee(state: AppState, parameters: RecipeQuery, body: DryRunBody) -> ForeseenRun:
+def foresee(state: AppState, name: RecipeName, body: DryRunBody) -> ForeseenRun:
     project = state.fresh()
-    checked = find_named(project, parameters.name, scripted=body.scripted)
+    checked = find_named(project, name, scripted=body.scripted)
     plan = checked.runnable()
     inputs, missing = bind_known(plan, body.inputs)
     options = body.options.checked(project.config, script="" if body.scripted else None)
@@ -339,13 +320,13 @@ def _script(given: dict[str, JSON] | None) -> str | None:
 
 
 @ROUTES.change("POST", "/api/runs/{run}/pause", "Pause a whole run")
-async def pause_run(state: AppState, parameters: RunQuery) -> ActionResult:
-    return _action_result(await run_handle.pause(state.fresh(), parameters.run))
+async def pause_run(state: AppState, run: RunName) -> ActionResult:
+    return _action_result(await run_handle.pause(state.fresh(), run))
 
 
 @ROUTES.change("POST", "/api/runs/{run}/cancel", "Cancel a run")
-async def cancel_run(state: AppState, parameters: RunQuery) -> ActionResult:
-    return _action_result(await run_handle.cancel(state.fresh(), parameters.run))
+async def cancel_run(state: AppState, run: RunName) -> ActionResult:
+    return _action_result(await run_handle.cancel(state.fresh(), run))
 
 
 def _action_result(head: RunHead) -> ActionResult:
@@ -353,9 +334,9 @@ def _action_result(head: RunHead) -> ActionResult:
 
 
 @ROUTES.change("POST", "/api/runs/{run}/resume", "Continue a run")
-def resume_run(state: AppState, parameters: RunQuery, body: ResumeBody) -> ActionResult:
+def resume_run(state: AppState, run: RunName, body: ResumeBody) -> ActionResult:
     project = state.fresh()
-    root = project.resolve(parameters.run).root_run_id
+    root = project.resolve(run).root_run_id
     seen = project.view(root)
     if seen.root.status in RUN_TERMINAL:
         raise AuthorError("run.ended", f"run {root} is already {seen.root.status}", hint="fork or retry it")
@@ -366,18 +347,18 @@ def resume_run(state: AppState, parameters: RunQuery, body: ResumeBody) -> Actio
 
 
 @ROUTES.change("POST", "/api/runs/{run}/fork", "Run again from one step")
-def fork_run(state: AppState, parameters: RunQuery, body: ForkBody) -> ForkedRun:
+def fork_run(state: AppState, run: RunName, body: ForkBody) -> ForkedRun:
     project = state.fresh()
-    found = find_run(project, parameters.run)
+    found = find_run(project, run)
     step = None if body.step is None else found.tree_path(body.step)
     at = at_turn(body.turn, body.say)
     return _fork(project, plan_fork(found.tree, step, body.inputs, body.prompt, at, body.chosen()), body)
 
 
 @ROUTES.change("POST", "/api/runs/{run}/retry", "Run the failed steps again")
-def retry_run(state: AppState, parameters: RunQuery, body: RetryBody) -> ForkedRun:
+def retry_run(state: AppState, run: RunName, body: RetryBody) -> ForkedRun:
     project = state.fresh()
-    found = find_run(project, parameters.run)
+    found = find_run(project, run)
     return _fork(project, plan_retry(project, found.tree, body.chosen()), body)
 
 
@@ -389,10 +370,10 @@ def _fork(project: Project, fork: Fork, body: ForkBody | RetryBody) -> ForkedRun
 
 
 @ROUTES.change("POST", "/api/runs/{run}/approvals/{step}", "Answer a question")
-async def answer_question(state: AppState, parameters: StepQuery, body: AnswerBody) -> AnswerResult:
+async def answer_question(state: AppState, run: RunName, step: StepPath, body: AnswerBody) -> AnswerResult:
     decision = body.choice or body.decision
     return await run_handle.answer(
-        state.fresh(), parameters.run, parameters.step, decision, body.comment, body.edit, seen=body.seen
+        state.fresh(), run, step, decision, body.comment, body.edit, seen=body.seen
     )
 
 
@@ -412,15 +393,15 @@ class RunOutput(Struct, frozen=True):
 
 
 @ROUTES.look("/api/runs/{run}/output", "The output of a run and its changes")
-def show_output(state: AppState, parameters: RunAt) -> RunOutput:
-    tree, run = find_run(state.history, parameters.run, parameters.at)
-    output = tree.blobs.get(run.output) if run.output is not None else None
-    return RunOutput(output, changes_below(tree, run))
+def show_output(state: AppState, run: RunName, at: At | None = None) -> RunOutput:
+    tree, found = find_run(state.history, run, at)
+    output = tree.blobs.get(found.output) if found.output is not None else None
+    return RunOutput(output, changes_below(tree, found))
 
 
 @ROUTES.look("/api/runs/{run}/head", "The status of a run")
-def show_head(state: AppState, parameters: RunAt) -> RunHeadDocument:
-    found = find_run(state.history, parameters.run, parameters.at)
+def show_head(state: AppState, run: RunName, at: At | None = None) -> RunHeadDocument:
+    found = find_run(state.history, run, at)
     store = state.history.store
     head = run_head(found.tree, found.run, reach=store.reach(found.root_id))
     kept = store.head(found.run.id)
@@ -429,41 +410,30 @@ def show_head(state: AppState, parameters: RunAt) -> RunHeadDocument:
 
 
 @ROUTES.look("/api/runs/{run}/table", "The steps of a run, without outputs")
-def show_table(state: AppState, parameters: RunAt) -> RunTable:
-    found = find_run(state.history, parameters.run, parameters.at)
+def show_table(state: AppState, run: RunName, at: At | None = None) -> RunTable:
+    found = find_run(state.history, run, at)
     return run_table(found.tree, found.run, found.tree.state.now)
 
 
 @ROUTES.look("/api/runs/{run}/timeline", "The steps of a run over time")
-def show_timeline(state: AppState, parameters: RunAt) -> Timeline:
-    found = find_run(state.history, parameters.run, parameters.at)
+def show_timeline(state: AppState, run: RunName, at: At | None = None) -> Timeline:
+    found = find_run(state.history, run, at)
     envelopes = islice(state.history.store.tree(found.root_id), found.tree.tree_seq)
-    now = found.tree.state.now if parameters.at is not None else wall_clock_ms()
+    now = found.tree.state.now if at is not None else wall_clock_ms()
     return timeline(found.tree, found.run, envelopes, now)
 
 
-class ArtifactQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: ArtifactName = field(name="artifact")
-
-
+OpenedSteps: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=20_000,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
+        description="path,path,-path: steps to open, and to close with a minus.",
+    ),
+]
 MAX_PAGE_BYTES = 64 * 1024 * 1024
 """The largest run that can be imported over HTTP; `fanfold import` accepts larger ones."""
 MAX_LOGGED = 5_000
-
-
-class RunsQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    status: Status | None = None
-    recipe: RecipeName | None = None
-    since: Annotated[str, Meta(max_length=40, description="12h, 7d, or a date.")] = ""
-    words: Words = field(default="", name="q")
-    limit: Count = 50
-    cursor: RunName | None = None
-
-
-class InspectQuery(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    with_state: Annotated[bool, Meta(description="Include the state of the scheduler.")] = field(
-        default=False, name="state"
-    )
 
 
 class StepLog(Struct, frozen=True):
@@ -479,61 +449,27 @@ class ImportBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     page: Annotated[str, Meta(max_length=MAX_PAGE_BYTES)]
 
 
-class EventsQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    after: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    before: Number | None = None
-    limit: Count = 200
-
-
-class GraphQuery(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    open: Annotated[
-        str,
-        Meta(
-            max_length=20_000,
-            pattern=r"^[^\x00-\x1f\x7f]*$",
-            description="path,path,-path: steps to open, and to close with a minus.",
-        ),
-    ] = ""
-
-
-class TranscriptQuery(StepAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    attempt: Annotated[int, Meta(ge=1, le=1_000)] | None = None
-
-
-class ChangesQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    step: StepPath | None = None
-
-
-class SlotsQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    max_concurrency: Annotated[int, Meta(ge=1, le=1_024)]
-
-
-class PairQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    a: RunName
-    b: RunName
-
-
 @ROUTES.look("/api/runs/{run}/graph", "The graph of a run")
-def draw_graph(state: AppState, parameters: GraphQuery) -> Drawing:
-    found = find_run(state.history, parameters.run, parameters.at)
-    return draw_run(found.tree, found.run, parse_opened(parameters.open))
+def draw_graph(state: AppState, run: RunName, at: At | None = None, open: OpenedSteps = "") -> Drawing:
+    found = find_run(state.history, run, at)
+    return draw_run(found.tree, found.run, parse_opened(open))
 
 
 @ROUTES.look("/api/runs/{run}/steps/{step}/log", "The events of a step")
-def log_of_step(state: AppState, parameters: StepQuery) -> StepLog:
-    found = read_step_log(state.history, parameters.run, parameters.step)
+def log_of_step(state: AppState, run: RunName, step: StepPath) -> StepLog:
+    found = read_step_log(state.history, run, step)
     return StepLog(found[:MAX_LOGGED], max(0, len(found) - MAX_LOGGED))
 
 
 @ROUTES.look("/api/runs/{run}/cost", "The cost of a run, by step and model")
-def cost_of_run(state: AppState, parameters: RunAt) -> RunCost:
-    found = find_run(state.history, parameters.run, parameters.at)
+def cost_of_run(state: AppState, run: RunName, at: At | None = None) -> RunCost:
+    found = find_run(state.history, run, at)
     return run_cost(found.tree, found.run)
 
 
 @ROUTES.look("/api/runs/{run}/export", "Export a run as one file", media="text/html", attached="run.html")
-def export(state: AppState, parameters: RunQuery) -> str:
-    return export_run(state.history, parameters.run, state.version)
+def export(state: AppState, run: RunName) -> str:
+    return export_run(state.history, run, state.version)
 
 
 @ROUTES.change("POST", "/api/import", "Import a run from a file", status=201, body_bytes=MAX_PAGE_BYTES)
@@ -542,29 +478,12 @@ def take_in(state: AppState, body: ImportBody) -> ImportResult:
 
 
 @ROUTES.look("/api/runs/{run}/verify", "Check the log against every invariant")
-def verify_run(state: AppState, parameters: RunQuery) -> AuditedRun:
-    return replay_run(state.history, parameters.run, checked=True)
+def verify_run(state: AppState, run: RunName) -> AuditedRun:
+    return replay_run(state.history, run, checked=True)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Documents across runs: home, questions, search, agents, this installation.
-
-
-class SearchQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    q: Annotated[str, Meta(max_length=1_000, pattern=PRINTABLE)]
-    run: RunName | None = None
-    k: Annotated[int, Meta(ge=1, le=100)] = 20
-    recipe: RecipeName | None = None
-    phase: Word | None = None
-    step: StepPath | None = None
-    role: Word | None = None
-    status: Literal["completed", "failed", "skipped", "cancelled", "timed_out"] | None = None
-    kind: Literal["output", "error", "prompt", "transcript", "any"] | None = None
-    since: Annotated[int, Meta(ge=0, le=2**53, description="Milliseconds since 1970.")] | None = None
-
-
-class SessionQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    session: RunName
 
 
 class CopyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -585,10 +504,21 @@ class CopyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 @ROUTES.look("/api/search", "Search outputs, best match first")
-def search(state: AppState, parameters: SearchQuery) -> FoundOutputs:
-    given = structs.asdict(parameters)
-    words, run, most = (given.pop(name) for name in ("q", "run", "k"))
-    return query(state.history, words.split(), Filters(**given), run=run, most=most)
+def search(  # noqa: PLR0913, PLR0917 - one argument for each filter
+    state: AppState,
+    q: Annotated[str, Meta(max_length=1_000, pattern=PRINTABLE)],
+    run: RunName | None = None,
+    k: Annotated[int, Meta(ge=1, le=100)] = 20,
+    recipe: RecipeName | None = None,
+    phase: Word | None = None,
+    step: StepPath | None = None,
+    role: Word | None = None,
+    status: Literal["completed", "failed", "skipped", "cancelled", "timed_out"] | None = None,
+    kind: Literal["output", "error", "prompt", "transcript", "any"] | None = None,
+    since: Annotated[int, Meta(ge=0, le=2**53, description="Milliseconds since 1970.")] | None = None,
+) -> FoundOutputs:
+    only = Filters(recipe=recipe, phase=phase, step=step, role=role, status=status, kind=kind, since=since)
+    return query(state.history, q.split(), only, run=run, most=k)
 
 
 @ROUTES.look("/api/agents", "Roles, and running agents")
@@ -616,87 +546,101 @@ EVENTS = "text/event-stream"
 After: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="Like Last-Event-ID, which wins.")]
 
 
-class StreamQuery(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    after: After = 0
-
-
-class RunStreamQuery(RunQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    after: After = 0
-
-
 @ROUTES.get("/api/runs/{run}/stream", "The events of a run, live", media=EVENTS, is_stream=True)
-def follow_run(streams: Streams, parameters: RunStreamQuery, request: Request) -> Response:
-    return streams.of_run(parameters.run, parameters.after, request)
+def follow_run(streams: Streams, request: Request, run: RunName, after: After = 0) -> Response:
+    return streams.of_run(run, after, request)
 
 
 @ROUTES.get("/api/stream", "Changes of runs of the project, live", media=EVENTS, is_stream=True)
-def follow_project(streams: Streams, parameters: StreamQuery, request: Request) -> Response:
-    return streams.of_project(parameters.after, request)
+def follow_project(streams: Streams, request: Request, after: After = 0) -> Response:
+    return streams.of_project(after, request)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Routes that are operations of `fanfold.api`: operation id, path, function, parameters, body and summary
+# Routes that are operations of `fanfold.api`: operation id, path, function, parameters, body and summary.
+# A parameter `q=words` is the argument `words` of the function.
+
+PARAMETERS: dict[str, Any] = {
+    "run": RunName, "a": RunName, "b": RunName, "session": RunName, "cursor": RunName,
+    "name": RecipeName, "recipe": RecipeName, "step": StepPath, "artifact": ArtifactName,
+    "at": At, "attempt": Annotated[int, Meta(ge=1, le=1_000)],
+    "after": Annotated[int, Meta(ge=0, le=2**53)], "before": Number, "limit": Count,
+    "max_concurrency": Annotated[int, Meta(ge=1, le=1_024)],
+    "status": Status, "q": Words,
+    "since": Annotated[str, Meta(max_length=40, description="12h, 7d, or a date.")],
+    "state": Annotated[bool, Meta(description="Include the state of the scheduler.")],
+}  # fmt: skip
+"""Name in the path or the query → type; optional if the function has a default."""
+
+
+def _kinds(names: str) -> dict[str, Any]:
+    return {name: PARAMETERS[name.partition("=")[0]] for name in names.split()}
+
 
 _LOOKS: tuple[_Row, ...] = (
-    ("list_runs", "/api/runs", page_of_runs, RunsQuery, "Root runs, newest first"),
-    ("inspect_run", "/api/runs/{run}", inspect, InspectQuery,
+    ("list_runs", "/api/runs", page_of_runs,
+     "status recipe since q=words limit cursor", "Root runs, newest first"),
+    ("inspect_run", "/api/runs/{run}", inspect, "run at state=with_state",
      "One run with its steps, outputs and child runs"),
-    ("show_recorded_recipe", "/api/runs/{run}/recipe", recorded_recipe, RunQuery,
+    ("show_recorded_recipe", "/api/runs/{run}/recipe", recorded_recipe, "run",
      "The recipe and inputs that a run recorded"),
-    ("list_events", "/api/runs/{run}/events", page_of_events, EventsQuery, "Events of a run, in pages"),
-    ("inspect_step", "/api/runs/{run}/steps/{step}", show_step, StepAt,
+    ("list_events", "/api/runs/{run}/events", page_of_events, "run after before limit",
+     "Events of a run, in pages"),
+    ("inspect_step", "/api/runs/{run}/steps/{step}", show_step, "run step at",
      "One step with its attempts, output and usage"),
-    ("read_transcript", "/api/runs/{run}/steps/{step}/transcript", transcript, TranscriptQuery,
+    ("read_transcript", "/api/runs/{run}/steps/{step}/transcript", transcript,
+     "run step at attempt",
      "The prompts, replies and tool calls of an agent"),
-    ("show_changes", "/api/runs/{run}/diff", diff, ChangesQuery, "File changes of steps, as a patch"),
-    ("show_artifacts", "/api/runs/{run}/artifacts", list_artifacts, RunAt,
+    ("show_changes", "/api/runs/{run}/diff", diff, "run step", "File changes of steps, as a patch"),
+    ("show_artifacts", "/api/runs/{run}/artifacts", list_artifacts, "run at",
      "Files that steps published as artifacts"),
-    ("foresee_slots", "/api/whatif/{run}", what_if, SlotsQuery, "Forecast a run with more or fewer slots"),
-    ("compare", "/api/compare/{a}/{b}", compare_runs, PairQuery, "Compare two runs"),
-    ("home", "/api/home", show_home, NoParameters, "Open questions, running work and spending"),
-    ("list_questions", "/api/approvals", all_questions, NoParameters, "Open questions of all runs"),
-    ("read_session", "/api/agents/{session}", session_transcript, SessionQuery,
+    ("foresee_slots", "/api/whatif/{run}", what_if, "run max_concurrency",
+     "Forecast a run with more or fewer slots"),
+    ("compare", "/api/compare/{a}/{b}", compare_runs, "a b", "Compare two runs"),
+    ("home", "/api/home", show_home, "", "Open questions, running work and spending"),
+    ("list_questions", "/api/approvals", all_questions, "", "Open questions of all runs"),
+    ("read_session", "/api/agents/{session}", session_transcript, "session",
      "The conversation of a session"),
 )  # fmt: skip
 _READS: tuple[_Row, ...] = (
-    ("list_recipes", "/api/recipes", list_shelf, NoParameters,
+    ("list_recipes", "/api/recipes", list_shelf, "",
      "Recipes of the project, the user, and built in"),
-    ("show_recipe", "/api/recipes/{name}", show_page, RecipeQuery, "One recipe with its text and graph"),
-    ("show_schedules", "/api/schedules", list_schedules, NoParameters,
+    ("show_recipe", "/api/recipes/{name}", show_page, "name", "One recipe with its text and graph"),
+    ("show_schedules", "/api/schedules", list_schedules, "",
      "Schedules and webhooks of the project"),
-    ("list_comparisons", "/api/comparisons", list_comparisons, NoParameters,
+    ("list_comparisons", "/api/comparisons", list_comparisons, "",
      "Live comparisons of models, newest first"),
     # Heartbeats are no events: a response about them must not be cached until the next event.
-    ("explain", "/api/runs/{run}/explain", explain_run, RunQuery, "Explain the status of a run"),
-    ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain_step, StepQuery,
+    ("explain", "/api/runs/{run}/explain", explain_run, "run", "Explain the status of a run"),
+    ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain_step, "run step",
      "Explain the status of a step"),
-    ("show_pulse", "/api/runs/{run}/pulse", pulse_of, RunQuery, "The owner of a run and its heartbeat"),
-    ("list_workers", "/api/workers", list_workers, NoParameters, "The workers of the cluster"),
-    ("list_pulses", "/api/pulses", live_pulses, NoParameters, "The owners of running runs, with heartbeats"),
+    ("show_pulse", "/api/runs/{run}/pulse", pulse_of, "run", "The owner of a run and its heartbeat"),
+    ("list_workers", "/api/workers", list_workers, "", "The workers of the cluster"),
+    ("list_pulses", "/api/pulses", live_pulses, "", "The owners of running runs, with heartbeats"),
 )  # fmt: skip
-_CHANGES: tuple[tuple[str, Method, str, Callable[..., Any], type[Struct], type[Struct], str], ...] = (
-    ("check_recipe", "POST", "/api/check", try_text, NoParameters, RecipeText, "Check the text of a recipe"),
-    ("save_recipe", "PUT", "/api/recipes/{name}", save_text, RecipeQuery, RecipeEdit, "Save a recipe"),
-    ("undo_run", "POST", "/api/runs/{run}/undo", undo, RunQuery, UndoBody, "Revert merges"),
-    ("reply_to_question", "POST", "/api/runs/{run}/answers/{step}", reply, StepQuery, ReplyBody,
+_CHANGES: tuple[tuple[str, Method, str, Callable[..., Any], str, type[Struct], str], ...] = (
+    ("check_recipe", "POST", "/api/check", try_text, "", RecipeText, "Check the text of a recipe"),
+    ("save_recipe", "PUT", "/api/recipes/{name}", save_text, "name", RecipeEdit, "Save a recipe"),
+    ("undo_run", "POST", "/api/runs/{run}/undo", undo, "run", UndoBody, "Revert merges"),
+    ("reply_to_question", "POST", "/api/runs/{run}/answers/{step}", reply, "run step", ReplyBody,
      "Answer the question of an ask step or an agent"),
-    ("apply_changes", "POST", "/api/runs/{run}/steps/{step}/apply", apply, StepQuery, ApplyBody,
+    ("apply_changes", "POST", "/api/runs/{run}/steps/{step}/apply", apply, "run step", ApplyBody,
      "Merge the proposed changes of a step"),
 )  # fmt: skip
 
-for _name, _path, _call, _asked, _summary in _LOOKS:
-    ROUTES.operation(_name, "GET", _path, _summary, _call, _asked, of_runs=True)
-for _name, _path, _call, _asked, _summary in _READS:
-    ROUTES.operation(_name, "GET", _path, _summary, _call, _asked)
-for _name, _method, _path, _call, _asked, _body, _summary in _CHANGES:
-    ROUTES.operation(_name, _method, _path, _summary, _call, _asked, _body, role="operator")
+for _name, _path, _call, _names, _summary in _LOOKS:
+    ROUTES.operation(_name, "GET", _path, _summary, _call, _kinds(_names), of_runs=True)
+for _name, _path, _call, _names, _summary in _READS:
+    ROUTES.operation(_name, "GET", _path, _summary, _call, _kinds(_names))
+for _name, _method, _path, _call, _names, _body, _summary in _CHANGES:
+    ROUTES.operation(_name, _method, _path, _summary, _call, _kinds(_names), _body, role="operator")
 ROUTES.operation(
-    "report_of_run", "GET", "/api/runs/{run}/report", "The executive report", report_of, RunQuery,
+    "report_of_run", "GET", "/api/runs/{run}/report", "The executive report", report_of, _kinds("run"),
     of_runs=True, media="text/markdown",
 )  # fmt: skip
 ROUTES.operation(
     "give_artifact", "GET", "/api/runs/{run}/artifacts/{artifact}", "Download an artifact",
-    open_artifact, ArtifactQuery, media=BYTES, gives_file=True,
+    open_artifact, _kinds("run artifact=name"), media=BYTES, gives_file=True,
 )  # fmt: skip
 
 
