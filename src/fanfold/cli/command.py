@@ -6,10 +6,8 @@ import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
@@ -355,7 +353,7 @@ def reader_left() -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Ages and moments as people type them: `90m`, `12h`, `30d`, `8w`, or a date.
+# Ages as people type them: `90m`, `12h`, `30d`, `8w`.
 
 _AGE = r"(?a)([0-9]{1,6})(m|h|d|w)"
 _UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -368,17 +366,6 @@ def read_age(flag: str, text: str) -> int:
         message = f"{flag} {text} is not an age"
         raise AuthorError("usage.bad_value", message, hint="write 90m, 12h, 30d or 8w")
     return int(found[1]) * _UNIT_MS[found[2]]
-
-
-def read_moment(flag: str, text: str) -> int:
-    """Read a duration before now or a date (local time by default); return milliseconds since the epoch."""
-    if re.fullmatch(_AGE, text):
-        return int(time.time() * 1_000) - read_age(flag, text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1_000)
-    except (ValueError, OverflowError, OSError):
-        message = f"{flag} {text} is neither an age nor a date"
-        raise AuthorError("usage.bad_value", message, hint="write 12h, 30d, 2026-01-31 or …T12:00") from None
 
 
 # -----------------------------------------------------------------------------------------------------------

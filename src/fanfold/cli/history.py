@@ -12,7 +12,7 @@ from msgspec import convert, structs
 
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
-from fanfold.api.display import FailureDocument, first_of, local_time, step_usage
+from fanfold.api.display import FailureDocument, first_of, local_time, since_ms, step_usage
 from fanfold.api.explain import MAX_STEPS, RETRY, explain_run, explain_step
 from fanfold.api.history import (
     follow,
@@ -40,7 +40,7 @@ from fanfold.api.step_documents import (
     Row,
     UsedSets,
 )
-from fanfold.cli.command import Invocation, command, option, read_moment
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import (
     COLOURS,
     clock,
@@ -419,7 +419,7 @@ def query_command(
     "words in quotes" match as a phrase; dendr* matches words that start with it. RUN is `last`, an id, or
     a unique prefix of at least four characters. Equal hits are listed newest first.
     """
-    filters = Filters(**only, since=None if since is None else read_moment("--since", since))
+    filters = Filters(**only, since=None if since is None else since_ms(since))
     with call.open_project(to_read=True) as project:
         named = named_run(project, words) if run is None else None
         asked = words if named is None else words[1:]

@@ -10,12 +10,12 @@ import click
 
 from fanfold.api.addresses import find_run, only_speaker
 from fanfold.api.archives import Audit, digest_run, replay_run, verify_all, verify_run
-from fanfold.api.display import duration
+from fanfold.api.display import duration, since_ms
 from fanfold.api.explain import what_if
 from fanfold.api.history import By, Costs, costs, follow_transcript, transcript
 from fanfold.api.project import Project
 from fanfold.api.transcripts import TranscriptEntry, TranscriptWriter, closing, heading
-from fanfold.cli.command import Invocation, command, option, read_moment
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import paint, plain, print_json, print_text
 from fanfold.engine.dry_run import WhatIf
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
@@ -202,7 +202,7 @@ def costs_command(call: Invocation, since: str | None, by: By, as_csv: bool) -> 
     """
     if as_csv and call.as_json:
         raise AuthorError("usage.conflicting_options", "--csv and --json are two formats: choose one")
-    moment = None if since is None else read_moment("--since", since)
+    moment = None if since is None else since_ms(since)
     with call.open_project(to_read=True) as project:
         found = costs(project, by, moment)
         nothing = "nothing was spent\n" if project.has_runs else "nothing has run here yet\n"
