@@ -293,7 +293,7 @@ class _OpenedStore:
 def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, on_ready: OnReady) -> None:
     """Serve a project over HTTP until it is stopped. `on_ready` is called once it can be reached."""
     from fanfold.api.notifications import deliver_left
-    from fanfold.api.ownership import LOOK_S, take_up_abandoned, take_up_due
+    from fanfold.api.ownership import LOOK_S, continue_abandoned, continue_due
     from fanfold.api.run_options import Options
     from fanfold.api.schedules import start_due
     from fanfold.api.system import examine
@@ -317,7 +317,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
         tokens = Tokens(config.names("server.operators"), config.names("server.viewers"))
 
         def take_up() -> list[str]:
-            return [one.root for one in take_up_abandoned(state.fresh())] if take_over else []
+            return [one.root for one in continue_abandoned(state.fresh())] if take_over else []
 
         def watch() -> None:
             left_s = 0.0
@@ -325,7 +325,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
                 try:
                     with closing(wire(folder)) as project:
                         left_s = min(
-                            take_up_due(project), deliver_left(project) or LOOK_S, start_due(project)
+                            continue_due(project), deliver_left(project) or LOOK_S, start_due(project)
                         )
                 except FanfoldError:  # the store is busy, or a file was changed badly: try again later
                     left_s = LOOK_S

@@ -98,7 +98,7 @@ class TwoDrivers:
         owned = start(project, plan, {}, Options(permission="auto"))
         self.root = owned.tree.root.id
         self.workers = executors_for(project, Journal(project.store, self.root))
-        owned.performers.remote = Elsewhere(self.jobs, self.workers)
+        owned.executors.remote = Elsewhere(self.jobs, self.workers)
         driving = asyncio.create_task(owned.host().start())
         assert await asyncio.to_thread(BEGUN.wait, PATIENCE_S)
         driving.cancel()
@@ -108,7 +108,7 @@ class TwoDrivers:
     def second(self, *, dispatches: bool = True) -> OwnedRun:
         owned = own(self.project, self.root)
         if dispatches:
-            owned.performers.remote = Elsewhere(self.jobs, self.workers)
+            owned.executors.remote = Elsewhere(self.jobs, self.workers)
         return owned
 
     def continued(self) -> list[str]:

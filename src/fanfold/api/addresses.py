@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fanfold.api.display import first_of
 from fanfold.api.project import Project
-from fanfold.api.transcripts import SessionRef, find_speakers, speaker_of
+from fanfold.api.transcripts import SessionRef, find_session_refs, session_ref_of
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.state import LEAF, PENDING, Node, Run
@@ -66,29 +66,29 @@ def find_run(project: Project, name: str, at: int | None = None) -> ResolvedRun:
     return ResolvedRun(tree, run)
 
 
-def find_speaker(found: ResolvedRun, name: str, attempt: int | None) -> SessionRef:
+def find_session_ref(found: ResolvedRun, name: str, attempt: int | None) -> SessionRef:
     """Return the session of a step, a subagent or a session id."""
     node = _find_step(found, name)
     if node is None:
         if attempt is not None:
             raise AuthorError("usage.conflict", "a session is one attempt", hint="leave --attempt out")
-        speakers = list(find_speakers(found.tree, name))
-        if len(speakers) > 1:
-            ids = ", ".join(one.session_id for one in speakers[:5])
+        refs = list(find_session_refs(found.tree, name))
+        if len(refs) > 1:
+            ids = ", ".join(one.session_id for one in refs[:5])
             raise AuthorError("session.ambiguous", f"several sessions begin with {name}: {ids}")
-        if not speakers:
+        if not refs:
             found.step(name)  # raises an error with a suggestion
-        return speakers[0]
+        return refs[0]
     if not is_agent(node) or node.kind != LEAF:
         raise _not_an_agent(found, node)
     wanted = max(1, node.attempt) if attempt is None else attempt
     if not 1 <= wanted <= max(1, node.attempt):
         message = f"{node.path} has had {node.attempt} attempt{'' if node.attempt == 1 else 's'}"
         raise NotFoundError("step.no_attempt", message, hint="leave --attempt out for the latest")
-    return speaker_of(found.tree, node, wanted)
+    return session_ref_of(found.tree, node, wanted)
 
 
-def only_speaker(found: ResolvedRun) -> str:
+def only_session_path(found: ResolvedRun) -> str:
     """Return the path of the only agent step of a run. If there are several, the hint names the last."""
     agents = (node for node in found.tree.nodes() if is_agent(node) and node.kind == LEAF)
     paths = [node.run.tree_path(node.path) for node in agents if node.attempt]

@@ -125,33 +125,33 @@ def agent_state(child: Subagent) -> AgentState:
     return AgentState(**fields)
 
 
-def declared(caller: ToolContext, asked: SpawnAgent) -> str:
+def declared(caller: ToolContext, request: SpawnAgent) -> str:
     """Describe the task and the effects of a subagent, one per line; raises if it would be refused."""
     project = caller.project
-    step = subagents.foresee(project, as_task(caller, asked), run=caller.open_run)
+    step = subagents.foresee(project, as_task(caller, request), run=caller.open_run)
     plan = Plan(name=step.id, steps=(step,))
     effects = consent_of(project, plan, project.roles.find, caller.options).effects
     lines = [one.text for one in effects] or ["it only reads"]
-    return "\n".join([f"{asked.role} gets the task: {asked.task}", *lines])
+    return "\n".join([f"{request.role} gets the task: {request.task}", *lines])
 
 
-def as_task(caller: ToolContext, asked: SpawnAgent) -> Task:
-    reads = find_role(caller.project.roles, asked.role).read_only
+def as_task(caller: ToolContext, request: SpawnAgent) -> Task:
+    reads = find_role(caller.project.roles, request.role).read_only
     return Task(
-        role=asked.role,
-        task=asked.task,
-        name=asked.name,
-        timeout_ms=round(asked.timeout_s * 1_000),
-        write_set=tuple(asked.write_set),
-        merge=None if reads and asked.merge == "auto" else asked.merge,
-        output_schema=asked.output_schema,
+        role=request.role,
+        task=request.task,
+        name=request.name,
+        timeout_ms=round(request.timeout_s * 1_000),
+        write_set=tuple(request.write_set),
+        merge=None if reads and request.merge == "auto" else request.merge,
+        output_schema=request.output_schema,
     )
 
 
-async def start(caller: ToolContext, asked: SpawnAgent) -> Subagent:
+async def start(caller: ToolContext, request: SpawnAgent) -> Subagent:
     """Start a subagent that the caller is permitted to start."""
-    task, run = as_task(caller, asked), caller.open_run
-    return await subagents.spawn(caller.project, task, caller.options, attendant=PriorConsent(), run=run)
+    task, run = as_task(caller, request), caller.open_run
+    return await subagents.spawn(caller.project, task, caller.options, prompter=PriorConsent(), run=run)
 
 
 @tool(
@@ -160,12 +160,12 @@ async def start(caller: ToolContext, asked: SpawnAgent) -> Subagent:
     " multi-phase work use run_workflow. Its changes are merged when it succeeds.",
     mutates=True,
 )
-async def spawn_agent(caller: ToolContext, asked: SpawnAgent) -> OneAgent:
-    what = declared(caller, asked)
-    if asked.dry_run:
+async def spawn_agent(caller: ToolContext, request: SpawnAgent) -> OneAgent:
+    what = declared(caller, request)
+    if request.dry_run:
         return OneAgent(ok=True, agent=None, would=f"start {what}")
     await permit(caller, "start a subagent", [what])
-    return OneAgent(ok=True, agent=agent_state(await start(caller, asked)))
+    return OneAgent(ok=True, agent=agent_state(await start(caller, request)))
 
 
 @tool(
@@ -173,11 +173,11 @@ async def spawn_agent(caller: ToolContext, asked: SpawnAgent) -> OneAgent:
     "Wait until subagents finish or the time is up; returns status and shortened answers. Never cancels."
     " send_input(resume: true) continues a `detached` one.",
 )
-async def wait_agent(caller: ToolContext, asked: WaitAgent) -> ManyAgents:
-    if not asked.agents and not caller.project.has_runs:
+async def wait_agent(caller: ToolContext, request: WaitAgent) -> ManyAgents:
+    if not request.agents and not caller.project.has_runs:
         return several([])
-    names = list(dict.fromkeys(asked.agents))
-    found = await subagents.wait(caller.project, names, asked.timeout_s, run=caller.open_run)
+    names = list(dict.fromkeys(request.agents))
+    found = await subagents.wait(caller.project, names, request.timeout_s, run=caller.open_run)
     children = [child for bucket in found.values() for child in bucket]
     if names:
         children.sort(key=lambda child: names.index(child.id))
@@ -189,26 +189,26 @@ async def wait_agent(caller: ToolContext, asked: WaitAgent) -> ManyAgents:
     "Send a subagent its next turn; a finished, failed or cancelled one restarts, a closed one does not.",
     mutates=True,
 )
-async def send_input(caller: ToolContext, asked: SendInput) -> OneAgent:
-    child = subagents.foresee_input(
-        caller.project, asked.agent, asked.text, resume=asked.resume, run=caller.open_run
+async def send_input(caller: ToolContext, request: SendInput) -> OneAgent:
+    child = subagents.check_input(
+        caller.project, request.agent, request.text, resume=request.resume, run=caller.open_run
     )
     what = f"tell {child.id} ({child.role}, {child.status})"
-    if asked.dry_run:
+    if request.dry_run:
         return OneAgent(
-            ok=True, agent=agent_state(child), would=f"{what}: {shorten(asked.text, MAX_TASK_CHARS)}"
+            ok=True, agent=agent_state(child), would=f"{what}: {shorten(request.text, MAX_TASK_CHARS)}"
         )
-    await permit(caller, what, [asked.text])
+    await permit(caller, what, [request.text])
     sent = await subagents.send_input(
-        caller.project, child.id, asked.text, resume=asked.resume, run=caller.open_run
+        caller.project, child.id, request.text, resume=request.resume, run=caller.open_run
     )
     return OneAgent(ok=True, agent=agent_state(sent))
 
 
 @tool("List subagents", "List subagents that are unfinished or need attention, and the roles that exist.")
-async def list_agents(caller: ToolContext, asked: ListAgents) -> ManyAgents:
+async def list_agents(caller: ToolContext, request: ListAgents) -> ManyAgents:
     found = subagents.list_subagents(caller.project, run=caller.open_run) if caller.project.has_runs else []
-    shown = several([one for one in found if asked.all or one.status not in OVER or one.left_something])
+    shown = several([one for one in found if request.all or one.status not in OVER or one.left_something])
     return structs.replace(shown, roles=list(role_lines(caller.project)))
 
 
@@ -252,24 +252,24 @@ class CloseResult(Struct, frozen=True, kw_only=True):
     mutates=True,
     ends_something=True,
 )
-async def close_agent(caller: ToolContext, asked: CloseAgent) -> CloseResult:
+async def close_agent(caller: ToolContext, request: CloseAgent) -> CloseResult:
     try:
-        child = subagents.find(caller.project, asked.agent, run=caller.open_run)
+        child = subagents.find(caller.project, request.agent, run=caller.open_run)
     except NotFoundError:
         # A run by its full id: a tool that ends something accepts no prefix and not `last`.
-        head = caller.project.store.head(asked.agent) if caller.project.has_runs else None
-        if head is None or is_kept_open(asked.agent):
+        head = caller.project.store.head(request.agent) if caller.project.has_runs else None
+        if head is None or is_kept_open(request.agent):
             raise
         if head.status in RUN_TERMINAL and head.status != CANCELLED:
             raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already") from None
         what = f"cancel the run {head.run_id} of {head.recipe}"
-        if not asked.dry_run:
+        if not request.dry_run:
             await permit(caller, what, [f"it is {head.status}"])
             await cancel(caller.project, head.run_id)
         now = run_report(*find_run(caller.project, head.run_id))
-        return CloseResult(ok=True, run=now, would=what if asked.dry_run else "")
+        return CloseResult(ok=True, run=now, would=what if request.dry_run else "")
     what = f"{'cancel' if child.status in LIVE else 'close'} the subagent {child.id}"
-    if asked.dry_run:
+    if request.dry_run:
         return CloseResult(ok=True, agent=agent_state(child), would=what)
     await permit(caller, what, [child.task])
     return CloseResult(
@@ -331,12 +331,12 @@ class BatchDone(Struct, frozen=True, kw_only=True):
 
 
 @tool("Have one task done", "Have a subagent do one bounded task and return its answer.", mutates=True)
-async def task(caller: ToolContext, asked: SpawnAgent) -> TaskDone:
-    what = declared(caller, asked)
-    if asked.dry_run:
+async def task(caller: ToolContext, request: SpawnAgent) -> TaskDone:
+    what = declared(caller, request)
+    if request.dry_run:
         return TaskDone(ok=True, result=None, would=f"do with {what}")
     await permit(caller, "have a task done", [what])
-    done = await _do(caller, [asked])
+    done = await _do(caller, [request])
     return TaskDone(ok=True, result=done[0])
 
 
@@ -346,10 +346,10 @@ async def task(caller: ToolContext, asked: SpawnAgent) -> TaskDone:
     " run_workflow.",
     mutates=True,
 )
-async def task_batch(caller: ToolContext, asked: TaskBatch) -> BatchDone:
+async def task_batch(caller: ToolContext, request: TaskBatch) -> BatchDone:
     lines: list[str] = []
     refusals: list[FanfoldError] = []
-    for one in asked.tasks:  # a task that cannot be started does not affect the others
+    for one in request.tasks:  # a task that cannot be started does not affect the others
         try:
             lines.append(declared(caller, one))
         except FanfoldError as error:
@@ -357,10 +357,10 @@ async def task_batch(caller: ToolContext, asked: TaskBatch) -> BatchDone:
             lines.append(f"nothing: {error.message}")
     if len(refusals) == len(lines):
         raise refusals[0]
-    if asked.dry_run or any(one.dry_run for one in asked.tasks):
+    if request.dry_run or any(one.dry_run for one in request.tasks):
         return BatchDone(ok=True, results=[], completed=0, would=lines)
     await permit(caller, f"have {len(lines)} tasks done side by side", lines)
-    results = await _do(caller, asked.tasks)
+    results = await _do(caller, request.tasks)
     completed = sum(one.agent is not None and one.agent.status == COMPLETED for one in results)
     return BatchDone(ok=True, results=results, completed=completed)
 

@@ -344,7 +344,7 @@ def gist(error: AnyFailure, most: int = GIST_CHARS) -> str:
     return one_line(f"{ended[0]}: … {lines[-1]}", most)
 
 
-def last_words(error: Failure, most: int) -> list[str]:
+def last_output_lines(error: Failure, most: int) -> list[str]:
     """Return the last output lines of a failed program; empty for any other failure."""
     lines = [line.rstrip() for line in error.message.splitlines() if line.strip()]
     return lines[1:][-most:] if error.code == PROGRAM_FAILED else []
@@ -374,7 +374,7 @@ def refused_document(error: FanfoldError) -> RefusedDocument:
 MAX_NAME_CHARS = 60
 _ENDS_CHARS = 1_000
 """Length of the beginning and of the end of a long value. The middle is never visible."""
-_TELLING = ("name", "id", "key", "path", "file", "title")
+_NAME_FIELDS = ("name", "id", "key", "path", "file", "title")
 """Fields that name an object if the step has no `key`."""
 
 
@@ -415,7 +415,7 @@ def _called(step: Step, item: JSON) -> str:
         except UnresolvedPath:
             value = None
     if isinstance(value, dict):
-        value = next((value[field] for field in _TELLING if isinstance(value.get(field), str)), value)
+        value = next((value[field] for field in _NAME_FIELDS if isinstance(value.get(field), str)), value)
     if value is None:
         return ""
     text = as_text(value)

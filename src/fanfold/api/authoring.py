@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fanfold.agents.entries import Response
 from fanfold.api.addresses import ResolvedRun, find_run
-from fanfold.api.explain import StepTouch, plan_steps, suggest, touched_by
+from fanfold.api.explain import StepTouch, collect_touches, plan_steps, suggest
 from fanfold.api.project import Project
 from fanfold.api.recipes import (
     MISSING,
@@ -426,5 +426,5 @@ def suggest_sets(project: Project, plan: Plan) -> list[SuggestedSet]:
         tree = project.view(head.root_run_id)
         run = tree.state.runs.get(head.run_id)
         if run is not None:
-            touched_by(tree, run, seen)
+            collect_touches(tree, run, seen)
     return suggest(plan.name, plan_steps(plan.steps), seen)

@@ -551,7 +551,7 @@ class Suite:
                     owned = own(project, owned.tree.root.id, parts=parts)
                 turns.clock.advance_to(owned.tree.state.now)
                 owned.tree.use_clock(turns.clock)
-                host = replay.ReplayHost(owned.tree, owned.performers, turns)
+                host = replay.ReplayHost(owned.tree, owned.executors, turns)
                 try:
                     await (host.start() if raised is None else host.resume(raised))
                 finally:

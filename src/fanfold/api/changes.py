@@ -39,7 +39,7 @@ from fanfold.api.run_documents import (
     artifacts_below,
     artifacts_of,
 )
-from fanfold.api.run_handle import PATIENCE_S, leave, until_taken
+from fanfold.api.run_handle import PATIENCE_S, leave, until_handled
 from fanfold.engine import requests
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.engine.run_trees import RunTrees, open_objects, store_snapshot, trees_folder
@@ -280,7 +280,7 @@ async def record(project: Project, head: RunHead, done: Done) -> None:
                 owned = own(project, root, goes_on=False)
             except LeaseHeld:
                 number = leave(project, head, done) if number is None else number
-                taken = await until_taken(project, root, number)
+                taken = await until_handled(project, root, number)
                 if taken:
                     return
                 if taken is None:

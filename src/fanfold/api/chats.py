@@ -33,7 +33,7 @@ from fanfold.api.intent_patterns import Suitability, judge
 from fanfold.api.ownership import take_over
 from fanfold.api.project import Project
 from fanfold.api.run_documents import run_document
-from fanfold.api.run_handle import RunHandle, ask_owner
+from fanfold.api.run_handle import RunHandle, request_from_owner
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.subagents import LIVE, OVER, Subagent, find_ended_turns
@@ -68,9 +68,9 @@ from fanfold.workspace.seal import is_foreign
 
 NAME = "lead"
 WORKFLOW_TOOLS = frozenset({"plan_workflow", "run_workflow", "workflow_status", "save_workflow"})
-HEARD = "Subagents that are over"
-RAN = "Workflows that the user ran"
-SUITED = "This looks like work for a workflow"
+ENDED_AGENTS = "Subagents that are over"
+ENDED_WORKFLOWS = "Workflows that the user ran"
+SUITABLE = "This looks like work for a workflow"
 MAX_HEARD = 50
 MAX_SUMMARY_CHARS = 600
 
@@ -134,12 +134,12 @@ def lead_step(
     )
     inputs: dict[str, Value] = {}
     if heard:
-        inputs[HEARD] = Constant(msgspec.to_builtins(list(heard)))
+        inputs[ENDED_AGENTS] = Constant(msgspec.to_builtins(list(heard)))
     if ran:
-        inputs[RAN] = Constant(msgspec.to_builtins(list(ran)))
+        inputs[ENDED_WORKFLOWS] = Constant(msgspec.to_builtins(list(ran)))
     if suited is not None:
         hint = "Consider plan_workflow, and tell the user what it would do."
-        inputs[SUITED] = Constant(f"{suited.reason}. {hint}")
+        inputs[SUITABLE] = Constant(f"{suited.reason}. {hint}")
     return Step(
         id=name,
         action=body.action(),
@@ -160,9 +160,9 @@ def lead_turns(tree: RunTree) -> list[Node]:
     return [node for node in tree.root.scope.children if is_lead(node)]
 
 
-def unheard(tree: RunTree, ended: Sequence[Subagent]) -> list[SubagentEnd]:
+def unreported_ends(tree: RunTree, ended: Sequence[Subagent]) -> list[SubagentEnd]:
     """Return the ends of subagents' turns that were not reported to the lead yet."""
-    known = set(_heard_before(tree))
+    known = set(_already_reported(tree))
     found = [
         SubagentEnd(
             id=child.id,
@@ -177,10 +177,10 @@ def unheard(tree: RunTree, ended: Sequence[Subagent]) -> list[SubagentEnd]:
     return found[:MAX_HEARD]
 
 
-def _heard_before(tree: RunTree) -> Iterator[tuple[str, int]]:
+def _already_reported(tree: RunTree) -> Iterator[tuple[str, int]]:
     """Yield the turns of subagents whose end the lead knows, from a report or from the result of a tool."""
     for node in lead_turns(tree):
-        heard = node.step.inputs.get(HEARD)
+        heard = node.step.inputs.get(ENDED_AGENTS)
         if isinstance(heard, Constant) and node.attempt:
             yield from ((one["id"], one["turn"]) for one in heard.value)
         for result in _tool_results(tree, node):
@@ -197,7 +197,7 @@ def _tool_results(tree: RunTree, node: Node) -> Iterator[ToolResult]:
 def runs_started(tree: RunTree) -> Iterator[str]:
     """Yield the runs that the lead's tools started, planning included, and those that the user ran."""
     for node in lead_turns(tree):
-        ran = node.step.inputs.get(RAN)
+        ran = node.step.inputs.get(ENDED_WORKFLOWS)
         if isinstance(ran, Constant):
             yield from (one["run_id"] for one in ran.value)
         for result in _tool_results(tree, node):
@@ -231,7 +231,7 @@ class ChatTurn(Struct, frozen=True, kw_only=True):
     """The outcome of one message of the user."""
 
     step: str
-    said: str
+    prompt: str
     status: str
     output: JSON
     error: FailureDocument | None
@@ -306,9 +306,9 @@ class Chat:
             # A provider that refused a request is not tried for a while, but the user may have paid since.
             # The next owner uses new connections without that state.
             await self.leave()
-        await self._be_driven()
-        if (cut_off := self.cut_off()) is not None:
-            await self.go_on(cut_off)
+        await self._ensure_owner()
+        if (unfinished := self.unfinished_turn()) is not None:
+            await self.continue_turn(unfinished)
         turns = lead_turns(self.tree)
         before = turns[-1] if turns else None
         with_workflows = suited is not None or self._has_workflows()
@@ -316,7 +316,7 @@ class Chat:
             NAME,
             text,
             before.path if before is not None else None,
-            heard=unheard(self.tree, find_ended_turns(self.tree, self.project.folder)),
+            heard=unreported_ends(self.tree, find_ended_turns(self.tree, self.project.folder)),
             ran=self._ran,
             suited=suited,
             with_workflows=with_workflows,
@@ -340,17 +340,17 @@ class Chat:
 
     # Interrupted turns
 
-    def cut_off(self) -> Node | None:
+    def unfinished_turn(self) -> Node | None:
         """Return the unfinished turn: it lost its process, or was requested while the run had no owner."""
         turns = lead_turns(self.tree)
         return turns[-1] if turns and turns[-1].status not in TERMINAL else None
 
-    async def go_on(self, cut_off: Node) -> ChatTurn:
+    async def continue_turn(self, unfinished: Node) -> ChatTurn:
         """Continue an unfinished turn after its last recorded entry."""
-        await self._be_driven()
-        if is_interrupted(cut_off):
-            await self._request(ResumeRequest(child_name(cut_off.path)))
-        return await self._end_of(cut_off.path)
+        await self._ensure_owner()
+        if is_interrupted(unfinished):
+            await self._request(ResumeRequest(child_name(unfinished.path)))
+        return await self._end_of(unfinished.path)
 
     async def _end_of(self, path: str) -> ChatTurn:
         def look() -> Node | None:
@@ -367,7 +367,7 @@ class Chat:
         failure = node.error or self.tree.memory.held_by
         return ChatTurn(
             step=node.path,
-            said=words_of(node),
+            prompt=words_of(node),
             status=node.status if node.status in TERMINAL else PAUSED,
             output=self.tree.values.output(node),
             error=failure_document(failure, node) if node.status != COMPLETED else None,
@@ -411,7 +411,7 @@ class Chat:
         """Note the runs that made a plan for the user."""
         self._planned += runs
 
-    def worth_keeping(self) -> bool:
+    def offers_saving(self) -> bool:
         """Whether more delegations have completed since saving them as a recipe was last offered."""
         done = sum(child.status == COMPLETED for child in self.agents())
         offer = done >= MANY_DELEGATIONS and done > self._offered
@@ -419,7 +419,7 @@ class Chat:
             self._offered = done
         return offer
 
-    async def rest(self) -> None:
+    async def wait_for_agents(self) -> None:
         """Wait until no subagent is running."""
         while self._has_live_agents():
             await subagents.wait(self.project, timeout_s=LONG_S, run=self.id)
@@ -435,7 +435,7 @@ class Chat:
         """Whether this process stopped driving the run: a provider refused a request, or it was paused."""
         return self._handle.is_over
 
-    async def _be_driven(self) -> None:
+    async def _ensure_owner(self) -> None:
         if not self._is_over():
             return
         if self._handle.status in RUN_TERMINAL:
@@ -447,7 +447,7 @@ class Chat:
         self._taken_up.set()
 
     async def _request(self, request: AddRequest | ResumeRequest) -> None:
-        number, _ = await ask_owner(self.project, self.project.resolve(self.id), request)
+        number, _ = await request_from_owner(self.project, self.project.resolve(self.id), request)
         refused = self.tree.memory.refusals.get(number)
         if refused is not None:
             raise SubagentRefused(refused.code, refused.message, hint=refused.hint)

@@ -14,7 +14,7 @@ from fanfold.agents.entries import Response, ToolCall
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, approval_document, gist, is_open, named_path, status_of
 from fanfold.api.display import counted, duration, when
-from fanfold.api.history import how_to_go_on
+from fanfold.api.history import continue_command
 from fanfold.api.project import Project
 from fanfold.api.recipes import SuggestedSet
 from fanfold.api.report import Transitions
@@ -164,7 +164,7 @@ def works_on_files(node: Node) -> bool:
     return node.kind == LEAF and bool(node.attempt) and node.step.traits.workspace not in ("none", "claims")
 
 
-def touched_by(tree: RunTree, run: Run, seen: dict[str, StepTouch]) -> None:
+def collect_touches(tree: RunTree, run: Run, seen: dict[str, StepTouch]) -> None:
     """Add the files that the steps of a run used, by their path in the recipe."""
     for node in run.nodes.values():
         if works_on_files(node):
@@ -280,7 +280,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
 
         alone, seen = StepTouch(), dict[str, StepTouch]()
         alone.look_at(tree, node)
-        touched_by(tree, node.run, seen)  # all instances of its step suggest the sets
+        collect_touches(tree, node.run, seen)  # all instances of its step suggest the sets
         changed = (one for one in changes_of_node(project, tree, node) if one.state == "kept")
         used = alone.used(change.path for one in changed for change in one.changes)
         suggested = suggest(node.run.plan.name, [(recipe_path(node), node.step)], seen)
@@ -328,9 +328,9 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     status = run_status(tree.state, found)
     reason, sentence, blockers = _reason(tree, found, status)
     if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
-        on = how_to_go_on(tree, driven=False) or how_to_resume(tree.root.id)
+        on = continue_command(tree, driven=False) or how_to_resume(tree.root.id)
         sentence += f"; no process drives it: {on}"
-    elif reason == "open" and (on := how_to_go_on(tree, driven=project.has_owner(tree.root.id))):
+    elif reason == "open" and (on := continue_command(tree, driven=project.has_owner(tree.root.id))):
         sentence += f"; {on} continues it"
     if again := how_to_retry(tree):
         sentence += RETRY + again

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from fanfold.agents.entries import Response
 from fanfold.agents.role import Role
-from fanfold.api.addresses import ResolvedRun, find_speaker
+from fanfold.api.addresses import ResolvedRun, find_session_ref
 from fanfold.api.display import StepUsage, step_usage
 from fanfold.api.explain import plan_steps, recipe_path
 from fanfold.api.ownership import OwnedRun, check_enabled
@@ -52,7 +52,7 @@ from fanfold.api.permission import (
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.api.start import Lineage, check_variables, create
-from fanfold.api.transcripts import speaker_of, take_up, without_results
+from fanfold.api.transcripts import session_ref_of, take_up, without_results
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_PERMISSION, AuthorError, NotFoundError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
@@ -406,9 +406,9 @@ def plan_fork(
     if at is not None:
         if step is None:
             raise AuthorError("usage.missing_option", "--turn is a turn of a step", hint="add --from STEP")
-        speaker = find_speaker(ResolvedRun(tree, tree.root), step, None)
-        new_prompt = "" if speaker.node.step.id in prompts else None
-        taken_up = {speaker.step: take_up(tree, speaker, at.turn, new_prompt if at.say is None else at.say)}
+        ref = find_session_ref(ResolvedRun(tree, tree.root), step, None)
+        new_prompt = "" if ref.node.step.id in prompts else None
+        taken_up = {ref.step: take_up(tree, ref, at.turn, new_prompt if at.say is None else at.say)}
     if step is not None:
         named = find_node(tree.state, step)
         if named is None:
@@ -495,7 +495,7 @@ def start_fork(
     *,
     yes: bool = False,
     confirm: Callable[[], bool] | None = None,
-    attendant: Prompter | None = None,
+    prompter: Prompter | None = None,
     seen: str | None = None,
 ) -> OwnedRun:
     """Record the run of a fork.
@@ -508,22 +508,22 @@ def start_fork(
     check_variables(project.config, fork.plan)  # checked before the question, since no answer could help
     consent = _consent(project, fork)
     if is_foreign(project.folder, fork.source):
-        fork = _as_a_stranger_s(fork)
+        fork = _without_foreign_choices(fork)
     if seen is not None and seen != consent.request.digest:
         message = "what this fork does changed since it was shown"
         raise WorldError("permission.changed", message, hint="look at it again, then start it")
     posture = "ask" if consent.needed and fork.options.permission == "auto" else fork.options.permission
-    asked = permit(consent, posture, yes=yes, attendant=attendant)
+    asked = permit(consent, posture, yes=yes, prompter=prompter)
     if not asked and not yes and confirm is not None and not confirm():
         raise WorldError("permission_denied", "the fork was not started", exit_status=EXIT_PERMISSION)
-    ask = None if attendant is None else attendant.allow
+    ask = None if prompter is None else prompter.allow
     return create(project, fork.plan, bound, fork.options, fork=fork.lineage, ask=ask)
 
 
 def _consent(project: Project, fork: Fork) -> RunConsent:
     """Return the permission that a fork needs: for all effects or, with permission `auto`, for new ones."""
     foreign = is_foreign(project.folder, fork.source)
-    options = _as_a_stranger_s(fork).options if foreign else fork.options
+    options = _without_foreign_choices(fork).options if foreign else fork.options
     reasons = [KEPT_FROM_LOG] if foreign else []
     spending = Spending(fork.kept.agents, fork.kept.spent.micro_usd or 0)
     if options.permission == "ask" and options.script is None:
@@ -537,7 +537,7 @@ def _consent(project: Project, fork: Fork) -> RunConsent:
     return replace(consent, effects=tuple(one for one in consent.effects if one.text in fork.asks))
 
 
-def _as_a_stranger_s(fork: Fork) -> Fork:
+def _without_foreign_choices(fork: Fork) -> Fork:
     """Drop the choices that another user may have made: permission, back end, model, script."""
     options = replace(fork.options, permission="ask", backend=None, model=None, script=None, script_file="")
     options = with_agents(options, fork.agents)
@@ -660,10 +660,10 @@ def _continued(
     for node in affected.first():
         if not is_agent(node) or node.status not in UNSUCCESSFUL or reaches(changes, node):
             continue
-        speaker = speaker_of(tree, node, max(1, node.attempt))
-        turns = sum(isinstance(entry, Response) for entry in interrupted(tree.store, node, speaker.attempt))
-        if turns and not speaker.role.pipeline:
-            yield speaker.step, without_results(take_up(tree, speaker, turns, None))
+        ref = session_ref_of(tree, node, max(1, node.attempt))
+        turns = sum(isinstance(entry, Response) for entry in interrupted(tree.store, node, ref.attempt))
+        if turns and not ref.role.pipeline:
+            yield ref.step, without_results(take_up(tree, ref, turns, None))
 
 
 def _undone(tree: RunTree) -> Iterator[Node]:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Compaction, LiveUpdate, News, Response
-from fanfold.api.addresses import ResolvedRun, find_run, find_speaker
+from fanfold.api.addresses import ResolvedRun, find_run, find_session_ref
 from fanfold.api.approvals import due_at, how_to_answer, open_approvals, shown
 from fanfold.api.display import ListedRun, RunFilter, owner_of, select_runs, when
 from fanfold.api.project import ContinuedRun, Project
@@ -36,7 +36,7 @@ from fanfold.api.transcripts import (
     TranscriptEntry,
     earlier,
     last_turn,
-    speaker_of,
+    session_ref_of,
     transcript_of,
 )
 from fanfold.engine.requests import is_interrupted
@@ -97,7 +97,7 @@ def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
     return inspect_step_document(found.tree, turns[-1] if turns else found.step(step))
 
 
-def how_to_go_on(tree: RunTree, *, driven: bool) -> str:
+def continue_command(tree: RunTree, *, driven: bool) -> str:
     """Return the command that answers the run, raises its limits or resumes it.
 
     Empty for a finished run, and for an open run in which nothing can continue. Questions whose time-out has
@@ -396,10 +396,10 @@ def transcript(
     event of the tree.
     """
     found = find_run(project, run, at)
-    speaker = find_speaker(found, step, attempt)
+    ref = find_session_ref(found, step, attempt)
     if at is None:
-        return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
-    return transcript_of(found.tree, speaker, owned=True, until=found.tree.state.now)
+        return transcript_of(found.tree, ref, owned=project.has_owner(found.root_id))
+    return transcript_of(found.tree, ref, owned=True, until=found.tree.state.now)
 
 
 def denied_tools(project: Project, run: str, step: str) -> list[str]:
@@ -421,22 +421,22 @@ async def follow_transcript(
     Without `attempt`, it continues with the next attempt after a failure.
     """
     tree = found.tree
-    speaker = find_speaker(found, name, attempt)
-    before = earlier(tree, speaker)
-    builder = TranscriptBuilder(tree, speaker, turn=last_turn(before))
+    ref = find_session_ref(found, name, attempt)
+    before = earlier(tree, ref)
+    builder = TranscriptBuilder(tree, ref, turn=last_turn(before))
     yield [*before, *builder.fresh()]
     ownerless = Ownerless(project, tree.root.id)
     async for written in follow_tree(project.store, tree.root.id, tree.tree_seq):
         tree.catch_up(written)
-        over = tree.root.status in RUN_TERMINAL or speaker.node.status in TERMINAL or ownerless.for_a_while()
+        over = tree.root.status in RUN_TERMINAL or ref.node.status in TERMINAL or ownerless.for_a_while()
         fresh = list(builder.fresh())
-        while attempt is None and speaker.attempt < speaker.node.attempt:
-            speaker = speaker_of(tree, speaker.node, speaker.attempt + 1)
-            builder = TranscriptBuilder(tree, speaker, turn=last_turn(before))
+        while attempt is None and ref.attempt < ref.node.attempt:
+            ref = session_ref_of(tree, ref.node, ref.attempt + 1)
+            builder = TranscriptBuilder(tree, ref, turn=last_turn(before))
             fresh += builder.fresh()
         if fresh:
             yield fresh
-        if over or (attempt is not None and attempt < speaker.node.attempt):
+        if over or (attempt is not None and attempt < ref.node.attempt):
             return
 
 

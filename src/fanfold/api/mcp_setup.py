@@ -157,7 +157,7 @@ class ClientSetUp(Struct, frozen=True, kw_only=True):
     next_step: str
 
 
-class ClientWish(Struct, frozen=True, kw_only=True):
+class ClientChange(Struct, frozen=True, kw_only=True):
     """A request to change a client's configuration."""
 
     scope: Scope | None = None
@@ -170,7 +170,7 @@ class ClientWish(Struct, frozen=True, kw_only=True):
 
 
 def set_up_client(
-    client: McpClient, project: Path, environment: Mapping[str, str], wish: ClientWish
+    client: McpClient, project: Path, environment: Mapping[str, str], wish: ClientChange
 ) -> ClientSetUp:
     """Write or remove the entry of a client; a second call changes nothing."""
     scope = wish.scope or client.scope
@@ -222,7 +222,7 @@ def _own_command(project: Path) -> list[str]:
     return [found] if found else [sys.executable, "-P", "-m", "fanfold.cli.main"]
 
 
-def _entry(client: McpClient, project: Path, known: JSON, wish: ClientWish) -> dict[str, JSON]:
+def _entry(client: McpClient, project: Path, known: JSON, wish: ClientChange) -> dict[str, JSON]:
     """Return Fanfold's entry, including the keys that the user added to it."""
     arguments = wish.arguments
     if client.backend and not {"--agent-backend", "--model", "--script"} & {*arguments}:
@@ -243,7 +243,7 @@ def _entry(client: McpClient, project: Path, known: JSON, wish: ClientWish) -> d
     return {**made, **{key: value for key, value in known.items() if key not in made}}
 
 
-def _edited(client: McpClient, project: Path, file: Path, before: str, wish: ClientWish) -> str:
+def _edited(client: McpClient, project: Path, file: Path, before: str, wish: ClientChange) -> str:
     mark = _BYTE_ORDER_MARK if before.startswith(_BYTE_ORDER_MARK) else ""
     text = before.removeprefix(mark)
     entry: dict[str, JSON] = {}

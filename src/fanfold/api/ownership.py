@@ -61,10 +61,10 @@ class RunParts(Struct, frozen=True, kw_only=True):
 class OwnedRun:
     """A run tree that this process owns."""
 
-    def __init__(self, project: Project, tree: RunTree, performers: StepExecutors, lease: Lease) -> None:
+    def __init__(self, project: Project, tree: RunTree, executors: StepExecutors, lease: Lease) -> None:
         self.project = project
         self.tree = tree
-        self.performers = performers
+        self.executors = executors
         self._lease = lease
         self._observers: list[Observer] = []
 
@@ -91,7 +91,7 @@ class OwnedRun:
 
         return Host(
             self.tree,
-            self.performers,
+            self.executors,
             leave_when_waiting=leave_when_waiting,
             on_commit=committed if self._observers else on_commit,
             on_progress=on_progress,
@@ -192,8 +192,8 @@ def own(
     try:
         frozen = frozen_at_first(project, root)
         journal = Journal(project.store, root, lease)
-        performer = _permitted_performer(project, frozen, journal, ask, parts)
-        tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
+        executor = _permitted_executor(project, frozen, journal, ask, parts)
+        tree = RunTree.load(project.store, root, journal, executor.reuse, forked_from=frozen.forked_from)
         if tree.root.status not in RUN_TERMINAL:
             if goes_on:
                 require_permitted(project.folder, root)
@@ -208,14 +208,14 @@ def own(
     except BaseException:
         project.store.release(lease)
         raise
-    return OwnedRun(project, tree, performers_of(project, performer, journal, ask), lease)
+    return OwnedRun(project, tree, executors_of(project, executor, journal, ask), lease)
 
 
 def executors_for(project: Project, journal: Journal) -> StepExecutors:
     """Return the executors of a run tree for a process that executes its steps and does not own it."""
     frozen = frozen_at_first(project, journal.root)
-    own = _permitted_performer(project, frozen, journal, None, RunParts())
-    return performers_of(project, own, journal, None)
+    own = _permitted_executor(project, frozen, journal, None, RunParts())
+    return executors_of(project, own, journal, None)
 
 
 def take_over(project: Project, root: str, ask: Ask | None = None) -> OwnedRun:
@@ -276,7 +276,7 @@ def supervise(
     return make(project.backends.open(setup), places=project.session_places)
 
 
-def performer_of(
+def executor_of(
     project: Project,
     frozen: RunConfig,
     programs: Programs,
@@ -321,17 +321,17 @@ def _wants_telemetry() -> bool:
     return is_on()
 
 
-def performers_of(project: Project, own: StepExecutor, journal: Journal, ask: Ask | None) -> StepExecutors:
+def executors_of(project: Project, own: StepExecutor, journal: Journal, ask: Ask | None) -> StepExecutors:
     """Return the executors of a run tree: the run's own, and one for each configuration of added children."""
 
     def make(facts: str) -> StepExecutor:
         frozen = from_json(msgspec.json.decode(project.store.blob(facts)))
-        return _permitted_performer(project, frozen, journal, ask, RunParts())
+        return _permitted_executor(project, frozen, journal, ask, RunParts())
 
     return StepExecutors(own, make)
 
 
-def _permitted_performer(
+def _permitted_executor(
     project: Project, frozen: RunConfig, journal: Journal, ask: Ask | None, parts: RunParts
 ) -> StepExecutor:
     """Return the executor of a run. If the run was adopted, its log permits nothing here."""
@@ -343,7 +343,7 @@ def _permitted_performer(
         frozen = without_permission(frozen)
     programs = Programs(project.isolation, unsafe=frozen.unsafe)
     supervisor = supervise(project, frozen, programs, ask, parts.supervisor)
-    return performer_of(project, frozen, programs, supervisor, journal, parts.executor)
+    return executor_of(project, frozen, programs, supervisor, journal, parts.executor)
 
 
 def frozen_at_first(project: Project, root: str) -> RunConfig:
@@ -462,10 +462,10 @@ class WorkerContinuation:
         return WaitingForWorker(root)
 
 
-def hand_over(owned: OwnedRun) -> ContinuedRun:
+def run_in_background(owned: OwnedRun) -> ContinuedRun:
     """Release a run that this process owns, and have another process continue it."""
     owned.let_go()
-    return go_on_detached(owned.project, owned.tree.root.id)
+    return continue_detached(owned.project, owned.tree.root.id)
 
 
 def resume_detached(
@@ -475,10 +475,10 @@ def resume_detached(
     check_enabled(project, root)
     if project.has_owner(root):
         take_over(project, root).let_go()  # raises the error with its hint
-    return go_on_detached(project, root, raised, keep_waits=keep_waits)
+    return continue_detached(project, root, raised, keep_waits=keep_waits)
 
 
-def go_on_detached(
+def continue_detached(
     project: Project, root: str, raised: LimitsRaised | None = None, *, keep_waits: bool = True
 ) -> ContinuedRun:
     """Have another process continue a run, if the user permitted it."""
@@ -497,12 +497,12 @@ def abandoned(project: Project) -> list[str]:
     return [root for root in roots if not is_adopted(project.folder, root)]
 
 
-def take_up_abandoned(project: Project) -> list[ContinuedRun]:
+def continue_abandoned(project: Project) -> list[ContinuedRun]:
     """Continue each abandoned run in the background."""
-    return [go_on_detached(project, root) for root in abandoned(project)]
+    return [continue_detached(project, root) for root in abandoned(project)]
 
 
-def take_up_due(project: Project) -> float:
+def continue_due(project: Project) -> float:
     """Continue in the background each run without an owner whose wait for a provider has ended.
 
     Its other steps may have been running when its owner died. Return after how many seconds to check again.
@@ -515,7 +515,7 @@ def take_up_due(project: Project) -> float:
         due = next_wait(state) if state.deferred else None
         left_s = LOOK_S if due is None else (due - wall_clock_ms()) / 1_000
         if left_s <= 0:
-            go_on_detached(project, head.run_id)
+            continue_detached(project, head.run_id)
         else:
             next_s = min(next_s, left_s)
     return next_s

@@ -144,13 +144,11 @@ def is_settled(posture: str, *, yes: bool) -> bool:
     return posture == "auto" or (posture == "ask" and yes)
 
 
-def permit(
-    consent: RunConsent, posture: str, *, yes: bool = False, attendant: Prompter | None = None
-) -> bool:
+def permit(consent: RunConsent, posture: str, *, yes: bool = False, prompter: Prompter | None = None) -> bool:
     """Return whether a person was asked and agreed; raise `permission_denied` if the run may not start."""
     if is_settled(posture, yes=yes) or not consent.needed:
         return False
-    if posture == "ask" and attendant is not None and attendant.permits(consent.request):
+    if posture == "ask" and prompter is not None and prompter.permits(consent.request):
         return True
     needs = consent.needs
     named = "; ".join(visible(one) for one in needs[:MAX_NAMED])
@@ -165,12 +163,12 @@ def permit(
     raise WorldError("permission_denied", message, hint=hint, details=details, exit_status=EXIT_PERMISSION)
 
 
-def permit_adopted(project: Project, tree: RunTree, *, yes: bool, attendant: Prompter | None) -> None:
+def permit_adopted(project: Project, tree: RunTree, *, yes: bool, prompter: Prompter | None) -> None:
     """Return if a run may continue. An adopted run requires the permission of the user here."""
     root = tree.root.id
     if not is_adopted(project.folder, root):
         return
-    permit(adopted_consent(project, tree), "ask", yes=yes, attendant=attendant)
+    permit(adopted_consent(project, tree), "ask", yes=yes, prompter=prompter)
     # Requests (answers, new children) that came with the run are deleted: another user made them.
     left = [request.id for request in project.store.requests(root)]
     if left:

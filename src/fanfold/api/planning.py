@@ -36,7 +36,7 @@ from fanfold.api.project import Project
 from fanfold.api.recipes import CheckedRecipe, DraftedSpec, DraftSource, check_found, recipe_document, renamed
 from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import Options
-from fanfold.api.start import foresee_run, start
+from fanfold.api.start import forecast_run, start
 from fanfold.engine.config import LOCAL_MODEL, choose_model
 from fanfold.engine.driver import DailyCaps
 from fanfold.errors import AuthorError, FanfoldError, WorldError
@@ -243,7 +243,7 @@ _Draft: TypeAlias = tuple[str, str, list[str], CheckedRecipe | None]
 """The reason, the text, the planner's runs, and the recipe without errors; None if one agent is better."""
 
 
-def checked_wish(wanted: DraftRequest) -> DraftRequest:
+def checked_request(wanted: DraftRequest) -> DraftRequest:
     """Return the request with a task that a recipe can contain; raises if the request is refused."""
     task = visible(wanted.task.strip(), keep="\n\t")  # a recipe contains no control characters
     if not task or len(task) > MAX_TASK_CHARS:
@@ -266,8 +266,8 @@ async def draft_spec(
 ) -> DraftedSpec:
     """Return a recipe for a task, checked and priced; or the reason why one agent is better."""
     options = options or Options()
-    wanted = checked_wish(wanted)
-    if wanted.use_model and _is_left_to_the_small_model(project, options):
+    wanted = checked_request(wanted)
+    if wanted.use_model and _uses_small_model(project, options):
         if wanted.refine is not None:
             message = f"a recipe is refined by a model, and {TOO_SMALL}"
             hint = "name another one with FANFOLD_WORKFLOW_MODEL, or edit the file yourself"
@@ -297,7 +297,7 @@ async def draft_spec(
 # The planner
 
 
-def _is_left_to_the_small_model(project: Project, options: Options) -> bool:
+def _uses_small_model(project: Project, options: Options) -> bool:
     """Whether the planner would be the small local model, although the user did not choose it."""
     config, role = project.config, project.roles.find(PLANNER)
     chosen = (options.script, options.model, options.backend, config.text("workflows.model"))
@@ -431,7 +431,7 @@ def _shown(
     plan = checked.runnable()
     known = {one.name: one.default for one in plan.inputs if not one.required}
     missing = [f"input {one.name} has to be given" for one in plan.inputs if one.required]
-    foreseen, _ = foresee_run(project, checked, known, options, missing)
+    foreseen, _ = forecast_run(project, checked, known, options, missing)
     difference = ""
     if (old := wanted.refine) is not None:
         before = old.data.decode("utf-8", "replace")

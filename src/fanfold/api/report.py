@@ -27,7 +27,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.api.approvals import gist, item_around, last_words, named_path, reason_of, status_of
+from fanfold.api.approvals import gist, item_around, last_output_lines, named_path, reason_of, status_of
 from fanfold.api.display import counted, duration, local_time
 from fanfold.api.run_documents import (
     RunDocument,
@@ -41,7 +41,7 @@ from fanfold.api.run_documents import (
     waiting_proposals,
 )
 from fanfold.api.step_documents import did_not_pass, last_objections, why_not
-from fanfold.api.transcripts import speaker_of, transcript_of, transcript_text
+from fanfold.api.transcripts import session_ref_of, transcript_of, transcript_text
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.kernel import events
 from fanfold.kernel.explain import SKIPPED_FOR
@@ -301,7 +301,10 @@ def _error_lines(who: str, error: events.Failure, advice: str = "") -> list[str]
         first = advice.partition(" ")[0]
         advice = advice[:1].upper() + advice[1:] if first.isalpha() else advice  # `require_changes` stays
         text += f". {shorten_line(advice, FAILURE_CHARS)}."
-    return [text, *(f"  > {shorten_line(line, LINE_CHARS)}" for line in last_words(error, MAX_PROGRAM_LINES))]
+    return [
+        text,
+        *(f"  > {shorten_line(line, LINE_CHARS)}" for line in last_output_lines(error, MAX_PROGRAM_LINES)),
+    ]
 
 
 def price(micro_usd: int | None) -> str:
@@ -364,8 +367,8 @@ def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
     leaves = ((path, node) for path, node in run.nodes.items() if node.kind == LEAF)
     begun = ((path, node) for path, node in leaves if node.attempt and is_agent(node))
     for path, node in islice(begun, MAX_TRANSCRIPTS):
-        speakers = (speaker_of(tree, node, attempt) for attempt in range(1, node.attempt + 1))
-        texts = [transcript_text(transcript_of(tree, one, owned=False)) for one in speakers]
+        refs = (session_ref_of(tree, node, attempt) for attempt in range(1, node.attempt + 1))
+        texts = [transcript_text(transcript_of(tree, one, owned=False)) for one in refs]
         yield f"{path}.md", "\n".join(texts).encode("utf-8", "replace")
 
 

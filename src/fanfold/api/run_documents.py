@@ -126,7 +126,7 @@ def changes_below(tree: RunTree, run: Run) -> list[FileChange]:
     return [replace(row, step=own.tree_path(row.step)) for own, row in merged if is_below(own, run)]
 
 
-def came_home(tree: RunTree, run: Run) -> list[FileChange]:
+def net_changes(tree: RunTree, run: Run) -> list[FileChange]:
     """Return the total changes of a run and the runs below it to the project's files, sorted by path.
 
     Each file names the last step that changed it, by its path in the tree.

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from fanfold.api.approvals import AnswerResult, open_approvals, pending_question, shown
 from fanfold.api.history import until
-from fanfold.api.ownership import OwnedRun, go_on_detached, own
+from fanfold.api.ownership import OwnedRun, continue_detached, own
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.transcripts import Transcript, transcript_of
 from fanfold.engine import requests
@@ -294,10 +294,10 @@ class RunHandle:
     @checked
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """Return the conversation and the tool calls of the agent of a step so far."""
-        from fanfold.api.addresses import find_run, find_speaker
+        from fanfold.api.addresses import find_run, find_session_ref
 
         found = find_run(self._owned.project, self.id)
-        return transcript_of(found.tree, find_speaker(found, step, attempt), owned=not self._work.done())
+        return transcript_of(found.tree, find_session_ref(found, step, attempt), owned=not self._work.done())
 
     @checked
     async def approve(
@@ -430,7 +430,7 @@ async def pause(project: Project, run: str) -> RunHead:
         raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
     # A run that another process is just resuming still has the status paused.
     if head.status != PAUSED or project.has_owner(head.run_id):
-        await _ask_and_wait(
+        await _request_and_wait(
             project, head, requests.PauseRequest(requests.this_person()), {*RUN_TERMINAL, PAUSED}
         )
     return project.resolve(head.run_id)
@@ -440,7 +440,7 @@ async def cancel(project: Project, run: str) -> RunHead:
     """Cancel a run or child run, wait until nothing of it is running, and return its head."""
     head = project.resolve(run)
     if head.status not in RUN_TERMINAL:
-        await _ask_and_wait(project, head, requests.CancelRequest(requests.this_person()), RUN_TERMINAL)
+        await _request_and_wait(project, head, requests.CancelRequest(requests.this_person()), RUN_TERMINAL)
     elif head.status != CANCELLED:
         raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
     return project.resolve(head.run_id)
@@ -494,7 +494,7 @@ async def send_message(project: Project, run: str, step: str, text: str, *, by: 
     given = requests.MessageRequest(path, text, by or requests.this_person())
     node = requests.check_message(tree, given)
     address = (node.run.id, node.path)
-    _, background = await ask_owner(project, head, given)
+    _, background = await request_from_owner(project, head, given)
     texts = project.view(head.root_run_id).memory.texts.get(address, ())
     if len(texts) <= len(tree.memory.texts.get(address, ())):
         raise AuthorError("message.not_running", f"{path} ended before it could read the message")
@@ -521,7 +521,7 @@ async def _give(
     if seen is not None and seen != pending_question(tree, path).seen:
         message = f"what {path} asks is not what you saw any more"
         raise WorldError("approval.changed", message, hint="look at it again, then answer")
-    _, background = await ask_owner(project, head, given)
+    _, background = await request_from_owner(project, head, given)
     requests.check_recorded(project.view(head.root_run_id), given)
     text = given.decision if given.text is None else given.text
     return AnswerResult(head.run_id, path if step is None else step, text, background is not None)
@@ -542,21 +542,21 @@ def _only_open(tree: RunTree, head: RunHead) -> str:
     raise AuthorError("approval.which", message, hint=hint, details={"waiting": waiting})
 
 
-async def ask_owner(
+async def request_from_owner(
     project: Project, head: RunHead, request: requests.RunRequest
 ) -> tuple[int, ContinuedRun | None]:
     """Have the owner, or a new background process, act on a request; return its number and that process."""
     require_permitted(project.folder, head.root_run_id)  # checked first, so that a refusal stores no request
     number = leave(project, head, request)
-    return number, await _have_taken(project, head.root_run_id, number)
+    return number, await _until_handled_or_started(project, head.root_run_id, number)
 
 
-async def _have_taken(project: Project, root: str, number: int) -> ContinuedRun | None:
+async def _until_handled_or_started(project: Project, root: str, number: int) -> ContinuedRun | None:
     """Wait until a request was acted on; return the process that was started if the run had no owner."""
-    background, taken = None, await until_taken(project, root, number)
+    background, taken = None, await until_handled(project, root, number)
     if taken is False:
-        background = go_on_detached(project, root)
-        taken = await until_taken(project, root, number, background)
+        background = continue_detached(project, root)
+        taken = await until_handled(project, root, number, background)
         if taken is False and project.resolve(root).status not in RUN_TERMINAL:
             raise background.ended_at_once()
     if taken is None:
@@ -569,7 +569,7 @@ def leave(project: Project, head: RunHead, request: requests.RunRequest) -> int:
     return project.store.request(requests.to_row(head.root_run_id, head.run_id, request, wall_clock_ms()))
 
 
-async def until_taken(
+async def until_handled(
     project: Project, root: str, number: int, starting: ContinuedRun | None = None
 ) -> bool | None:
     """Whether the owner acted on a request: False if there is no owner, None after a time-out.
@@ -587,7 +587,7 @@ async def until_taken(
     return await until(project, root, look, PATIENCE_S)
 
 
-async def _ask_and_wait(
+async def _request_and_wait(
     project: Project, head: RunHead, request: requests.RunRequest, statuses: Collection[str]
 ) -> None:
     """Have the owner act on a request, or act here if there is no owner. Returns when it is done."""
@@ -621,7 +621,7 @@ async def _carry_out(project: Project, head: RunHead, number: int) -> None:
         # The request is for a part of the run; the rest does not continue in this process. If the run waits
         # for people, the steps after that part continue as after an answer. Any other run is paused.
         if project.resolve(root).status == WAITING and not is_adopted(project.folder, root):
-            await _have_taken(project, root, number)
+            await _until_handled_or_started(project, root, number)
             return
         leave(project, project.resolve(root), requests.PauseRequest(requests.this_person()))
     try:

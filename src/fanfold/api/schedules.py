@@ -37,7 +37,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from fanfold.api.notifications import sign
-from fanfold.api.ownership import go_on_detached, hand_over
+from fanfold.api.ownership import continue_detached, run_in_background
 from fanfold.api.permission import consent_of
 from fanfold.api.project import Project
 from fanfold.api.recipes import check_recipe
@@ -393,7 +393,7 @@ def _start(project: Project, schedule: Schedule, one: Occurrence) -> None:
     head = project.store.head(one.run_id)
     if head is not None:
         if head.status in (PENDING, RUNNING) and not project.has_owner(one.run_id):
-            go_on_detached(project, one.run_id)
+            continue_detached(project, one.run_id)
         return
     plan, options = _plan(project, schedule), _options(project, schedule)
     if schedule_consent(project, schedule, plan)[0] != schedule.permitted:
@@ -404,7 +404,7 @@ def _start(project: Project, schedule: Schedule, one: Occurrence) -> None:
         owned = create(project, plan, bind_inputs(plan, one.inputs), options, run_id=one.run_id)
     else:
         owned = start(project, plan, one.inputs, options, yes=True, run_id=one.run_id)
-    hand_over(owned)
+    run_in_background(owned)
 
 
 def _changed(schedule: Schedule) -> WorldError:

@@ -19,7 +19,7 @@ from fanfold.agents.backend_registry import MODEL, SCRIPTED, BackendRegistry
 from fanfold.agents.instructions import ProjectInstructions, read_instructions
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
 from fanfold.agents.role import Role
-from fanfold.api.ownership import OwnedRun, RunParts, check_enabled, performer_of, performers_of, supervise
+from fanfold.api.ownership import OwnedRun, RunParts, check_enabled, executor_of, executors_of, supervise
 from fanfold.api.permission import Prompter, RunConsent, Spending, asked_about, consent_of, is_settled, permit
 from fanfold.api.project import Project
 from fanfold.api.recipes import CheckedRecipe, role_warnings
@@ -104,8 +104,8 @@ def create(
 
             snapshot, needed = take_snapshot(project, journal, source)
             frozen = replace(frozen, tree=snapshot.tree)
-        performer = performer_of(project, frozen, programs, supervisor, journal, parts.executor)
-        tree = _record(project, journal, plan, bound, frozen, settings, performer.reuse)
+        executor = executor_of(project, frozen, programs, supervisor, journal, parts.executor)
+        tree = _record(project, journal, plan, bound, frozen, settings, executor.reuse)
         if snapshot is not None:
             tree.report(root, tree.now_ms(), Evidence("workspace_event", snapshot))
         if fork is not None:
@@ -122,7 +122,7 @@ def create(
         with suppress(StoreFault):
             project.store.release(lease)
         raise
-    return OwnedRun(project, tree, performers_of(project, performer, journal, ask), lease)
+    return OwnedRun(project, tree, executors_of(project, executor, journal, ask), lease)
 
 
 def create_open(project: Project, root: str) -> None:
@@ -290,7 +290,7 @@ def start(
     options: Options,
     *,
     yes: bool = False,
-    attendant: Prompter | None = None,
+    prompter: Prompter | None = None,
     run_id: str = "",
     seen: str | None = None,
 ) -> OwnedRun:
@@ -305,16 +305,16 @@ def start(
         raise WorldError("permission.changed", message, hint="read the new dry run, then start the run")
     check_startable(project, plan)  # before the question, since no answer could help
     if not is_settled(options.permission, yes=yes):
-        permit(start_consent(project, plan, bound, options), options.permission, attendant=attendant)
+        permit(start_consent(project, plan, bound, options), options.permission, prompter=prompter)
     if yes and options.permission == "ask":
         options = replace(options, permission="auto")
-    ask = None if attendant is None else attendant.allow
+    ask = None if prompter is None else prompter.allow
     return create(project, plan, bound, options, ask=ask, run_id=run_id)
 
 
 def start_consent(project: Project, plan: Plan, bound: Mapping[str, JSON], options: Options) -> RunConsent:
     """Return the permission question before a run, as every surface shows it."""
-    spending = _foresee_spending(project, plan, bound, options)
+    spending = _estimate_spending(project, plan, bound, options)
     reasons = asked_about(project.config, spending) if options.permission == "ask" else []
     totals = (*spending.totals(), *capped_limits(project.config, plan, options))
     find = project.roles.find
@@ -328,7 +328,7 @@ def start_consent(project: Project, plan: Plan, bound: Mapping[str, JSON], optio
 # values from earlier runs.
 
 
-def foresee_run(
+def forecast_run(
     project: Project,
     checked: CheckedRecipe,
     inputs: Mapping[str, JSON],
@@ -364,7 +364,7 @@ def foresee_run(
         warnings.append(f"would be refused: {error.message}; {error.hint}")
         usable = False
     if options.script is None:
-        refusals, unused, estimates = _foresee_models(project, plan, settings, frozen)
+        refusals, unused, estimates = _check_models_for_forecast(project, plan, settings, frozen)
         warnings += [*(f"would be refused: {error.message}" for error in refusals), *unused]
         usable = usable and not refusals
         settings = replace(settings, estimates=estimates)
@@ -527,7 +527,7 @@ def prepare(
     return frozen, replace(settings, estimates=estimates_of(uses, prices, store))
 
 
-def _foresee_models(
+def _check_models_for_forecast(
     project: Project, plan: Plan, settings: Settings, frozen: RunConfig
 ) -> tuple[Sequence[FanfoldError], list[str], dict[str, Estimate]]:
     """Check back ends and models for a dry run: refusals, warnings, and estimates if there is a budget.
@@ -623,7 +623,9 @@ def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> A
     return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
 
 
-def _foresee_spending(project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options) -> Spending:
+def _estimate_spending(
+    project: Project, plan: Plan, inputs: Mapping[str, JSON], options: Options
+) -> Spending:
     """Estimate what a run of a plan will spend, within its limits.
 
     As in a dry run, known lists are counted, and an unknown list counts as a few items.

@@ -168,7 +168,7 @@ def run_rows(
     return [row for row, _ in _Walk(tree, now, every, fold_finished).rows(run.scope.children)]
 
 
-def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
+def rows_that_fit(tree: RunTree, now: int, height: int) -> list[Row]:
     """Return at most `height` rows, the interesting ones first."""
     walk = _Walk(tree, now, every=False, fold_finished=False)
     found = [row for row, _ in walk.rows(tree.root.scope.children)]

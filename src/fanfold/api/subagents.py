@@ -24,14 +24,14 @@ from msgspec import Struct, ValidationError, convert, structs
 
 from fanfold.agents.permissions import Posture, narrower
 from fanfold.agents.role import Role
-from fanfold.api.addresses import find_run, find_speaker
+from fanfold.api.addresses import find_run, find_session_ref
 from fanfold.api.agents import find_role
 from fanfold.api.display import FailureDocument, StepUsage, failure_document, step_usage
 from fanfold.api.fork import AtTurn
 from fanfold.api.history import until
 from fanfold.api.permission import Prompter, consent_of, is_settled, permit
 from fanfold.api.project import Project
-from fanfold.api.run_handle import ask_owner
+from fanfold.api.run_handle import request_from_owner
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.transcripts import take_up
@@ -124,7 +124,7 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
         raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
     above = turns_of(parent, task.parent)[-1] if parent is not None else None
     read_only = role.read_only or (above is not None and above.step.posture == "read_only")
-    require_words(task.task, "there is no task")
+    require_text(task.task, "there is no task")
     if task.name and not ID.fullmatch(task.name):  # turns, paths and folders use the name
         message = f"{shorten(task.name, 80)!r} cannot be the name of a subagent"
         raise AuthorError("usage.bad_value", message, hint=ID_ALLOWED)
@@ -172,7 +172,7 @@ def _check_writing(task: Task, read_only: bool) -> None:
             ) from None
 
 
-def require_words(text: str, otherwise: str) -> None:
+def require_text(text: str, otherwise: str) -> None:
     """Refuse an empty task or message."""
     if not text.strip():
         raise AuthorError("usage.bad_value", otherwise, hint="say in a few sentences what is to be done")
@@ -325,7 +325,7 @@ async def spawn(
     options: Options,
     *,
     yes: bool = False,
-    attendant: Prompter | None = None,
+    prompter: Prompter | None = None,
     key: str = "",
     run: str = "",
 ) -> Subagent:
@@ -342,9 +342,7 @@ async def spawn(
         permission = narrower(cast("Posture", options.permission), above)
         options = structs.replace(options, permission=permission)
     if not is_settled(options.permission, yes=yes):
-        permit(
-            consent_of(project, plan, project.roles.find, options), options.permission, attendant=attendant
-        )
+        permit(consent_of(project, plan, project.roles.find, options), options.permission, prompter=prompter)
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     frozen, _ = freeze(project, plan, options)
@@ -401,12 +399,12 @@ async def wait(
     return by_status(_child(project, tree, name) for name in wanted)
 
 
-def foresee_input(
+def check_input(
     project: Project, name: str, text: str | None, *, resume: bool = False, run: str = ""
 ) -> Subagent:
     """Return the subagent that would receive this input; raises if the input is refused."""
     if text is not None:
-        require_words(text, "there is nothing to say")
+        require_text(text, "there is nothing to say")
     run, tree = _find_run(project, name, run)
     child = _child(project, tree, name)
     if child.status == DETACHED and not resume:
@@ -424,7 +422,7 @@ async def send_input(
     With `resume`, a subagent that lost its process is resumed first, after its last recorded entry, and the
     text may be omitted.
     """
-    child = foresee_input(project, name, text, resume=resume, run=run)
+    child = check_input(project, name, text, resume=resume, run=run)
     run, _ = _find_run(project, name, run)
     if resume and (child.status == DETACHED or text is None):
         if child.status != DETACHED:
@@ -445,19 +443,19 @@ async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = 
     """
     run, _ = _find_run(project, child_name(name))
     found = find_run(project, run)
-    speaker = find_speaker(found, name, None)
-    taken = take_up(found.tree, speaker, at.turn, at.say)
-    names = (f"{child_name(speaker.node.path)}-{number}" for number in count(2))
+    ref = find_session_ref(found, name, None)
+    taken = take_up(found.tree, ref, at.turn, at.say)
+    names = (f"{child_name(ref.node.path)}-{number}" for number in count(2))
     new_name = next(name for name in names if not found.tree.turns(name))
-    body = read_body(AgentBody, speaker.node.step)
+    body = read_body(AgentBody, ref.node.step)
     step = structs.replace(
-        speaker.node.step,
+        ref.node.step,
         id=new_name,
         action=structs.replace(body, prompt=literal(taken.say), continue_from=None).action(),
         description=shorten(taken.say, TASK_CHARS),
         after=(),
     )
-    plan, frozen = Plan(name=new_name, steps=(step,)), speaker.frozen
+    plan, frozen = Plan(name=new_name, steps=(step,)), ref.frozen
     options = Options(backend=frozen.backend, script=frozen.script)
     if not is_settled(frozen.permission, yes=yes):
         permit(consent_of(project, plan, frozen.roles.get, options), frozen.permission)
@@ -539,7 +537,7 @@ def find(project: Project, name: str, *, run: str = "") -> Subagent:
 
 async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
     """Have the owner act on a request and return the tree; raises if the request was refused."""
-    number, _ = await ask_owner(project, project.resolve(run), request)
+    number, _ = await request_from_owner(project, project.resolve(run), request)
     tree = project.view(run)
     refused = tree.memory.refusals.get(number)
     if refused is not None:

@@ -37,15 +37,15 @@ from fanfold.api.approvals import OpenApproval, open_approvals
 from fanfold.api.authoring import capture
 from fanfold.api.display import RunUsage, counted, run_row
 from fanfold.api.history import inspect_step, query
-from fanfold.api.ownership import hand_over, resume_detached
+from fanfold.api.ownership import resume_detached, run_in_background
 from fanfold.api.permission import adopted_consent, consent_of, permit_adopted
-from fanfold.api.planning import DraftRequest, checked_wish, draft_spec
+from fanfold.api.planning import DraftRequest, checked_request, draft_spec
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.recipes import CheckedRecipe, check_found, check_recipe, require_savable, save_recipe
 from fanfold.api.report import standing
 from fanfold.api.run_handle import cancel
 from fanfold.api.run_options import Options, RaisedLimits
-from fanfold.api.start import check_startable, create, foresee_run, start_consent
+from fanfold.api.start import check_startable, create, forecast_run, start_consent
 from fanfold.api.tools import (
     AnyValue,
     Form,
@@ -224,55 +224,55 @@ class QueryHits(Struct, frozen=True, kw_only=True):
     " asked before it starts and answers its `questions`, not you.",
     mutates=True,
 )
-async def run_workflow(caller: ToolContext, asked: RunWorkflow) -> StartResult:
+async def run_workflow(caller: ToolContext, request: RunWorkflow) -> StartResult:
     if caller.memory.run:  # the person answered a question of an earlier round of this call
-        return StartResult(ok=True, run=await _see_to_end(caller, caller.memory.run))
-    if asked.resume:
-        return await _resume(caller, asked)
-    limits = RaisedLimits(budget_usd=asked.budget_usd, budget_tokens=asked.budget_tokens).limits()
+        return StartResult(ok=True, run=await _follow_to_end(caller, caller.memory.run))
+    if request.resume:
+        return await _resume(caller, request)
+    limits = RaisedLimits(budget_usd=request.budget_usd, budget_tokens=request.budget_tokens).limits()
     project, options = caller.project, caller.options
     if limits.budget_micro_usd is not None:
         options = structs.replace(options, budget_micro_usd=limits.budget_micro_usd)
     if limits.budget_tokens is not None:
         options = structs.replace(options, budget_tokens=limits.budget_tokens)
-    checked = find_recipe(project, asked.name, asked.spec, scripted=options.script is not None)
+    checked = find_recipe(project, request.name, request.spec, scripted=options.script is not None)
     plan = checked.runnable()
-    bound = bind_inputs(plan, asked.inputs)
-    forecast, _ = foresee_run(project, checked, bound, options)
+    bound = bind_inputs(plan, request.inputs)
+    forecast, _ = forecast_run(project, checked, bound, options)
     forecast = structs.replace(
         forecast, waves=forecast.waves[:MAX_WAVES], conflicts=forecast.conflicts[:MAX_CONFLICTS]
     )
     consent = start_consent(project, plan, bound, options)
-    if asked.dry_run:
+    if request.dry_run:
         return StartResult(ok=True, run=None, forecast=forecast, needs=consent.needs)
-    request = consent.request
+    shown = consent.request
     clean = project.backends.machine.redactor.text
     given = (f"input {one.name}: {as_text(bound.get(one.name))}" for one in plan.inputs)
-    effects = [*request.effects, *map(clean, given)]
+    effects = [*shown.effects, *map(clean, given)]
     price = forecast.cost.usd_max
     parts = [counted(sum(len(wave) for wave in forecast.waves), "step")]
     parts += [] if consent.totals else [forecast.agents.told()]
     parts += [] if price is None else [f"at most ${price:.2f}"]
     warnings = [f"warning: {one}" for one in forecast.warnings if one not in consent.totals]
-    totals = [", ".join(parts), *warnings, *request.totals]
+    totals = [", ".join(parts), *warnings, *shown.totals]
     check_startable(project, plan)  # before the question, since no answer could help
     await permit(caller, f"run {plan.name}@{plan.version}", effects, totals)
     owned = create(project, plan, bound, options)
     caller.memory.run = owned.tree.root.id
-    background = hand_over(owned)
+    background = run_in_background(owned)
     await caller.say(f"run {owned.tree.root.id} of {plan.name} started: fanfold watch {owned.tree.root.id}")
-    if not asked.wait:
+    if not request.wait:
         return StartResult(ok=True, run=run_report(project.view(owned.tree.root.id)))
-    return StartResult(ok=True, run=await _see_to_end(caller, owned.tree.root.id, background))
+    return StartResult(ok=True, run=await _follow_to_end(caller, owned.tree.root.id, background))
 
 
-async def _resume(caller: ToolContext, asked: RunWorkflow) -> StartResult:
+async def _resume(caller: ToolContext, request: RunWorkflow) -> StartResult:
     """Continue a run that is paused, waits or lost its process; if it has an owner, only wait for it."""
-    if asked.name or asked.spec is not None or asked.inputs:
+    if request.name or request.spec is not None or request.inputs:
         message = "resume continues a run as it was started"
         raise AuthorError("usage.conflict", message, hint="give the run alone")
     project = caller.project
-    root = project.resolve(project.resolve(caller.named(asked.resume)).root_run_id).run_id
+    root = project.resolve(project.resolve(caller.named(request.resume)).root_run_id).run_id
     if is_kept_open(root):
         hint = "send_input(agent: …, resume: true, text: …) continues a subagent"
         raise AuthorError("usage.conflict", f"{root} is not a run of a workflow", hint=hint)
@@ -284,19 +284,19 @@ async def _resume(caller: ToolContext, asked: RunWorkflow) -> StartResult:
         else:
             roles, inputs = tree.frozen().roles.get, tree.values.inputs(tree.root)
             consent = consent_of(project, tree.state.plan, roles, inputs=inputs)
-        if asked.dry_run:
+        if request.dry_run:
             return StartResult(ok=True, run=run_report(tree, owned=False), needs=consent.needs)
-        request = consent.request
-        await permit(caller, f"resume run {root} of {tree.root.plan.name}", request.effects, request.totals)
-        permit_adopted(project, tree, yes=True, attendant=None)
+        shown = consent.request
+        await permit(caller, f"resume run {root} of {tree.root.plan.name}", shown.effects, shown.totals)
+        permit_adopted(project, tree, yes=True, prompter=None)
         background = resume_detached(project, root)
-    if asked.dry_run or not asked.wait:
+    if request.dry_run or not request.wait:
         return StartResult(ok=True, run=run_report(project.view(root)))
     caller.memory.run = root
-    return StartResult(ok=True, run=await _see_to_end(caller, root, background))
+    return StartResult(ok=True, run=await _follow_to_end(caller, root, background))
 
 
-async def _see_to_end(caller: ToolContext, run: str, background: ContinuedRun | None = None) -> RunReport:
+async def _follow_to_end(caller: ToolContext, run: str, background: ContinuedRun | None = None) -> RunReport:
     """Wait for a run, and have the person answer its questions. A cancelled call cancels the run."""
     try:
         while True:
@@ -311,21 +311,21 @@ async def _see_to_end(caller: ToolContext, run: str, background: ContinuedRun | 
         raise
 
 
-async def _answer(caller: ToolContext, run: str, asked: OpenApproval) -> bool:
+async def _answer(caller: ToolContext, run: str, question: OpenApproval) -> bool:
     """Ask the person a question of the run; return whether to check the run again.
 
     That is the case if the person answered, if the question was answered elsewhere, and if the answer was
-    invalid. Then the person sees the reason and is asked again.
+    invalid. Then the person sees the reason and is question again.
     """
-    misfits = caller.memory.misfits.setdefault(asked.path, [])
+    misfits = caller.memory.misfits.setdefault(question.path, [])
     if caller.person is None or len(misfits) == MAX_MISFITS:
         return False
     again = f"{misfits[-1]} (try {len(misfits) + 1} of {MAX_MISFITS})" if misfits else ""
-    form = approval_form(run, asked, again)  # each form is unique: an answer counts for one of them
+    form = approval_form(run, question, again)  # each form is unique: an answer counts for one of them
     if form is None:
         return False
     filling = asyncio.create_task(caller.person.fill_in(form))
-    closing = asyncio.create_task(answered_elsewhere(caller.project, run, asked.path))
+    closing = asyncio.create_task(answered_elsewhere(caller.project, run, question.path))
     try:
         await asyncio.wait({filling, closing}, return_when=asyncio.FIRST_COMPLETED)
         if not filling.done():
@@ -336,7 +336,7 @@ async def _answer(caller: ToolContext, run: str, asked: OpenApproval) -> bool:
             task.cancel()
         await asyncio.gather(filling, closing, return_exceptions=True)
     try:
-        return filled is not None and await give_answer(caller.project, run, asked, filled)
+        return filled is not None and await give_answer(caller.project, run, question, filled)
     except AuthorError as error:
         misfits.append(error.message)
         return True
@@ -347,10 +347,10 @@ async def _answer(caller: ToolContext, run: str, asked: OpenApproval) -> bool:
     "Report of a run, also of one the user started; without a run, the latest; with a step, its prompt and"
     " output.",
 )
-async def workflow_status(caller: ToolContext, asked: WorkflowStatus) -> StatusReport:
+async def workflow_status(caller: ToolContext, request: WorkflowStatus) -> StatusReport:
     project = caller.project
-    if not asked.run:
-        if asked.step:
+    if not request.run:
+        if request.step:
             raise AuthorError("usage.missing", "a step needs a run", hint="name the run too")
         lines = []
         for head in project.heads(limit=10):
@@ -358,9 +358,9 @@ async def workflow_status(caller: ToolContext, asked: WorkflowStatus) -> StatusR
             row = structs.replace(run_row(head), status=status)
             lines.append(RunLine(**shared_fields(row, RunLine)))
         return StatusReport(ok=True, runs=lines)
-    head = project.resolve(caller.named(asked.run))
-    if asked.step:
-        found = inspect_step(project, head.run_id, asked.step)
+    head = project.resolve(caller.named(request.run))
+    if request.step:
+        found = inspect_step(project, head.run_id, request.step)
         text = as_text(found.output)
         cut = len(text) > MAX_STEP_CHARS
         fields = shared_fields(found, StepOutput) | {
@@ -368,8 +368,8 @@ async def workflow_status(caller: ToolContext, asked: WorkflowStatus) -> StatusR
             "error": None if found.error is None else found.error.message,
         }
         return StatusReport(ok=True, step=StepOutput(output_cut=cut, **fields))
-    if asked.timeout_s:
-        await _wait_beside(caller, head.root_run_id, asked.timeout_s)
+    if request.timeout_s:
+        await _wait_beside(caller, head.root_run_id, request.timeout_s)
     owned = project.has_owner(head.root_run_id)
     return StatusReport(ok=True, run=run_report(*find_run(project, head.run_id), owned=owned))
 
@@ -396,9 +396,9 @@ async def _wait_beside(caller: ToolContext, root: str, timeout_s: float) -> None
 
 
 @tool("Search what agents wrote", "Search the outputs of all agents: ranked excerpts with run and step.")
-async def query_workflow(caller: ToolContext, asked: QueryWorkflow) -> QueryHits:
+async def query_workflow(caller: ToolContext, request: QueryWorkflow) -> QueryHits:
     found = await asyncio.to_thread(
-        query, caller.project, asked.query.split(), run=caller.named(asked.run) or None, most=asked.k
+        query, caller.project, request.query.split(), run=caller.named(request.run) or None, most=request.k
     )
     return QueryHits(ok=True, hits=[FoundOutput(**shared_fields(hit, FoundOutput)) for hit in found.hits])
 
@@ -492,18 +492,18 @@ class SavedWorkflow(Struct, frozen=True, kw_only=True):
     "Draft a recipe in phases from a task, or refine a saved one: checked and priced, not run. Next:"
     " run_workflow(spec) or save_workflow.",
 )
-async def plan_workflow(caller: ToolContext, asked: PlanWorkflow) -> PlannedWorkflow:
-    refine = found_recipe(caller.project, asked.refine) if asked.refine else None
+async def plan_workflow(caller: ToolContext, request: PlanWorkflow) -> PlannedWorkflow:
+    refine = found_recipe(caller.project, request.refine) if request.refine else None
     wanted = DraftRequest(
-        task=asked.task,
-        name=asked.name or None,
+        task=request.task,
+        name=request.name or None,
         refine=refine,
-        use_model=asked.use_model,
+        use_model=request.use_model,
         no_model="use_model: false",
     )
-    wanted = checked_wish(wanted)
-    if asked.dry_run:
-        would = "ask the planner for a draft" if asked.use_model else "fill in a template"
+    wanted = checked_request(wanted)
+    if request.dry_run:
+        would = "ask the planner for a draft" if request.use_model else "fill in a template"
         return PlannedWorkflow(ok=True, fit=True, reason="", would=would)
     async with narrated(caller) as narrate:
         drafted = await draft_spec(caller.project, wanted, caller.options, narrate=narrate)
@@ -511,7 +511,7 @@ async def plan_workflow(caller: ToolContext, asked: PlanWorkflow) -> PlannedWork
 
 
 @tool("List workflows", "List saved recipes: name, description, inputs. Run one with run_workflow(name).")
-async def list_workflows(caller: ToolContext, asked: ListWorkflows) -> WorkflowList:  # noqa: ARG001 - as any tool
+async def list_workflows(caller: ToolContext, request: ListWorkflows) -> WorkflowList:  # noqa: ARG001 - as any tool
     newest = {one.name: one for one in sorted(caller.project.library.list(), key=lambda one: one.version)}
     recipes = sorted(newest.values(), key=lambda one: one.name)
     lines = []
@@ -533,16 +533,16 @@ async def list_workflows(caller: ToolContext, asked: ListWorkflows) -> WorkflowL
     "Save a recipe in the project: its text, that of a run, or one captured from subagents.",
     mutates=True,
 )
-async def save_workflow(caller: ToolContext, asked: SaveWorkflow) -> SavedWorkflow:
-    if [asked.recipe is not None, bool(asked.run), bool(asked.agents)].count(True) != 1:
+async def save_workflow(caller: ToolContext, request: SaveWorkflow) -> SavedWorkflow:
+    if [request.recipe is not None, bool(request.run), bool(request.agents)].count(True) != 1:
         raise AuthorError("usage.conflict", "give one of: recipe, run, agents")
     project, guessed, captured = caller.project, [], ""
-    if asked.recipe is not None:
-        text = text_of(asked.recipe)
+    if request.recipe is not None:
+        text = text_of(request.recipe)
     else:
-        run = caller.named(asked.run) or caller.open_run or subagents.current_run(project)
-        name = asked.name.partition("@")[0]
-        made = capture(project, run, children=asked.agents, name=name, request=asked.request)
+        run = caller.named(request.run) or caller.open_run or subagents.current_run(project)
+        name = request.name.partition("@")[0]
+        made = capture(project, run, children=request.agents, name=name, request=request.request)
         text, captured, guessed = made.recipe, made.recipe, list(made.guessed)
     checked = check_text(project, text)
     plan = checked.runnable()
@@ -550,20 +550,20 @@ async def save_workflow(caller: ToolContext, asked: SaveWorkflow) -> SavedWorkfl
     if not ids:
         raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
     steps = f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"
-    require_savable(project, asked.name, replace=asked.replace)
+    require_savable(project, request.name, replace=request.replace)
     saved = SavedWorkflow(
         ok=True,
-        name=asked.name,
+        name=request.name,
         file="",
         warnings=[one.message for one in checked.diagnostics],
         recipe=captured,
         guessed=guessed,
     )
-    if asked.dry_run:
+    if request.dry_run:
         return saved
-    lines = [f"recipe {plan.name}: {steps}", "replaces one of that name" if asked.replace else ""]
-    await permit(caller, f"save the recipe {asked.name}", [line for line in lines if line])
-    file = save_recipe(project, asked.name, text, replace=asked.replace)
+    lines = [f"recipe {plan.name}: {steps}", "replaces one of that name" if request.replace else ""]
+    await permit(caller, f"save the recipe {request.name}", [line for line in lines if line])
+    file = save_recipe(project, request.name, text, replace=request.replace)
     return structs.replace(saved, file=str(file))
 
 
@@ -741,7 +741,7 @@ class DrivingTools(ToolsAround):
                     hint = f"workflows are switched off; the user can set {remedy}"
                 raise ToolFailed("permission", "permission_denied", message, hint)
             return await super().call(name, args)
-        person = None if self._ask is None else _AskedPerson(self._ask, self._request)
+        person = None if self._ask is None else _YesNoPerson(self._ask, self._request)
         caller = ToolContext(
             project=self._project,
             options=self._options,
@@ -756,7 +756,7 @@ class DrivingTools(ToolsAround):
             self._project.narrate(line)
 
 
-class _AskedPerson:
+class _YesNoPerson:
     """A person who answers one yes-or-no question at a time."""
 
     def __init__(self, ask: Ask, request: SessionRequest) -> None:
@@ -768,5 +768,5 @@ class _AskedPerson:
         return None  # a question with a form is answered where the run is followed
 
     async def permit(self, request: ConsentRequest) -> bool:
-        asked = Action("spawn", request.question, self._request.session_id, self._request.step, request)
-        return bool(await self._ask(asked))
+        action = Action("spawn", request.question, self._request.session_id, self._request.step, request)
+        return bool(await self._ask(action))

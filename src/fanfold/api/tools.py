@@ -173,7 +173,7 @@ def tool(
             name=call.__name__,
             title=title,
             description=description,
-            takes=types["asked"],
+            takes=types["request"],
             gives=types["return"],
             call=call,
             mutates=mutates,

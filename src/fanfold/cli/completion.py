@@ -55,7 +55,7 @@ _MAX_STEPS = 500
     "completion",
     summary="Print the completion script of a shell",
     epilog="\b\nSet up with one of these:\n" + _SETUP,
-    says_where=False,
+    prints_project=False,
 )
 @click.argument("shell", type=click.Choice(list(_FOLDERS)))
 @option("--words", is_flag=True, hidden=True)

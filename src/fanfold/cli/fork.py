@@ -24,7 +24,7 @@ from fanfold.api.fork import (
     plan_retry,
     start_fork,
 )
-from fanfold.api.ownership import hand_over, resume_detached, take_over, write_files
+from fanfold.api.ownership import resume_detached, run_in_background, take_over, write_files
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project
 from fanfold.api.run_options import RaisedLimits, check_raised
@@ -107,7 +107,7 @@ def _listed(paths: Sequence[str]) -> str:
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def again_options(command: F) -> F:
+def fork_options(command: F) -> F:
     """Declare the flags of commands that create a run from another one: its agents and its start."""
     for declare in (
         option("--yes", is_flag=True, help="Skip the question; never answers an approval step."),
@@ -148,7 +148,7 @@ def chosen_agents(
     metavar="TEXT",
     help="With --turn: set the agent's next prompt.",
 )
-@again_options
+@fork_options
 def fork_command(
     call: Invocation,
     run: str,
@@ -182,10 +182,10 @@ def fork_command(
         path = None if step is None else source.tree_path(step)
         changed = given_inputs(project.folder, source.tree.state.plan, pairs, None)
         fork = plan_fork(source.tree, path, changed, _prompts(project.folder, prompts), at, agents)
-        return carry_out(call, project, fork, "Fork and run?", **again)
+        return run_fork(call, project, fork, "Fork and run?", **again)
 
 
-def carry_out(
+def run_fork(
     call: Invocation, project: Project, fork: Fork, question: str, *, yes: bool, dry_run: bool, detach: bool
 ) -> int:
     """Print the forecast of a fork, ask on a terminal, then start it."""
@@ -197,10 +197,10 @@ def carry_out(
     if dry_run:
         return EXIT_OK
     terminal = Foreground(call)
-    confirmed = partial(confirm, question) if terminal.attendant is not None else None
-    owned = start_fork(project, fork, yes=yes, confirm=confirmed, attendant=terminal.attendant)
+    confirmed = partial(confirm, question) if terminal.prompter is not None else None
+    owned = start_fork(project, fork, yes=yes, confirm=confirmed, prompter=terminal.prompter)
     if detach:
-        hand_over(owned)
+        run_in_background(owned)
         return print_detached(call, owned.tree)
     return terminal.drive(owned)
 
@@ -217,7 +217,7 @@ def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
 
 @command("retry", summary="Run the failed steps again; reuse completed ones")
 @click.argument("run")
-@again_options
+@fork_options
 def retry_command(
     call: Invocation, run: str, dry_run: bool, detach: bool, yes: bool, **agents: str | None
 ) -> int:
@@ -233,7 +233,7 @@ def retry_command(
     with call.open_project() as project:
         source = find_run(project, run)
         fork = plan_retry(project, source.tree, chosen_agents(project.folder, **agents))
-        return carry_out(call, project, fork, "Retry?", yes=yes, dry_run=dry_run, detach=detach)
+        return run_fork(call, project, fork, "Retry?", yes=yes, dry_run=dry_run, detach=detach)
 
 
 @command("resume", summary="Continue a paused, waiting or interrupted run")
@@ -262,11 +262,11 @@ def resume_command(call: Invocation, run: str, wait: bool, detach: bool, yes: bo
             return print_outcome(call, seen, quiet=outcome.quiet)
         raised = check_raised(project, seen, wanted)
         terminal = Foreground(call, quiet=outcome.quiet)
-        permit_adopted(project, seen, yes=yes, attendant=terminal.attendant)
+        permit_adopted(project, seen, yes=yes, prompter=terminal.prompter)
         if detach:
             resume_detached(project, root, raised, keep_waits=wait)
             return print_detached(call, seen)
-        ask = None if terminal.attendant is None else terminal.attendant.allow
+        ask = None if terminal.prompter is None else terminal.prompter.allow
         owned = take_over(project, root, ask)
         status = terminal.drive(owned, resumed=True, raised=raised, keep_waits=wait)
         outcome.write(project, owned.tree)

@@ -15,9 +15,9 @@ from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
 from fanfold.api.display import FailureDocument, first_of, local_time, since_ms, step_usage
 from fanfold.api.explain import MAX_STEPS, RETRY, explain_run, explain_step
 from fanfold.api.history import (
+    continue_command,
     follow,
     follow_log,
-    how_to_go_on,
     inspect,
     inspect_found,
     inspect_step,
@@ -45,10 +45,10 @@ from fanfold.cli.output import (
     COLOURS,
     clock,
     first_lines,
-    hand_over,
     paint,
     plain,
     print_json,
+    print_result,
     print_text,
     to_json,
     wrap_text,
@@ -81,7 +81,7 @@ def inspect_command(
         if output:
             given = inspect(project, run) if step is None else inspect_step(project, run, step)
             text = "" if given.output is None else f"{indented(given.output)}\n"
-            call.give(given.output, lambda: hand_over(text))
+            call.give(given.output, lambda: print_result(text))
             return
         if step is not None:
             one = inspect_step(project, run, step)
@@ -99,7 +99,7 @@ def inspect_command(
                 print_text(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
             if again := how_to_retry(found.tree):
                 print_text(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
-            elif on := how_to_go_on(found.tree, driven=bool(document.owner and document.owner.alive)):
+            elif on := continue_command(found.tree, driven=bool(document.owner and document.owner.alive)):
                 print_text(f"\n{paint(f'continue it: {on}', 'dim', call.colour)}\n")
 
 

@@ -33,7 +33,7 @@ from fanfold.agents.entries import (
 from fanfold.api.approvals import MARKS
 from fanfold.api.display import duration
 from fanfold.api.run_documents import wait_text
-from fanfold.api.step_documents import Row, counts, run_rows, tallest
+from fanfold.api.step_documents import Row, counts, rows_that_fit, run_rows
 from fanfold.cli.output import COLOURS, MAX_FAILURES, Progress, is_behind, notify
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.kernel.events import Envelope, StepEvent, SubagentEvent
@@ -57,14 +57,14 @@ MIN_NOTE = 12
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 STYLES = {**COLOURS, RUNNING: "blue", PENDING: "dim", READY: "dim"}
 
-Doing = Callable[[str, int], str]
+ActivityText = Callable[[str, int], str]
 """Returns the activity of the step at a path, cut to a number of cells."""
 
 
 class Frames:
     """Draws a tree for a terminal of any size."""
 
-    def __init__(self, *, unicode: bool, doing: Doing) -> None:
+    def __init__(self, *, unicode: bool, doing: ActivityText) -> None:
         self._unicode = unicode
         self._doing = doing
         self._moves = False
@@ -86,10 +86,10 @@ class Frames:
                 rows = [replace(row, note="") if row.path in failed else row for row in rows]
             return [heading, *self._lines(rows, width)]
         room = max(1, height - 1)
-        lines = self._lines(tallest(tree, now, room), width)
+        lines = self._lines(rows_that_fit(tree, now, room), width)
         if len(lines) > room:  # notes on their own lines
             most = max(1, room - (len(lines) - room) - 1)
-            lines = self._lines(tallest(tree, now, most), width)[:room]
+            lines = self._lines(rows_that_fit(tree, now, most), width)[:room]
         return [heading, *lines]
 
     def _lines(self, found: Sequence[Row], width: int) -> list[Text]:
@@ -213,7 +213,7 @@ class LiveTree(Progress):
         self._tree: RunTree | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._suspended = False
-        self._doing = LiveDoing()
+        self._doing = SessionActivities()
         unicode = self.console.encoding.lower().startswith("utf")
         self._frames = Frames(unicode=unicode, doing=self._doing.now)
 
@@ -279,7 +279,7 @@ class LiveTree(Progress):
         self._timer = loop.call_later(max(PERIOD_S, spent * SHARE), self._tick)
 
 
-class LiveDoing:
+class SessionActivities:
     """The latest activity of every running session, by the tree path of its step."""
 
     def __init__(self) -> None:
@@ -300,7 +300,7 @@ class LiveDoing:
             case Preparing(what=""):
                 self._does.pop(path, None)
             case _:
-                self._does[path] = words_for(news)
+                self._does[path] = activity_text(news)
                 self._replies.pop(path, None)
 
     def forget(self, path: str) -> None:
@@ -322,7 +322,7 @@ class LiveDoing:
         return f"{words} · {spent}" if words and spent else words or spent
 
 
-def words_for(news: News) -> str:
+def activity_text(news: News) -> str:
     """Return what a session does, in the third person."""
     match news:
         case AskingFor(tool=tool):

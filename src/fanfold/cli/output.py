@@ -139,7 +139,7 @@ def write_nowhere(stream: TextIO) -> None:
         pass  # not a real file; nothing to flush
 
 
-def hand_over(text: str) -> None:
+def print_result(text: str) -> None:
     """Write a result: exactly in a file or a pipe; on a terminal printable and broken at words."""
     print_text(wrap_text(plain(text)) if sys.stdout.isatty() else text)
 

@@ -98,7 +98,7 @@ async def ask_about(action: Action) -> Answer:
     answer: Answer | None = None
     while answer is None:
         typed: asyncio.Future[str] = loop.create_future()
-        loop.add_reader(sys.stdin.fileno(), hand_over_typed, typed)
+        loop.add_reader(sys.stdin.fileno(), pass_typed_line, typed)
         try:
             answer = question.hear(await typed)
         finally:
@@ -191,7 +191,7 @@ class Questions:
         self._progress.resume()
 
 
-def hand_over_typed(typed: asyncio.Future[str]) -> None:
+def pass_typed_line(typed: asyncio.Future[str]) -> None:
     """Called by the reader of the terminal: pass the typed text to the waiting question."""
     if not typed.done():
         typed.set_result(_typed_line())

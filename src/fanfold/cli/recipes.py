@@ -35,7 +35,7 @@ from fanfold.api.recipes import (
     show_recipe,
 )
 from fanfold.cli.command import Invocation, command, option, read_options, write_file
-from fanfold.cli.output import hand_over, notify, paint, plain, print_json, print_text, to_json
+from fanfold.cli.output import notify, paint, plain, print_json, print_result, print_text, to_json
 from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError, NotFoundError
 from fanfold.language.convert.formats import SYSTEMS
 from fanfold.language.library import ListedRecipe
@@ -154,10 +154,10 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> Non
             if picture is not None or not _is_run(project, recipe):
                 raise
             text = recipe_of_run(project, recipe)
-            call.give({"run": recipe, "recipe": text}, lambda: hand_over(text))
+            call.give({"run": recipe, "recipe": text}, lambda: print_result(text))
             return
     if picture is not None:
-        call.give(found, lambda: hand_over(found.graph or ""))
+        call.give(found, lambda: print_result(found.graph or ""))
     else:
         call.give(found, lambda: recipe_lines(found, colour=call.colour))
 
@@ -188,7 +188,7 @@ def capture_command(
             replace=replace,
         )
     wrong = any(one.severity == "error" for one in found.diagnostics)
-    call.give(found, lambda: hand_over(found.recipe))
+    call.give(found, lambda: print_result(found.recipe))
     if not call.as_json:
         notify(notes_text(found, call.colour))
     return EXIT_USAGE if wrong else EXIT_OK
@@ -244,7 +244,7 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         write_file(top, Path(output), made.text, hints=hints)
         notify(f"wrote {plain(output)}\n")
     else:
-        hand_over(made.text)
+        print_result(made.text)
     for one in made.lost:
         why = f": {plain(one.why)}" if one.why else ""
         where = plain(str(Path(file).parent / one.file) if one.file else file)
@@ -330,7 +330,7 @@ def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
             notify("Nothing was saved.\n")
         return
     assert drafted.document is not None, "a draft that is fit was compiled"
-    hand_over(drafted.difference or drafted.recipe)
+    print_result(drafted.difference or drafted.recipe)
     notify("".join(["\n", *recipe_lines(drafted.document, colour=False)]))
     assert drafted.agents is not None, "and priced"
     origin = "From a template"

@@ -18,21 +18,20 @@ from fanfold.api.approvals import (
     due_at,
     gist,
     how_to_answer,
-    last_words,
+    last_output_lines,
     named_path,
     open_approvals,
 )
 from fanfold.api.display import counted, duration
 from fanfold.api.graph import label, shown
-from fanfold.api.history import follow, how_to_go_on, live_updates, until
-from fanfold.api.ownership import OwnedRun
-from fanfold.api.ownership import hand_over as hand_over_run
+from fanfold.api.history import continue_command, follow, live_updates, until
+from fanfold.api.ownership import OwnedRun, run_in_background
 from fanfold.api.recipes import check_recipe, role_warnings
 from fanfold.api.report import reported_document
 from fanfold.api.run_documents import exit_status, how_to_retry, indented, run_error, waiting_proposals
 from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import RunOptions, capped_limits, how_to_raise
-from fanfold.api.start import foresee_run, start
+from fanfold.api.start import forecast_run, start
 from fanfold.api.step_documents import last_objections
 from fanfold.cli.ci import OutcomeOptions, ci_options
 from fanfold.cli.command import (
@@ -40,11 +39,11 @@ from fanfold.cli.command import (
     UNSAFE,
     Invocation,
     command,
+    end_quietly,
     given_inputs,
     option,
     options_from,
     read_options,
-    reader_left,
 )
 from fanfold.cli.output import (
     COLOURS,
@@ -52,12 +51,12 @@ from fanfold.cli.output import (
     Progress,
     clock,
     flush_notices,
-    hand_over,
     notify,
     on_terminal,
     paint,
     plain,
     print_json,
+    print_result,
     print_text,
     wait_for_no_reader,
     wants_colour,
@@ -124,21 +123,21 @@ def run_command(
         inputs = given_inputs(project.folder, plan, pairs, file)
         if dry_run:
             bound, missing = bind_known(plan, inputs)
-            result, steps = foresee_run(project, checked, bound, options, missing, show_prompts=show_prompts)
+            result, steps = forecast_run(project, checked, bound, options, missing, show_prompts=show_prompts)
             call.give(result, lambda: render(plan, result, steps, call.colour))
             return EXIT_OK
         for one in role_warnings(project, [plan]).used:
             place = f"{one.file}:{one.range.start.line}"
             notify(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
         terminal = Foreground(call, quiet=outcome.quiet)
-        owned = start(project, plan, inputs, options, yes=yes, attendant=terminal.attendant)
+        owned = start(project, plan, inputs, options, yes=yes, prompter=terminal.prompter)
         for line in capped_limits(project.config, plan, options):
             notify(f"warning[limits.capped]: {one_line(line)}\n")
         for name in owned.tree.frozen().instructions.cut:
             message = f"{one_line(name)} is too long: agents get its first sections"
             notify(f"warning[instructions.cut]: {message}\n")
         if detach:
-            hand_over_run(owned)
+            run_in_background(owned)
             return print_detached(call, owned.tree)
         status = terminal.drive(owned)
         outcome.write(project, owned.tree)
@@ -177,10 +176,10 @@ def print_outcome(call: Invocation, tree: RunTree, *, quiet: bool = False) -> in
             print_json(reported_document(tree))
         elif tree.root.output is not None:
             text = indented(tree.blobs.get(tree.root.output))
-            hand_over(text if text.endswith("\n") else f"{text}\n")
+            print_result(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        reader_left()  # the exit status still reports the outcome
+        end_quietly()  # the exit status still reports the outcome
     status = exit_status(tree)
     if not quiet or status != EXIT_OK:
         notify("".join(_summary(call, tree, wants_colour(sys.stderr, call.no_color))))
@@ -208,7 +207,7 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
             if approval.default is not None and (due := due_at(tree, approval.path)) is not None:
                 lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")
         if tree.root.growing:  # an open run, which waits only for requests
-            on = how_to_go_on(tree, driven=False)
+            on = continue_command(tree, driven=False)
             lines += [f"  continue it: {on}\n"] if on else []
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
@@ -301,7 +300,7 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     wrapped = wrap_text(f"  {path} {how}: {reason} [{error.code}]\n", "    ", sys.stderr)
     lines = [wrapped.replace(path, paint(path, "cyan", colour), 1)]
     if not tolerated:
-        words = last_words(error, MAX_WORDS) or last_objections(tree, node)
+        words = last_output_lines(error, MAX_WORDS) or last_objections(tree, node)
         lines += (
             f"    {paint('│', 'dim', colour)} {one_line(reason, MAX_REASON_CHARS)}\n" for reason in words
         )
@@ -333,11 +332,11 @@ class Foreground:
         self._quiet = quiet
         wait_for_no_reader(sys.stderr)
         self._progress = Progress() if quiet else open_progress(call.no_color)
-        self.attendant: Questions | None = None
+        self.prompter: Questions | None = None
         if on_terminal():
             from fanfold.cli.questions import Questions
 
-            self.attendant = Questions(self._progress)
+            self.prompter = Questions(self._progress)
         self._handle: RunHandle | None = None
         self._signals = 0
 
@@ -426,14 +425,14 @@ class Foreground:
             resumed=resumed,
             raised=raised,
             keep_waits=keep_waits,
-            leave_when_waiting=self.attendant is None,
+            leave_when_waiting=self.prompter is None,
             on_progress=self._progress.hear,
         )
         try:
             async for written in handle.follow(every_s=PERIOD_S):
                 self._progress.update(written, handle.tree)
-                if self.attendant is not None:
-                    self.attendant.look(handle)
+                if self.prompter is not None:
+                    self.prompter.look(handle)
             await handle.wait()
         finally:
             self._progress.close()

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from fanfold.api.approvals import MARKS, MAX_ASKED_CHARS, ApprovalDocument, OpenApproval
 from fanfold.api.display import counted
-from fanfold.api.run_documents import InspectDocument, PulledChanges, came_home, indented, steps_by_tree_path
+from fanfold.api.run_documents import (
+    InspectDocument,
+    PulledChanges,
+    indented,
+    net_changes,
+    steps_by_tree_path,
+)
 from fanfold.api.step_documents import MAX_NOTE_CHARS, Row
 from fanfold.cli.output import COLOURS, first_lines, paint, plain, wrap_text
 from fanfold.engine.run_tree import RunTree
@@ -107,7 +113,7 @@ def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
     """Yield a line for each merged file: the kind of its change, and the last step that changed it."""
     if not tree.memory.changes:
         return
-    merged = came_home(tree, run)
+    merged = net_changes(tree, run)
     width = max((len(one_line(row.path)) for row in merged[:MAX_CHANGES]), default=0)
     for row in merged[:MAX_CHANGES]:
         yield f"  {one_line(row.path).ljust(width)}  {row.kind:8}  {one_line(row.step)}\n"

@@ -13,7 +13,7 @@ from msgspec import Struct
 from fanfold import __version__
 from fanfold.api.addresses import find_run
 from fanfold.api.display import RunRow, counted, list_runs
-from fanfold.api.history import how_to_go_on
+from fanfold.api.history import continue_command
 from fanfold.api.project import Project
 from fanfold.api.recipes import recipe_files
 from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scenarios, run_scripted, would_run
@@ -135,8 +135,8 @@ def next_command(call: Invocation) -> None:
         runs = _worth_showing(list_runs(project, limit=LOOKED_AT))
         own = [one.name for one in project.library.list() if one.origin == "project"]
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
-        found = [_about(project, run) for run in runs[:MAX_RUNS]]
-    found += _about_recipes([*own, *files], bool(runs))
+        found = [_suggestion_for(project, run) for run in runs[:MAX_RUNS]]
+    found += _suggestions_for_recipes([*own, *files], bool(runs))
     suggestions = [*found, Suggestion("All commands", "fanfold --help")]
     lines = (
         f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n" for one in suggestions
@@ -162,18 +162,18 @@ def _is_idle(run: RunRow) -> bool:
     return run.status in (WAITING, PAUSED) and is_kept_open(run.run_id)
 
 
-def _about(project: Project, run: RunRow) -> Suggestion:
+def _suggestion_for(project: Project, run: RunRow) -> Suggestion:
     named = f"{run.recipe}, run {run.run_id},"
     if run.status == RUNNING:
         if run.owner and run.owner.alive:
             return Suggestion(f"{named} is running", f"fanfold watch {run.run_id}")
-        on = how_to_go_on(find_run(project, run.run_id).tree, driven=False)
+        on = continue_command(find_run(project, run.run_id).tree, driven=False)
         return Suggestion(f"{named} lost its process", on or how_to_resume(run.run_id))
     if _is_idle(run):  # a closed chat or the run of subagents
         tree = find_run(project, run.run_id).tree
         if tree.state.approvals:
             return Suggestion(f"{named} is {run.status}", f"fanfold explain {run.run_id}")
-        on = how_to_go_on(tree, driven=False)
+        on = continue_command(tree, driven=False)
         if is_chat(run.run_id):
             return Suggestion(f"{run.run_id}, a chat, was left", on)
         if on:
@@ -182,13 +182,13 @@ def _about(project: Project, run: RunRow) -> Suggestion:
         return Suggestion(spawned, "fanfold ps --all")
     if run.status not in RUN_TERMINAL:
         driven = bool(run.owner and run.owner.alive)
-        on = how_to_go_on(find_run(project, run.run_id).tree, driven=driven)
+        on = continue_command(find_run(project, run.run_id).tree, driven=driven)
         return Suggestion(f"{named} is {run.status}", on or f"fanfold explain {run.run_id}")
     verb = "inspect" if run.status == "completed" else "explain"
     return Suggestion(f"{named} is {run.status.replace('_', ' ')}", f"fanfold {verb} {run.run_id}")
 
 
-def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
+def _suggestions_for_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
     if own:
         suggestions = [Suggestion(f"What {own[0]} does and takes", f"fanfold show {shlex.quote(own[0])}")]
         if len(own) > 1:

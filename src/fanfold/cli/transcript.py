@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from fanfold.api.addresses import find_run, only_speaker
+from fanfold.api.addresses import find_run, only_session_path
 from fanfold.api.archives import Audit, digest_run, replay_run, verify_all, verify_run
 from fanfold.api.display import duration, since_ms
 from fanfold.api.explain import what_if
@@ -36,7 +36,7 @@ def transcript_command(
     may be omitted if RUN has only one agent. With --follow and --json there is one line per entry.
     """
     with call.open_project(to_read=True) as project:
-        name = only_speaker(find_run(project, run)) if name is None else name
+        name = only_session_path(find_run(project, run)) if name is None else name
         if following:
             import asyncio  # only --follow needs an event loop
 

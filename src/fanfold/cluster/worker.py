@@ -573,7 +573,7 @@ class WorkerProcess:
         if self._open_folder is not None and tree.frozen().tree:
             trees = trees_of(self._project, root)
             merges = TreeMerges(trees, owned.project.isolation, tree.blobs)
-        owned.performers.remote = WorkerDispatch(tree, self._link, self.identity.name, merges)
+        owned.executors.remote = WorkerDispatch(tree, self._link, self.identity.name, merges)
         host = owned.host()
         if pausing:  # the last driver ended before the run was paused
             host.pause(pausing, tree.memory.held_by)

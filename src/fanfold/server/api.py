@@ -338,7 +338,7 @@ class Api:
     """The ASGI application below `/api`."""
 
     def __init__(self, state: AppState, feed: Feed, routes: list[Route], keys: Idempotency) -> None:
-        self._desk = state
+        self._state = state
         self._feed = feed
         self._routes = routes
         self._reading = ThreadPoolExecutor(1, "fanfold look")
@@ -385,7 +385,7 @@ class Api:
         if matched.route.gives_file:
             # Send a file. The thread that reads runs opens it, other threads read it.
             opened: OpenedArtifact = await self._in_thread(
-                self._reading, lambda: route.call(parameters, state=self._desk)
+                self._reading, lambda: route.call(parameters, state=self._state)
             )
             try:
                 await self._in_thread(self._acting, opened.check)
@@ -420,7 +420,7 @@ class Api:
         if body is None:
 
             def make() -> bytes:
-                return _encoded(route, route.call(matched.parameters, state=self._desk))
+                return _encoded(route, route.call(matched.parameters, state=self._state))
 
             if route.of_runs:
                 received_at = time.monotonic()
@@ -436,7 +436,7 @@ class Api:
         body, trace = read_body(route.body, data), matched.traceparent
 
         def act() -> bytes:
-            done = route.call(matched.parameters, state=self._desk, body=body, traceparent=trace)
+            done = route.call(matched.parameters, state=self._state, body=body, traceparent=trace)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:

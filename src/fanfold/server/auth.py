@@ -110,12 +110,12 @@ class Admission:
         shown, now = digest_of(cookie), time.time()
         for session in self._sessions:
             known = hmac.compare_digest(shown, session.digest) and session.user in (None, user)
-            if known and self._holds(session, now):
+            if known and self._is_valid(session, now):
                 name = LINK if session.came_with.startswith(f"{LINK}:") else session.came_with
                 return Principal(self._configured.get(session.came_with, session.role), name)
         return None
 
-    def _holds(self, session: Session, now: float) -> bool:
+    def _is_valid(self, session: Session, now: float) -> bool:
         """Return whether a session is valid: its time, and its token if that is a configured one."""
         from_link = session.came_with.startswith(f"{LINK}:")
         return session.until > now and (
@@ -124,13 +124,13 @@ class Admission:
 
     def begin_session(self, token: str, user: int | None) -> str | None:
         """Return the cookie of a new session for a token, or None if the token is invalid."""
-        visitor = self.with_token(token)
-        if visitor is None:
+        principal = self.with_token(token)
+        if principal is None:
             return None
         cookie = new_token()
-        came_with = f"{LINK}:{self._link}" if visitor.name == LINK else visitor.name
-        session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S, user)
-        held = [one for one in self._sessions if self._holds(one, time.time())]
+        came_with = f"{LINK}:{self._link}" if principal.name == LINK else principal.name
+        session = Session(digest_of(cookie), principal.role, came_with, time.time() + SESSION_S, user)
+        held = [one for one in self._sessions if self._is_valid(one, time.time())]
         self._sessions = [*held[-MAX_SESSIONS + 1 :], session]
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self._file, msgspec.json.encode(self._sessions))
@@ -203,7 +203,7 @@ SIGNED = "/hooks/"
 """Messages below this path are verified by their signature and need no token."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITE = frozenset({"same-origin", "none"})
-_WAY_IN = """<!doctype html><meta charset="utf-8"><title>Fanfold</title>
+_NO_LINK_PAGE = """<!doctype html><meta charset="utf-8"><title>Fanfold</title>
 <p>This console needs the link that <code>fanfold serve</code> printed when it was started.
 """
 
@@ -228,7 +228,7 @@ class RequestGuard:
         headers = Headers(scope=scope)
         try:
             self._check_origin(scope["method"], headers)
-            entering = self._enter(scope)
+            entering = self._exchange_link(scope)
             if scope["path"].startswith(SIGNED):
                 scope[PRINCIPAL] = Principal("viewer", "webhook")  # the signature is checked there
             elif entering is None:
@@ -236,7 +236,7 @@ class RequestGuard:
         except FanfoldError as error:
             unknown = error.code == "request.unauthorized"
             if unknown and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
-                entering = HTMLResponse(_WAY_IN, status_code=401)
+                entering = HTMLResponse(_NO_LINK_PAGE, status_code=401)
             else:
                 entering = failure(error, {"www-authenticate": "Bearer"} if unknown else None)
 
@@ -261,7 +261,7 @@ class RequestGuard:
         if site not in OWN_SITE and not is_visit:
             raise forbidden("requests from pages of another site are refused")
 
-    def _enter(self, scope: Scope) -> Response | None:
+    def _exchange_link(self, scope: Scope) -> Response | None:
         """Answer the printed link: set a cookie, and redirect to the address without the token."""
         query = scope.get("query_string", b"")
         if scope["method"] != "GET" or scope["path"] != "/" or b"token=" not in query:

@@ -223,7 +223,7 @@ class ClientPerson:
             answer = (self._context.input_responses or {}).get(form.key)
             if not isinstance(answer, ElicitResult) or self._asked.get(form.key) != _digest(form):
                 raise InputRequired(form)
-            return _meant(answer)
+            return _form_answer(answer)
         session = self._context.request_context.session
         if not session.can_send_request:
             return None
@@ -233,10 +233,10 @@ class ClientPerson:
             )
         except (MCPError, ValidationError):
             return None  # the client declared forms but refused this one
-        return _meant(answered)
+        return _form_answer(answered)
 
 
-def _meant(answer: ElicitResult) -> FormAnswer:
+def _form_answer(answer: ElicitResult) -> FormAnswer:
     return FormAnswer(
         dict(answer.content) if answer.action == "accept" and answer.content is not None else None
     )
@@ -410,7 +410,7 @@ class FanfoldServer(MCPServer[Any]):
                 plan = check_recipe(project, name).runnable()
                 inputs = {i.name: parse_input_text(i, given[i.name]) for i in plan.inputs if i.name in given}
             except FanfoldError as error:
-                raise MCPError(code=INVALID_PARAMS, message=_words(error)) from None
+                raise MCPError(code=INVALID_PARAMS, message=_error_text(error)) from None
         call = msgspec.json.encode({"name": name, "inputs": inputs}).decode()
         missing = [one.name for one in plan.inputs if one.required and one.name not in given]
         lines = [
@@ -450,13 +450,13 @@ class FanfoldServer(MCPServer[Any]):
             try:
                 text, kind = read_resource(project, str(uri))
             except NotFoundError as error:
-                raise ResourceNotFoundError(_words(error)) from None
+                raise ResourceNotFoundError(_error_text(error)) from None
             except FanfoldError as error:
-                raise ResourceError(_words(error)) from None
+                raise ResourceError(_error_text(error)) from None
         return [ReadResourceContents(content=text, mime_type=kind)]
 
 
-def _words(error: FanfoldError) -> str:
+def _error_text(error: FanfoldError) -> str:
     return f"{error.message} ({as_tool_calls(error.hint)})" if error.hint else error.message
 
 

@@ -59,7 +59,7 @@ from fanfold.api.overview import (
     show_step,
     try_text,
 )
-from fanfold.api.ownership import hand_over, resume_detached
+from fanfold.api.ownership import resume_detached, run_in_background
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project
 from fanfold.api.run_documents import RunHeadDocument, changes_below, run_head
@@ -67,7 +67,7 @@ from fanfold.api.run_handle import reply
 from fanfold.api.run_options import PRINTABLE, RaisedLimits, RunOptions, Word, check_raised
 from fanfold.api.schedules import list_schedules
 from fanfold.api.spellings import FormValues, SpelledAction, Spellings, spell
-from fanfold.api.start import foresee_run, start, start_consent
+from fanfold.api.start import forecast_run, start, start_consent
 from fanfold.api.step_documents import RunTable, Timeline, run_table, timeline
 from fanfold.api.suites import list_comparisons
 from fanfold.api.system import Examination
@@ -292,7 +292,7 @@ def foresee(state: AppState, name: RecipeName, body: DryRunBody) -> ForeseenRun:
     plan = checked.runnable()
     inputs, missing = bind_known(plan, body.inputs)
     options = body.options.checked(project.config, script="" if body.scripted else None)
-    found = foresee_run(project, checked, inputs, options, missing)[0]
+    found = forecast_run(project, checked, inputs, options, missing)[0]
     consent = start_consent(project, plan, inputs, options)
     request = consent.request
     return ForeseenRun(
@@ -310,7 +310,7 @@ def start_run(state: AppState, body: StartBody, traceparent: str) -> StartedRun:
     )
     options = structs.replace(options, traceparent=traceparent)
     return StartedRun(
-        hand_over(start(project, plan, body.inputs, options, yes=body.yes, seen=body.seen)).root
+        run_in_background(start(project, plan, body.inputs, options, yes=body.yes, seen=body.seen)).root
     )
 
 
@@ -341,7 +341,7 @@ def resume_run(state: AppState, run: RunName, body: ResumeBody) -> ActionResult:
     if seen.root.status in RUN_TERMINAL:
         raise AuthorError("run.ended", f"run {root} is already {seen.root.status}", hint="fork or retry it")
     raised = check_raised(project, seen, body.limits())
-    permit_adopted(project, seen, yes=body.yes, attendant=None)
+    permit_adopted(project, seen, yes=body.yes, prompter=None)
     resume_detached(project, root, raised, keep_waits=body.wait)
     return ActionResult(root, "running", f"run {root} continues in the background")
 
@@ -366,7 +366,9 @@ def _fork(project: Project, fork: Fork, body: ForkBody | RetryBody) -> ForkedRun
     forecast = forecast_fork(project, fork)
     if body.dry_run:
         return ForkedRun(None, forecast)
-    return ForkedRun(hand_over(start_fork(project, fork, yes=body.yes, seen=body.seen)).root, forecast)
+    return ForkedRun(
+        run_in_background(start_fork(project, fork, yes=body.yes, seen=body.seen)).root, forecast
+    )
 
 
 @ROUTES.change("POST", "/api/runs/{run}/approvals/{step}", "Answer a question")

@@ -109,7 +109,7 @@ class Application:
         keys: Idempotency,
         mcp: LazyMount,
     ) -> None:
-        self._desk = state
+        self._state = state
         self._mcp = mcp
         self._keys = keys
         self._console = ConsoleFiles(state.history.folder.name)
@@ -125,8 +125,8 @@ class Application:
     @asynccontextmanager
     async def _live(self, _: object) -> AsyncIterator[None]:
         """The lifespan of the server, in its event loop."""
-        feed = self.feed = Feed(self._desk.history.store)
-        self._api = Api(self._desk, feed, routes(), self._keys)
+        feed = self.feed = Feed(self._state.history.store)
+        self._api = Api(self._state, feed, routes(), self._keys)
         following = asyncio.create_task(feed.run())
         try:
             yield

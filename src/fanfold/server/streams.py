@@ -131,7 +131,7 @@ class Streams:
     """All streams of a server. `look` calls a function in the one thread that reads runs."""
 
     def __init__(self, state: AppState, feed: Feed, look: Look) -> None:
-        self._desk = state
+        self._state = state
         self._look = look
         self._activities = Activities(self._stirred)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -182,7 +182,7 @@ class Streams:
                 if head is None or (head.status in RUN_TERMINAL and store.reach(root) == after):
                     yield _frame("end", Hello(run, root, after, "" if head is None else head.status))
                     return
-                if not await _happens(news):
+                if not await _comes_in_time(news):
                     yield b": quiet\n\n"
         finally:
             shared.readers -= 1
@@ -211,7 +211,7 @@ class Streams:
             sent = doing
             if fresh:
                 yield b"".join(_frame("activity", one) for one in fresh)
-            if not await _happens(news):
+            if not await _comes_in_time(news):
                 yield b": quiet\n\n"
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ class Streams:
             now, generation = loop.time(), self._feed.generation()
             if generation != self._looked_in or self._has_words:
                 self._has_words = False
-                self._doing = await self._look(lambda: self._activities.look(self._desk.history))
+                self._doing = await self._look(lambda: self._activities.look(self._state.history))
                 self._looked_at, self._looked_in = loop.time(), generation
             self._true_at = now
         return self._doing
@@ -345,7 +345,7 @@ class _EventStream(Response):
             await self._frames.aclose()  # type: ignore[attr-defined]  # it is a generator
 
 
-async def _happens(news: asyncio.Event) -> bool:
+async def _comes_in_time(news: asyncio.Event) -> bool:
     """Return whether the event occurs within `QUIET_S`."""
     try:
         async with asyncio.timeout(QUIET_S):
