@@ -20,7 +20,7 @@ from fanfold.api.display import when
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.kernel.events import Envelope, Failure, SubagentEvent
-from fanfold.kernel.plan import JSON, GroupAction, Step
+from fanfold.kernel.plan import JSON, Plan, Step
 from fanfold.kernel.state import (
     ASKED,
     CALL,
@@ -36,7 +36,6 @@ from fanfold.kernel.state import (
     RUNNING,
     SKIPPED,
     WAITING,
-    Composite,
     Node,
 )
 from fanfold.kernel.transitions import find_node
@@ -46,6 +45,7 @@ from fanfold.language.template import UnresolvedPath, parse_path, resolve
 from fanfold.language.terminal import cut_name, one_line, shorten, visible
 from fanfold.steps.order import Question
 from fanfold.steps.records import completed
+from fanfold.steps.run_config import all_steps_below
 from fanfold.steps.step_type import Unrenderable, effects_of, foresee, prepare
 from fanfold.store.protocol import Store
 
@@ -277,19 +277,12 @@ def _following(node: Node) -> Iterator[Node]:
 def _next_step(tree: RunTree, node: Node) -> NextStep:
     known: dict[str, JSON] = {"inputs": tree.values.inputs(node.run)}
     path = node.run.tree_path(node.path)
-    steps = list(_inside(node.step)) if isinstance(node, Composite) else [node.step]
+    steps = all_steps_below(Plan(name=node.step.id, steps=(node.step,)))
     writes = dict.fromkeys(one for step in steps for one in may_write(step, step.write_set))
     effects = [one for step in steps for one in effects_of(step, foresee(step, known, {}))]
     texts = dict.fromkeys(one.text.removeprefix(f"{one.who} ") for one in effects)
     needs = visible("\n".join(texts), keep="\n")
     return NextStep(path, node.step.type, may_write(node.step, node.write_set) or list(writes), needs)
-
-
-def _inside(step: Step) -> Iterator[Step]:
-    yield step
-    if isinstance(step.action, GroupAction):
-        for inner in step.action.steps:
-            yield from _inside(inner)
 
 
 # -----------------------------------------------------------------------------------------------------------

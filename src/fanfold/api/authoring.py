@@ -179,7 +179,7 @@ def capture(
         name = name or found.run.plan.name
         text = renamed(recipe_of_run(project, run), name)
         file = str(project.folder / "<run>")
-        compiled = compile_recipe(text.encode(), file, project.surroundings(scripted=True))
+        compiled = compile_recipe(text.encode(), file, project.compile_context(scripted=True))
         unchanged = [f"the recipe of run {found.run.id}, unchanged"]
         emission = Emission(
             recipe=None, made_of={}, recognised=unchanged, guessed=[], stands_for=[], left_out=[]
@@ -187,7 +187,7 @@ def capture(
     else:
         emission, own = _recover(found, children, request, name)
         name, text = own.name, own.to_yaml()
-        compiled = own.compile(project.surroundings(scripted=True), project.folder)
+        compiled = own.compile(project.compile_context(scripted=True), project.folder)
     saved = save and compiled.plan is not None
     return CaptureResult(
         run_id=found.run.id,
@@ -296,7 +296,7 @@ def convert_file(project: Project, file: Path, system: str | None) -> ConvertedR
     source = ForeignFile(data, str(file), beside, project.roles.names())
     found, converted = convert(source, system)
     text = converted.text or as_yaml(converted.recipe)
-    checked = compile_recipe(text.encode(), "recipe.yaml", project.around)
+    checked = compile_recipe(text.encode(), "recipe.yaml", project.compile_context())
     problems = [one for one in checked.report.diagnostics if one.severity == "error"]
     return ConvertedRecipe(checked.plan is not None, found, text, sorted(converted.lost), problems)
 
@@ -314,7 +314,7 @@ def recipe_schema(project: Project) -> str:
     """Return the JSON Schema of recipes, with the roles known here, indented for people."""
     from fanfold.language.schema import json_schema
 
-    document = json_schema(project.roles.names(), project.around.ceilings)
+    document = json_schema(project.roles.names(), project.compile_context().ceilings)
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 

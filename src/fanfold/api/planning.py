@@ -285,7 +285,7 @@ async def draft_spec(
     if not verdict.suitable and not wanted.anyway:
         return _shown(project, wanted, (verdict.reason, "", [], None), options, source="template")
     kind = kind_of(wanted.task)
-    own_tests = project.around.own_command("tests") is not None
+    own_tests = project.compile_context().own_command("tests") is not None
     text = renamed(fill_in(kind, wanted.task, has_tests=own_tests), wanted.name)
     checked, problems = _check(project, text, phased=True)
     if problems:

@@ -139,9 +139,17 @@ class Project:
         """Roles by precedence, with notices about files that are shadowed or invalid."""
         return self._parts.load_roles()
 
+    def compile_context(self, *, scripted: bool = False) -> CompileContext:
+        """Return the context in which recipes of this project are compiled.
+
+        With a script no back end is needed: the script answers for every role.
+        """
+        if not scripted:
+            return self._context
+        return msgspec.structs.replace(self._context, backend_problem=lambda _name, _command: None)
+
     @cached_property
-    def around(self) -> CompileContext:
-        """The context in which recipes of this project are compiled."""
+    def _context(self) -> CompileContext:
         from fanfold.engine.config import recipe_ceilings
         from fanfold.language.draft import Ceilings, CompileContext
         from fanfold.steps.step_type import STEP_TYPES
@@ -158,14 +166,6 @@ class Project:
             self._own_command,
             _is_tool,
             _tool_names,
-        )
-
-    def surroundings(self, *, scripted: bool) -> CompileContext:
-        """Return `around`. With a script no other back end is needed: the script answers for every role."""
-        return (
-            msgspec.structs.replace(self.around, backend_problem=lambda _name, _command: None)
-            if scripted
-            else self.around
         )
 
     @cached_property
@@ -221,7 +221,7 @@ class Project:
         if isinstance(recipe, Recipe):
             check = ""
             inside = self.folder == Path(os.path.realpath("."))
-            compiled = recipe.compile(self.surroundings(scripted=scripted), "." if inside else self._named)
+            compiled = recipe.compile(self.compile_context(scripted=scripted), "." if inside else self._named)
         else:
             name = os.fspath(recipe)
             check = f"fanfold check {shlex.quote(name)}"
@@ -234,7 +234,7 @@ class Project:
         """Compile a recipe. The plan records the file, so that a retry finds it again."""
         from fanfold.language.compile import compile_recipe
 
-        compiled = compile_recipe(found.data, found.file, self.surroundings(scripted=scripted))
+        compiled = compile_recipe(found.data, found.file, self.compile_context(scripted=scripted))
         if compiled.plan is not None:
             file = os.path.realpath(found.file)
             inside = file.startswith(f"{self.folder}{os.sep}")

@@ -159,7 +159,7 @@ def run_scripted(open_project: Callable[[Path], Project]) -> SmokeReport:
     with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
         project = open_project(Path(folder))
         try:
-            compiled = compile_recipe(INVALID.encode(), "smoke.yaml", project.around)
+            compiled = compile_recipe(INVALID.encode(), "smoke.yaml", project.compile_context())
             codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
             refused = compiled.plan is None and codes == ["recipe.unknown_step"]
             options = Options(permission="auto", script=SCRIPT, script_file="smoke")
@@ -175,7 +175,7 @@ def _report(checks: list[SmokeCheck]) -> SmokeReport:
 
 def run_smoke(project: Project, recipe: str, options: Options) -> tuple[SmokeRun, RunTree]:
     """Run one of the self-test recipes until it finishes, or waits."""
-    plan = compile_recipe(recipe.encode(), "smoke.yaml", project.around).plan
+    plan = compile_recipe(recipe.encode(), "smoke.yaml", project.compile_context()).plan
     assert plan is not None, "the recipes of smoke are checked by the tests"
     owned = create(project, plan, {}, options)
     asyncio.run(owned.host(observed=False).start())

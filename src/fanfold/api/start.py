@@ -208,22 +208,36 @@ def _freeze(
         message = f"a script answers for every agent, so none would work on {options.backend!r}"
         raise AuthorError("usage.conflicting_options", message, hint="leave one of them out")
 
+    return replace(
+        _with_agents(project, plan, options, base, before),
+        instructions=ProjectInstructions() if scripted else instructions_of(project),
+        script_file=options.script_file,
+        # The Python files as they are now: the run calls the code that was permitted.
+        sources=read_sources(project.folder, handlers) if (handlers := handlers_of(plan)) else Sources(),
+        permission=options.permission,
+        traceparent=options.traceparent if read_traceparent(options.traceparent) else "",
+    )
+
+
+def _with_agents(
+    project: Project,
+    plan: Plan,
+    options: Options,
+    base: RunConfig = RunConfig(),  # noqa: B008 - it is frozen
+    before: Mapping[str, Role] = {},
+) -> RunConfig:
+    """Return the part of a run's configuration that determines its models and programs."""
+
     def find(name: str) -> Role | None:
         return before.get(name) or project.roles.find(name)
 
     return replace(
         base,
         roles=with_stages(freeze_roles(plan, find), find),
-        backend=options.backend or (SCRIPTED if scripted else MODEL),
+        backend=options.backend or (MODEL if options.script is None else SCRIPTED),
         model=options.model,
         fast_model=project.config.text("workflows.model"),
-        instructions=ProjectInstructions() if scripted else instructions_of(project),
         script=options.script,
-        script_file=options.script_file,
-        # The Python files as they are now: the run calls the code that was permitted.
-        sources=read_sources(project.folder, handlers) if (handlers := handlers_of(plan)) else Sources(),
-        permission=options.permission,
-        traceparent=options.traceparent if read_traceparent(options.traceparent) else "",
         unsafe=options.unsafe_no_sandbox,
     )
 
@@ -299,13 +313,15 @@ def start(
     `yes` answers every permission question: this one and those that agents cause later. `seen` is the digest
     of the question that the surface showed.
     """
-    bound = bind_inputs(plan, given)
-    if seen is not None and seen != start_consent(project, plan, bound, options).request.digest:
-        message = f"the effects of {plan.name} changed since they were shown"
-        raise WorldError("permission.changed", message, hint="read the new dry run, then start the run")
+    bound, consent = bind_inputs(plan, given), None
+    if seen is not None or not is_settled(options.permission, yes=yes):
+        consent = start_consent(project, plan, bound, options)
+        if seen not in (None, consent.request.digest):
+            message = f"the effects of {plan.name} changed since they were shown"
+            raise WorldError("permission.changed", message, hint="read the new dry run, then start the run")
     check_startable(project, plan)  # before the question, since no answer could help
-    if not is_settled(options.permission, yes=yes):
-        permit(start_consent(project, plan, bound, options), options.permission, prompter=prompter)
+    if consent is not None:
+        permit(consent, options.permission, yes=yes, prompter=prompter)
     if yes and options.permission == "ask":
         options = replace(options, permission="auto")
     ask = None if prompter is None else prompter.allow
@@ -348,7 +364,7 @@ def forecast_run(
     if not enabled:
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
     warnings += [*capped_limits(config, plan, options), *missing]
-    usable, frozen = True, _foreseen(project, plan, options)
+    usable, frozen = True, _with_agents(project, plan, options)
     try:
         check_variables(config, plan)
     except WorldError as error:
@@ -551,19 +567,6 @@ def _check_models_for_forecast(
     return report.refusals, unused, estimates_of(uses, Prices(chosen, config))
 
 
-def _foreseen(project: Project, plan: Plan, options: Options) -> RunConfig:
-    """Return the part of a run's configuration that determines its models and programs."""
-    find = project.roles.find
-    return RunConfig(
-        roles=with_stages(freeze_roles(plan, find), find),
-        backend=options.backend or MODEL,
-        model=options.model,
-        fast_model=project.config.text("workflows.model"),
-        script=options.script,
-        unsafe=options.unsafe_no_sandbox,
-    )
-
-
 def look(uses: Sequence[ModelUse], frozen: RunConfig, config: Config, local: LocalState) -> ModelReport:
     """Check every model once. Refusals are returned, not raised, so that a dry run can show them."""
     chosen: dict[str | None, Choice] = {}
@@ -636,7 +639,7 @@ def _estimate_spending(
     from fanfold.engine.estimates import Prices, estimates_of
     from fanfold.engine.forecast import ForecastHost, Foresight
 
-    config, frozen = project.config, _foreseen(project, plan, options)
+    config, frozen = project.config, _with_agents(project, plan, options)
     uses = list(models_of(plan, frozen, config))
     prices = Prices(look(uses, frozen, config, local_state(config.home)).chosen, config)
     # By role: the expected spending of one attempt. Roles whose model is unknown are missing.
