@@ -34,6 +34,7 @@ ABOUT = {
     "api/permission.py: fanfold fork {} --from {}": "for a log that a test of attacks writes",
     "api/tool_registry.py: fanfold watch {}": "a note in a chat while the run goes on in it",
     "api/changes.py: fanfold pull {}": "needs a cluster: tests/cluster/test_workspaces.py pulls again",
+    "api/workers.py: start fanfold worker --runs-on {}": "needs a cluster: tests/cluster/test_status.py",
     "cluster/status.py: start fanfold worker{}": "needs a cluster: tests/cluster/test_status.py starts one",
 }
 """Texts that name a command and do not tell anybody to run it, and what they are instead."""
