@@ -31,15 +31,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from fanfold.errors import NotFoundError
-from fanfold.kernel.events import (
-    Envelope,
-    RunFinished,
-    RunPaused,
-    StepEvent,
-    SubagentEvent,
-    WaitOpened,
-    event_of,
-)
+from fanfold.kernel import events
 from fanfold.kernel.state import BUDGET, COMPLETED
 from fanfold.language.terminal import one_line
 from fanfold.process_identity import ProcessIdentity, this_process
@@ -119,26 +111,26 @@ def channels(config: Config) -> list[Channel]:
 # From events to notices
 
 
-def notices_of(project: Project, tree: RunTree, written: Iterable[Envelope]) -> Iterator[Notification]:
+def notices_of(project: Project, tree: RunTree, written: Iterable[events.Envelope]) -> Iterator[Notification]:
     """The notices of events that are in the log. `tree` is the run after them.
 
     A question that was answered since then causes none.
     """
     wanted = project.config.names("notify.on")
     for envelope in written:
-        data = event_of(envelope).data if isinstance(envelope.data, dict | bytes) else envelope.data
+        data = events.event_of(envelope).data if isinstance(envelope.data, dict | bytes) else envelope.data
         found = _notice(project, tree, envelope, data)
         if found is not None and found.event in wanted:
             yield found
 
 
-def _notice(project: Project, tree: RunTree, envelope: Envelope, data: object) -> Notification | None:
+def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: object) -> Notification | None:
     from fanfold.api.approvals import how_to_answer, is_open, read_approval
     from fanfold.steps.run_config import how_to_resume
 
     root = tree.root.id
     resume, inspect = how_to_resume(root), f"fanfold inspect {root}"
-    if isinstance(data, StepEvent | SubagentEvent):
+    if isinstance(data, events.StepEvent | events.SubagentEvent):
         run = tree.state.runs.get(envelope.run_id) if data.status in ("waiting", "asked") else None
         node = None if run is None else run.nodes.get(data.step)
         if node is None or not is_open(node):
@@ -148,7 +140,7 @@ def _notice(project: Project, tree: RunTree, envelope: Envelope, data: object) -
         return _made(project, tree, envelope, "waiting", text, command, asked.path)
     if envelope.parent_run_id is not None:
         return None
-    if isinstance(data, RunPaused):
+    if isinstance(data, events.RunPaused):
         if data.reason == BUDGET:
             from fanfold.api.run_options import how_to_raise
 
@@ -156,12 +148,12 @@ def _notice(project: Project, tree: RunTree, envelope: Envelope, data: object) -
                 project, tree, envelope, "limit", "has reached a limit", how_to_raise(tree) or resume
             )
         return _made(project, tree, envelope, "paused", f"is paused: {data.reason}", resume)
-    if isinstance(data, WaitOpened) and data.count <= 1:
+    if isinstance(data, events.WaitOpened) and data.count <= 1:
         occasion: Occasion = "waiting" if data.reason == "outage" else "limit"
         why = data.error.message if data.error is not None else data.reason.replace("_", " ")
         text = f"waits for {data.subject}: {why}"
         return _made(project, tree, envelope, occasion, text, inspect)
-    if isinstance(data, RunFinished):
+    if isinstance(data, events.RunFinished):
         ended = data.status.replace("_", " ")
         good = data.status in (COMPLETED, "cancelled")
         text = ended if data.error is None else f"{ended}: {data.error.message}"
@@ -172,7 +164,7 @@ def _notice(project: Project, tree: RunTree, envelope: Envelope, data: object) -
 def _made(
     project: Project,
     tree: RunTree,
-    envelope: Envelope,
+    envelope: events.Envelope,
     occasion: Occasion,
     text: str,
     command: str,
@@ -436,7 +428,7 @@ class RunNotifier:
         # Not a daemon: the interpreter waits for its last pass.
         threading.Thread(target=self._deliver, name="fanfold-notices", daemon=False).start()
 
-    def committed(self, written: list[Envelope]) -> None:
+    def committed(self, written: list[events.Envelope]) -> None:
         """Store the notices of events that were committed now, and have them delivered."""
         if self._outbox.put(notices_of(self._project, self._tree, written)):
             self._outbox.mark(self._tree.root.id, written[-1].tree_seq)

@@ -35,22 +35,7 @@ from fanfold.api.run_handle import request_from_owner
 from fanfold.api.run_options import Options
 from fanfold.api.start import create_open, freeze
 from fanfold.api.transcripts import take_up
-from fanfold.engine.requests import (
-    TASK_CHARS,
-    AddRequest,
-    ChildRequest,
-    CloseRequest,
-    InputRequest,
-    ResumeRequest,
-    SubagentRefused,
-    check_addable,
-    check_spoken_to,
-    detached,
-    is_interrupted,
-    no_subagent,
-    turns_of,
-    waiting_proposal,
-)
+from fanfold.engine import requests
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import NOTHING_SPENT
@@ -122,7 +107,7 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
         raise AuthorError("usage.bad_value", f"this is no task: {error}") from None
     if task.timeout_ms < 1:
         raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
-    above = turns_of(parent, task.parent)[-1] if parent is not None else None
+    above = requests.turns_of(parent, task.parent)[-1] if parent is not None else None
     read_only = role.read_only or (above is not None and above.step.posture == "read_only")
     require_text(task.task, "there is no task")
     if task.name and not ID.fullmatch(task.name):  # turns, paths and folders use the name
@@ -141,7 +126,7 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     return Step(
         id=task.name or (re.sub(r"[^A-Za-z0-9_-]", "-", name).lstrip("-_") or "agent"),
         action=body.action(),
-        description=shorten(task.task, TASK_CHARS),
+        description=shorten(task.task, requests.TASK_CHARS),
         parent=above.path if above is not None else "",
         posture="read_only" if read_only else "writer",
         write_set=() if read_only else task.write_set or EVERYTHING,
@@ -285,7 +270,7 @@ def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], ow
         merge=last.step.merge,
         workspace=workspace,
         changes=None if rows is None else [ChangedPath(row.path, row.kind) for row in rows],
-        proposal=waiting_proposal(tree, last),
+        proposal=requests.waiting_proposal(tree, last),
         violations=tree.memory.violations.get(address, ()),
         conflicts=tree.memory.conflicts.get(address, ()),
     )
@@ -301,7 +286,7 @@ def _status(node: Node, owned: bool) -> str:
         return CLOSED
     if node.status in TERMINAL:
         return node.status
-    if not owned or is_interrupted(node):
+    if not owned or requests.is_interrupted(node):
         return DETACHED
     return RUNNING if node.status in (RUNNING, WAITING) else QUEUED
 
@@ -315,7 +300,7 @@ def foresee(project: Project, task: Task, *, run: str = "") -> Step:
     run = run or current_run(project)
     step = make_step(task, role, _parent(project, task.parent, run))
     if task.name and project.store.head(run) is not None:
-        check_addable(project.view(run), step)
+        requests.check_addable(project.view(run), step)
     return step
 
 
@@ -338,7 +323,7 @@ async def spawn(
     step = foresee(project, task, run=run)
     plan = Plan(name=step.id, steps=(step,))
     if parent is not None:
-        above = cast("Posture", parent.frozen(turns_of(parent, task.parent)[0]).permission)
+        above = cast("Posture", parent.frozen(requests.turns_of(parent, task.parent)[0]).permission)
         permission = narrower(cast("Posture", options.permission), above)
         options = structs.replace(options, permission=permission)
     if not is_settled(options.permission, yes=yes):
@@ -360,7 +345,7 @@ async def spawn(
             await until(project, run, look, WAIT_S)
     key = key or secrets.token_hex(8)
     wanted = step if task.name else structs.replace(step, id="")
-    tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
+    tree = await _ask(project, run, requests.AddRequest(step=wanted, frozen=to_json(frozen), key=key))
     return _child(project, tree, child_name(tree.memory.keys[key]))
 
 
@@ -375,11 +360,11 @@ async def wait(
     run = run or current_run(project)
     if project.store.head(run) is None:
         if names:
-            raise no_subagent(names[0])
+            raise requests.no_subagent(names[0])
         return {}
     tree = project.view(run)
     for name in names:
-        turns_of(tree, name)  # an unknown name is refused before waiting
+        requests.turns_of(tree, name)  # an unknown name is refused before waiting
 
     def live(names: Iterable[str]) -> list[str]:
         owned = project.has_owner(run)
@@ -408,9 +393,9 @@ def check_input(
     run, tree = _find_run(project, name, run)
     child = _child(project, tree, name)
     if child.status == DETACHED and not resume:
-        raise detached(name)
+        raise requests.detached(name)
     if child.status != DETACHED and text is not None:
-        check_spoken_to(tree, name)
+        requests.check_spoken_to(tree, name)
     return child
 
 
@@ -427,12 +412,12 @@ async def send_input(
     if resume and (child.status == DETACHED or text is None):
         if child.status != DETACHED:
             message = f"{name} is {child.status}; only a detached subagent is resumed"
-            raise SubagentRefused("subagent.not_detached", message, hint="say something to it")
-        child = _child(project, await _ask(project, run, ResumeRequest(name)), name)
+            raise requests.SubagentRefused("subagent.not_detached", message, hint="say something to it")
+        child = _child(project, await _ask(project, run, requests.ResumeRequest(name)), name)
     if text is None:
         return child
     key = key or secrets.token_hex(8)
-    tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
+    tree = await _ask(project, run, requests.InputRequest(child=name, text=text, key=key))
     return _child(project, tree, name)
 
 
@@ -452,7 +437,7 @@ async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = 
         ref.node.step,
         id=new_name,
         action=structs.replace(body, prompt=literal(taken.say), continue_from=None).action(),
-        description=shorten(taken.say, TASK_CHARS),
+        description=shorten(taken.say, requests.TASK_CHARS),
         after=(),
     )
     plan, frozen = Plan(name=new_name, steps=(step,)), ref.frozen
@@ -460,14 +445,14 @@ async def fork_subagent(project: Project, name: str, at: AtTurn, *, yes: bool = 
     if not is_settled(frozen.permission, yes=yes):
         permit(consent_of(project, plan, frozen.roles.get, options), frozen.permission)
     frozen = structs.replace(frozen, taken_up={new_name: taken})
-    added = AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8))
+    added = requests.AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8))
     return _child(project, await _ask(project, run, added), new_name)
 
 
 async def close(project: Project, name: str, *, run: str = "") -> Subagent:
     """Cancel a queued or running subagent and wait until nothing of it is running; close any other."""
     run, _ = _find_run(project, name, run)
-    tree = await _ask(project, run, CloseRequest(name))
+    tree = await _ask(project, run, requests.CloseRequest(name))
 
     def look() -> Subagent | None:
         catch_up(project, tree)
@@ -497,7 +482,7 @@ def _child(project: Project, tree: RunTree, name: str) -> Subagent:
     """Return one child; raises `subagent.not_found` for an unknown name."""
     turns = [node for node in tree.turns(name) if is_agent(node)]
     if not turns:
-        raise no_subagent(name, {child_name(node.path) for node in tree.root.scope.children})
+        raise requests.no_subagent(name, {child_name(node.path) for node in tree.root.scope.children})
     return _subagent(tree, project.folder, name, turns, project.has_owner(tree.root.id))
 
 
@@ -521,29 +506,29 @@ def current_run(project: Project) -> str:
 def _find_run(project: Project, name: str, run: str = "") -> tuple[str, RunTree]:
     run = run or current_run(project)
     if project.store.head(run) is None:
-        raise no_subagent(name)
+        raise requests.no_subagent(name)
     tree = project.view(run)
-    turns_of(tree, name)
+    requests.turns_of(tree, name)
     return run, tree
 
 
 def find(project: Project, name: str, *, run: str = "") -> Subagent:
     """Return one subagent as it is now; raises `subagent.not_found`."""
     if not project.has_runs:
-        raise no_subagent(name)
+        raise requests.no_subagent(name)
     run, tree = _find_run(project, name, run)
     return _child(project, tree, name)
 
 
-async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
+async def _ask(project: Project, run: str, request: requests.ChildRequest) -> RunTree:
     """Have the owner act on a request and return the tree; raises if the request was refused."""
     number, _ = await request_from_owner(project, project.resolve(run), request)
     tree = project.view(run)
     refused = tree.memory.refusals.get(number)
     if refused is not None:
-        raise SubagentRefused(refused.code, refused.message, hint=refused.hint)
+        raise requests.SubagentRefused(refused.code, refused.message, hint=refused.hint)
     if tree.root.status in RUN_TERMINAL:
-        raise SubagentRefused("subagent.refused", f"run {run} was ended meanwhile", hint="ask again")
+        raise requests.SubagentRefused("subagent.refused", f"run {run} was ended meanwhile", hint="ask again")
     return tree
 
 
@@ -551,9 +536,9 @@ def _parent(project: Project, name: str, run: str) -> RunTree | None:
     """Return the tree of the agent that spawns a subagent; refused if the nesting is too deep."""
     tree = _find_run(project, name, run)[1] if name else None
     most = project.config.integer("sessions.max_depth")
-    depth = 1 if tree is None else depth_of(turns_of(tree, name)[-1]) + 1
+    depth = 1 if tree is None else depth_of(requests.turns_of(tree, name)[-1]) + 1
     if depth > most:
-        raise SubagentRefused(
+        raise requests.SubagentRefused(
             "subagent.limit_exceeded",
             f"subagents may nest {most} deep; this would be level {depth}",
             hint="do the work in this session, or raise FANFOLD_MAX_DEPTH",

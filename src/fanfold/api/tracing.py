@@ -25,24 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from fanfold.agents.entries import (
-    AgentBegin,
-    Compaction,
-    Entry,
-    FailedRequest,
-    Response,
-    ToolCall,
-    ToolResult,
-    UserInput,
-)
-from fanfold.kernel.events import (
-    Envelope,
-    Payment,
-    RunFinished,
-    StepEvent,
-    SubagentEvent,
-    Usage,
-)
+from fanfold.agents import entries
+from fanfold.kernel import events
 from fanfold.kernel.state import COMPLETED, Node, Run
 from fanfold.steps.ids import read_traceparent, session_id, span_id, trace_id
 
@@ -172,18 +156,18 @@ class RunTracer:
         self._queued: dict[tuple[str, str], int] = {}
         self._live: set[tuple[str, str]] = set()
 
-    def committed(self, written: list[Envelope]) -> None:
+    def committed(self, written: list[events.Envelope]) -> None:
         for envelope in written:
             data = envelope.data
-            if isinstance(data, StepEvent | SubagentEvent):
+            if isinstance(data, events.StepEvent | events.SubagentEvent):
                 if not data.late:
                     self._step(envelope, data)
-            elif isinstance(data, Payment):
+            elif isinstance(data, events.Payment):
                 if data.usage.micro_usd:
                     provider, _, model = data.model.rpartition(":")
                     facts = {"gen_ai.provider.name": provider or "unknown", "gen_ai.request.model": model}
                     self._add("cost", data.usage.micro_usd / 1_000_000, facts)
-            elif isinstance(data, RunFinished):
+            elif isinstance(data, events.RunFinished):
                 run = self._tree.state.runs[envelope.run_id]
                 started = self._tree.memory.run_started.get(run.id, envelope.at)
                 usage, agents = self._tree.spent(run)
@@ -215,7 +199,7 @@ class RunTracer:
     def _step_span(self, node: Node, attempt: int = 0) -> int:
         return int(span_id("step", session_id(node.run.id, node.path, attempt or node.attempt)), 16)
 
-    def _step(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> None:
+    def _step(self, envelope: events.Envelope, data: events.StepEvent | events.SubagentEvent) -> None:
         run = self._tree.state.runs.get(envelope.run_id)
         node = None if run is None else run.nodes.get(data.step)
         if run is None or node is None:
@@ -247,7 +231,13 @@ class RunTracer:
         if at is not None:
             self._record("queue", (at - since) / 1_000, recipe)
 
-    def _ended(self, node: Node, envelope: Envelope, data: StepEvent | SubagentEvent, status: str) -> None:
+    def _ended(
+        self,
+        node: Node,
+        envelope: events.Envelope,
+        data: events.StepEvent | events.SubagentEvent,
+        status: str,
+    ) -> None:
         attempt = data.attempt or node.attempt or 1
         started = node.started_at or envelope.at
         role = node.step.traits.role
@@ -258,7 +248,7 @@ class RunTracer:
             "fanfold.step.status": status,
             "fanfold.step.attempt": attempt,
         }
-        if isinstance(data, StepEvent) and data.cached:
+        if isinstance(data, events.StepEvent) and data.cached:
             attributes["fanfold.step.cached"] = True
         failed = None if status == COMPLETED else (status, "")
         if status != COMPLETED and data.error is not None:
@@ -284,7 +274,7 @@ class RunTracer:
         role: str,
         above: int,
         span: tuple[int, int],
-        usage: Usage | None,
+        usage: events.Usage | None,
         failed: tuple[str, str] | None,
     ) -> None:
         from fanfold.sessions.log import read_recorded
@@ -299,7 +289,7 @@ class RunTracer:
             "gen_ai.conversation.id": session,
             **({} if usage is None else _usage(usage)),
         }
-        program = next((one for _, one in recorded if isinstance(one, AgentBegin)), None)
+        program = next((one for _, one in recorded if isinstance(one, entries.AgentBegin)), None)
         if program is not None:
             attributes["fanfold.agent.program"] = program.program
             attributes |= {"fanfold.agent.version": program.version} if program.version else {}
@@ -308,28 +298,31 @@ class RunTracer:
             self._span(name, int(span_id(session, str(number)), 16), own, times, facts, error, client=client)
 
     def _activities(
-        self, recorded: Sequence[tuple[int, Entry]]
+        self, recorded: Sequence[tuple[int, entries.Entry]]
     ) -> Iterator[tuple[str, bool, tuple[int, int], Attributes, tuple[str, str] | None]]:
         """The model requests and tool calls of a session, in order: name, kind, times, attributes, error."""
         before = recorded[0][0]
         calls: dict[str, tuple[int, object]] = {}
         asked: str = ""
         for at, entry in recorded:
-            if isinstance(entry, UserInput):
+            if isinstance(entry, entries.UserInput):
                 asked = entry.text
-            elif isinstance(entry, Response | Compaction | FailedRequest):
+            elif isinstance(entry, entries.Response | entries.Compaction | entries.FailedRequest):
                 if entry.model:
                     yield self._request(entry, (before, at), asked)
-                if isinstance(entry, Response):
+                if isinstance(entry, entries.Response):
                     calls |= {one.id: (at, one.args) for one in entry.tool_calls}
-            elif isinstance(entry, ToolCall):
+            elif isinstance(entry, entries.ToolCall):
                 calls[entry.id] = (at, entry.args)
-            elif isinstance(entry, ToolResult):
+            elif isinstance(entry, entries.ToolResult):
                 yield self._tool(entry, *calls.get(entry.id, (before, None)), at)
             before = at
 
     def _request(
-        self, entry: Response | Compaction | FailedRequest, times: tuple[int, int], asked: str
+        self,
+        entry: entries.Response | entries.Compaction | entries.FailedRequest,
+        times: tuple[int, int],
+        asked: str,
     ) -> tuple[str, bool, tuple[int, int], Attributes, tuple[str, str] | None]:
         provider, _, model = entry.model.rpartition(":")
         attributes: Attributes = {
@@ -338,8 +331,10 @@ class RunTracer:
             "gen_ai.request.model": model,
             **({} if entry.usage is None else _usage(entry.usage)),
         }
-        error = (entry.code or entry.kind, entry.message) if isinstance(entry, FailedRequest) else None
-        if self._content and not isinstance(entry, FailedRequest):
+        error = (
+            (entry.code or entry.kind, entry.message) if isinstance(entry, entries.FailedRequest) else None
+        )
+        if self._content and not isinstance(entry, entries.FailedRequest):
             attributes["gen_ai.input.messages"] = _messages("user", asked)
             attributes["gen_ai.output.messages"] = _messages("assistant", entry.text)
         measured = {name: attributes[name] for name in _MEASURED}
@@ -351,7 +346,7 @@ class RunTracer:
         return f"chat {model}", True, times, attributes, error
 
     def _tool(
-        self, entry: ToolResult, started: int, args: object, at: int
+        self, entry: entries.ToolResult, started: int, args: object, at: int
     ) -> tuple[str, bool, tuple[int, int], Attributes, tuple[str, str] | None]:
         attributes: Attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -423,7 +418,7 @@ def tracer_of(project: Project, tree: RunTree) -> RunTracer | None:
     return None if exporters is None else RunTracer(project, tree, exporters)
 
 
-def _usage(usage: Usage) -> Attributes:
+def _usage(usage: events.Usage) -> Attributes:
     found: Attributes = {
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,

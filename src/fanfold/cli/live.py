@@ -17,19 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from fanfold.agents.entries import (
-    AskingFor,
-    Calling,
-    Compacting,
-    FailedRequest,
-    Fallback,
-    News,
-    Preparing,
-    QueuedRequest,
-    StageNews,
-    TextDelta,
-    UsageUpdate,
-)
+from fanfold.agents import entries
 from fanfold.api.approvals import MARKS
 from fanfold.api.display import duration
 from fanfold.api.run_documents import wait_text
@@ -217,7 +205,7 @@ class LiveTree(Progress):
         unicode = self.console.encoding.lower().startswith("utf")
         self._frames = Frames(unicode=unicode, doing=self._doing.now)
 
-    def hear(self, run: str, step: str, news: News) -> None:
+    def hear(self, run: str, step: str, news: entries.News) -> None:
         found = self._tree.state.runs.get(run) if self._tree is not None else None
         if found is not None:
             self._doing.hear(found.tree_path(step), news)
@@ -287,17 +275,17 @@ class SessionActivities:
         self._does: dict[str, str] = {}
         self._spent: dict[str, int] = {}
 
-    def hear(self, path: str, news: News) -> None:
+    def hear(self, path: str, news: entries.News) -> None:
         """Note an update from a session."""
         match news:
-            case TextDelta(delta=""):
+            case entries.TextDelta(delta=""):
                 pass  # a heartbeat without text
-            case TextDelta(delta=delta):
+            case entries.TextDelta(delta=delta):
                 self._replies[path] = (self._replies.get(path, "") + delta)[-KEPT_CHARS:]
                 self._does.pop(path, None)
-            case UsageUpdate(tokens=tokens):
+            case entries.UsageUpdate(tokens=tokens):
                 self._spent[path] = tokens
-            case Preparing(what=""):
+            case entries.Preparing(what=""):
                 self._does.pop(path, None)
             case _:
                 self._does[path] = activity_text(news)
@@ -322,28 +310,28 @@ class SessionActivities:
         return f"{words} · {spent}" if words and spent else words or spent
 
 
-def activity_text(news: News) -> str:
+def activity_text(news: entries.News) -> str:
     """Return what a session does, in the third person."""
     match news:
-        case AskingFor(tool=tool):
+        case entries.AskingFor(tool=tool):
             return f"→ {tool}"
-        case Calling(tool=tool, about=about):
+        case entries.Calling(tool=tool, about=about):
             return f"→ {tool} {about}" if about else f"→ {tool}"
-        case Preparing(what=what):
+        case entries.Preparing(what=what):
             return what
-        case FailedRequest():
+        case entries.FailedRequest():
             return news.words
-        case QueuedRequest():
+        case entries.QueuedRequest():
             return news.message
-        case Fallback(model=model):
+        case entries.Fallback(model=model):
             return f"{model} does not answer, asks another"
-        case Compacting():
+        case entries.Compacting():
             return "sums up the conversation so far"
-        case StageNews(stage=stage, of=of, name=name):
+        case entries.StageNews(stage=stage, of=of, name=name):
             return f"stage {stage} of {of}" + (f": {name}" if name else "")
-        case UsageUpdate(tokens=tokens):
+        case entries.UsageUpdate(tokens=tokens):
             return _short(tokens)
-        case TextDelta(delta=delta):
+        case entries.TextDelta(delta=delta):
             return delta
 
 

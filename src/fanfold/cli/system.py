@@ -11,27 +11,13 @@ import click
 from msgspec import Struct
 
 from fanfold import __version__
+from fanfold.api import system
 from fanfold.api.addresses import find_run
 from fanfold.api.display import RunRow, counted, list_runs
 from fanfold.api.history import continue_command
 from fanfold.api.project import Project
 from fanfold.api.recipes import recipe_files
 from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scenarios, run_scripted, would_run
-from fanfold.api.system import (
-    RECIPE_NAME,
-    SCRIPT_FILE,
-    Examination,
-    ServeAddress,
-    SmokeReport,
-    StateView,
-    adopt_state,
-    collect,
-    examine,
-    initialise,
-    make_token,
-    remove_state,
-    show_state,
-)
 from fanfold.cli.command import Invocation, command, option, read_age
 from fanfold.cli.output import notify, paint, plain, print_text, to_json
 from fanfold.engine.config import fanfold_home
@@ -47,12 +33,12 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 @command("doctor", summary="Check configuration, store, programs and roles")
 def doctor_command(call: Invocation) -> int:
     """Check this installation and this project; exit status 1 if something is broken."""
-    found = examine(call.project, lambda: wire(call.project, to_read=True), __version__)
+    found = system.examine(call.project, lambda: wire(call.project, to_read=True), __version__)
     call.give(found, lambda: _text(found, call.colour))
     return EXIT_OK if found.ok else EXIT_FAILED
 
 
-def _text(found: Examination, colour: bool) -> Iterator[str]:
+def _text(found: system.Examination, colour: bool) -> Iterator[str]:
     yield f"{paint('fanfold ' + found.version, 'bold', colour)}  {found.project}\n\n"
     for check in found.checks:
         word = paint(check.level.ljust(7), _COLOURS[check.level], colour)
@@ -93,7 +79,7 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     """
     age_ms = read_age("--older-than", older_than)
     with call.open_project() as project:
-        removed = collect(project, age_ms, dry_run=dry_run)
+        removed = system.collect(project, age_ms, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     named = [("", removed.runs), ("workspace ", removed.workspaces), ("proposal ", removed.proposals)]
     lines = [f"{verb} {word}{plain(name)}\n" for word, names in named for name in names]
@@ -105,10 +91,12 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
 @command("init", summary="Set up a project with an example recipe and script")
 def init_command(call: Invocation) -> None:
     """Create `.fanfold/` with a commented configuration and an example. Existing files are kept."""
-    made = initialise(call.project)
+    made = system.initialise(call.project)
     lines = [f"{paint('created', 'green', call.colour)} {name}\n" for name in made.created]
     lines += [f"{paint('kept', 'dim', call.colour)}    {name}\n" for name in made.kept]
-    lines.append(f"\nTry it, without any model:\n  fanfold run {RECIPE_NAME} --script {SCRIPT_FILE}\n")
+    lines.append(
+        f"\nTry it, without any model:\n  fanfold run {system.RECIPE_NAME} --script {system.SCRIPT_FILE}\n"
+    )
     call.give(made, lambda: lines)
 
 
@@ -229,13 +217,13 @@ def serve_command(call: Invocation, port: int, host: str, take_over: bool, new_t
     your own configuration (server.operators, server.viewers list their digests); --new-token creates one.
     """
     if new_token is not None:
-        made = make_token(new_token, fanfold_home(os.environ))
+        made = system.make_token(new_token, fanfold_home(os.environ))
         call.give(made, lambda: f"{made.token}\n")
         if not call.as_json:
             notify(f"shown this once. In your own configuration, {made.file}:\n\n[server]\n{made.line}\n")
         return
 
-    def report_address(served: ServeAddress) -> None:
+    def report_address(served: system.ServeAddress) -> None:
         call.give(served, lambda: f"{served.link or served.url}\n")
         if not call.as_json:
             for run in served.taken_over:
@@ -272,7 +260,7 @@ def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: b
     return EXIT_OK if report.ok else status
 
 
-def _print_smoke(report: SmokeReport, colour: bool) -> None:
+def _print_smoke(report: system.SmokeReport, colour: bool) -> None:
     for check in report.checks:
         word = paint("ok", "green", colour) if check.ok else paint("failed", "red", colour)
         shown = check.evidence if isinstance(check.evidence, str) else to_json(check.evidence)
@@ -297,7 +285,7 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
     deletes it; recipes, roles and configuration stay.
     """
     home = fanfold_home(os.environ)
-    seen = show_state(call.project, home)
+    seen = system.show_state(call.project, home)
     wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
     if action != "show" and wanted and not yes:
         message = f"no user is here to confirm: {action} {seen.folder}"
@@ -305,9 +293,9 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
         question = "Take it over as it is?" if action == "adopt" else "Delete it?"
         call.require_yes(_text_state(seen) + question, refused, "nothing was changed")
     if action == "remove":
-        seen = remove_state(call.project, home)
+        seen = system.remove_state(call.project, home)
     elif action == "adopt":
-        seen = adopt_state(call.project, home, lambda: _roots(call))
+        seen = system.adopt_state(call.project, home, lambda: _roots(call))
     call.give(seen, lambda: _text_state(seen))
 
 
@@ -316,7 +304,7 @@ def _roots(call: Invocation) -> list[str]:
         return [head.run_id for head in project.heads()]
 
 
-def _text_state(seen: StateView) -> str:
+def _text_state(seen: system.StateView) -> str:
     words = {"none": "no state", "ours": "yours", "foreign": f"not yours: {seen.why}"}
     lines = [f"{one_line(seen.folder)}: {one_line(words[seen.standing])}"]
     lines += [f"  removed {one_line(name)}" for name in seen.removed]

@@ -12,13 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fanfold.agents.script import Script
-from fanfold.api import run_handle
+from fanfold.api import archives, authoring, explain, history, overview, run_handle
 from fanfold.api.addresses import find_run
 from fanfold.api.approvals import AnswerResult
-from fanfold.api.archives import AuditedRun, ImportResult, export_run, import_run, replay_run
-from fanfold.api.authoring import CaptureResult, capture
 from fanfold.api.changes import apply, diff, list_artifacts, open_artifact, undo
-from fanfold.api.explain import explain_run, explain_step, what_if
 from fanfold.api.fork import (
     ChosenAgents,
     Fork,
@@ -30,35 +27,6 @@ from fanfold.api.fork import (
     start_fork,
 )
 from fanfold.api.graph import Drawing, draw_run, parse_opened
-from fanfold.api.history import (
-    FoundOutputs,
-    RunCost,
-    inspect,
-    page_of_events,
-    page_of_runs,
-    query,
-    read_step_log,
-    report_of,
-    run_cost,
-    transcript,
-)
-from fanfold.api.overview import (
-    AgentsDocument,
-    all_questions,
-    compare_runs,
-    find_named,
-    list_shelf,
-    live_pulses,
-    pulse_of,
-    recorded_recipe,
-    save_text,
-    session_transcript,
-    show_agents,
-    show_home,
-    show_page,
-    show_step,
-    try_text,
-)
 from fanfold.api.ownership import resume_detached, run_in_background
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project
@@ -141,8 +109,8 @@ class CaptureBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 @ROUTES.change("POST", "/api/runs/{run}/capture", "Capture delegated work as a recipe")
-def capture_run(state: AppState, run: RunName, body: CaptureBody) -> CaptureResult:
-    return capture(
+def capture_run(state: AppState, run: RunName, body: CaptureBody) -> authoring.CaptureResult:
+    return authoring.capture(
         state.fresh(),
         run,
         children=body.subagents,
@@ -288,7 +256,7 @@ class ActionResult(Struct, frozen=True):
 @ROUTES.change("POST", "/api/recipes/{name}/dry-run", "What a run would do")
 def foresee(state: AppState, name: RecipeName, body: DryRunBody) -> ForeseenRun:
     project = state.fresh()
-    checked = find_named(project, name, scripted=body.scripted)
+    checked = overview.find_named(project, name, scripted=body.scripted)
     plan = checked.runnable()
     inputs, missing = bind_known(plan, body.inputs)
     options = body.options.checked(project.config, script="" if body.scripted else None)
@@ -304,7 +272,7 @@ def foresee(state: AppState, name: RecipeName, body: DryRunBody) -> ForeseenRun:
 def start_run(state: AppState, body: StartBody, traceparent: str) -> StartedRun:
     project = state.fresh()
     script = _script(body.script)
-    plan = find_named(project, body.recipe, scripted=script is not None).runnable()
+    plan = overview.find_named(project, body.recipe, scripted=script is not None).runnable()
     options = body.options.checked(
         project.config, script=script, script_file="" if script is None else "script"
     )
@@ -459,29 +427,29 @@ def draw_graph(state: AppState, run: RunName, at: At | None = None, open: Opened
 
 @ROUTES.look("/api/runs/{run}/steps/{step}/log", "The events of a step")
 def log_of_step(state: AppState, run: RunName, step: StepPath) -> StepLog:
-    found = read_step_log(state.history, run, step)
+    found = history.read_step_log(state.history, run, step)
     return StepLog(found[:MAX_LOGGED], max(0, len(found) - MAX_LOGGED))
 
 
 @ROUTES.look("/api/runs/{run}/cost", "The cost of a run, by step and model")
-def cost_of_run(state: AppState, run: RunName, at: At | None = None) -> RunCost:
+def cost_of_run(state: AppState, run: RunName, at: At | None = None) -> history.RunCost:
     found = find_run(state.history, run, at)
-    return run_cost(found.tree, found.run)
+    return history.run_cost(found.tree, found.run)
 
 
 @ROUTES.look("/api/runs/{run}/export", "Export a run as one file", media="text/html", attached="run.html")
 def export(state: AppState, run: RunName) -> str:
-    return export_run(state.history, run, state.version)
+    return archives.export_run(state.history, run, state.version)
 
 
 @ROUTES.change("POST", "/api/import", "Import a run from a file", status=201, body_bytes=MAX_PAGE_BYTES)
-def take_in(state: AppState, body: ImportBody) -> ImportResult:
-    return import_run(state.fresh(), body.page.encode())
+def take_in(state: AppState, body: ImportBody) -> archives.ImportResult:
+    return archives.import_run(state.fresh(), body.page.encode())
 
 
 @ROUTES.look("/api/runs/{run}/verify", "Check the log against every invariant")
-def verify_run(state: AppState, run: RunName) -> AuditedRun:
-    return replay_run(state.history, run, checked=True)
+def verify_run(state: AppState, run: RunName) -> archives.AuditedRun:
+    return archives.replay_run(state.history, run, checked=True)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -518,14 +486,14 @@ def search(  # noqa: PLR0913, PLR0917 - one argument for each filter
     status: Literal["completed", "failed", "skipped", "cancelled", "timed_out"] | None = None,
     kind: Literal["output", "error", "prompt", "transcript", "any"] | None = None,
     since: Annotated[int, Meta(ge=0, le=2**53, description="Milliseconds since 1970.")] | None = None,
-) -> FoundOutputs:
+) -> history.FoundOutputs:
     only = Filters(recipe=recipe, phase=phase, step=step, role=role, status=status, kind=kind, since=since)
-    return query(state.history, q.split(), only, run=run, most=k)
+    return history.query(state.history, q.split(), only, run=run, most=k)
 
 
 @ROUTES.look("/api/agents", "Roles, and running agents")
-def list_agents(state: AppState) -> AgentsDocument:
-    return show_agents(state.fresh(), state.history)
+def list_agents(state: AppState) -> overview.AgentsDocument:
+    return overview.show_agents(state.fresh(), state.history)
 
 
 @ROUTES.get("/api/system", "The installation, the project and their problems")
@@ -580,49 +548,49 @@ def _kinds(names: str) -> dict[str, Any]:
 
 
 _LOOKS: tuple[_Row, ...] = (
-    ("list_runs", "/api/runs", page_of_runs,
+    ("list_runs", "/api/runs", history.page_of_runs,
      "status recipe since q=words limit cursor", "Root runs, newest first"),
-    ("inspect_run", "/api/runs/{run}", inspect, "run at state=with_state",
+    ("inspect_run", "/api/runs/{run}", history.inspect, "run at state=with_state",
      "One run with its steps, outputs and child runs"),
-    ("show_recorded_recipe", "/api/runs/{run}/recipe", recorded_recipe, "run",
+    ("show_recorded_recipe", "/api/runs/{run}/recipe", overview.recorded_recipe, "run",
      "The recipe and inputs that a run recorded"),
-    ("list_events", "/api/runs/{run}/events", page_of_events, "run after before limit",
+    ("list_events", "/api/runs/{run}/events", history.page_of_events, "run after before limit",
      "Events of a run, in pages"),
-    ("inspect_step", "/api/runs/{run}/steps/{step}", show_step, "run step at",
+    ("inspect_step", "/api/runs/{run}/steps/{step}", overview.show_step, "run step at",
      "One step with its attempts, output and usage"),
-    ("read_transcript", "/api/runs/{run}/steps/{step}/transcript", transcript,
+    ("read_transcript", "/api/runs/{run}/steps/{step}/transcript", history.transcript,
      "run step at attempt",
      "The prompts, replies and tool calls of an agent"),
     ("show_changes", "/api/runs/{run}/diff", diff, "run step", "File changes of steps, as a patch"),
     ("show_artifacts", "/api/runs/{run}/artifacts", list_artifacts, "run at",
      "Files that steps published as artifacts"),
-    ("foresee_slots", "/api/whatif/{run}", what_if, "run max_concurrency",
+    ("foresee_slots", "/api/whatif/{run}", explain.what_if, "run max_concurrency",
      "Forecast a run with more or fewer slots"),
-    ("compare", "/api/compare/{a}/{b}", compare_runs, "a b", "Compare two runs"),
-    ("home", "/api/home", show_home, "", "Open questions, running work and spending"),
-    ("list_questions", "/api/approvals", all_questions, "", "Open questions of all runs"),
-    ("read_session", "/api/agents/{session}", session_transcript, "session",
+    ("compare", "/api/compare/{a}/{b}", overview.compare_runs, "a b", "Compare two runs"),
+    ("home", "/api/home", overview.show_home, "", "Open questions, running work and spending"),
+    ("list_questions", "/api/approvals", overview.all_questions, "", "Open questions of all runs"),
+    ("read_session", "/api/agents/{session}", overview.session_transcript, "session",
      "The conversation of a session"),
 )  # fmt: skip
 _READS: tuple[_Row, ...] = (
-    ("list_recipes", "/api/recipes", list_shelf, "",
+    ("list_recipes", "/api/recipes", overview.list_shelf, "",
      "Recipes of the project, the user, and built in"),
-    ("show_recipe", "/api/recipes/{name}", show_page, "name", "One recipe with its text and graph"),
+    ("show_recipe", "/api/recipes/{name}", overview.show_page, "name", "One recipe with its text and graph"),
     ("show_schedules", "/api/schedules", list_schedules, "",
      "Schedules and webhooks of the project"),
     ("list_comparisons", "/api/comparisons", list_comparisons, "",
      "Live comparisons of models, newest first"),
     # Heartbeats are no events: a response about them must not be cached until the next event.
-    ("explain", "/api/runs/{run}/explain", explain_run, "run", "Explain the status of a run"),
-    ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain_step, "run step",
+    ("explain", "/api/runs/{run}/explain", explain.explain_run, "run", "Explain the status of a run"),
+    ("explain_one", "/api/runs/{run}/steps/{step}/explain", explain.explain_step, "run step",
      "Explain the status of a step"),
-    ("show_pulse", "/api/runs/{run}/pulse", pulse_of, "run", "The owner of a run and its heartbeat"),
+    ("show_pulse", "/api/runs/{run}/pulse", overview.pulse_of, "run", "The owner of a run and its heartbeat"),
     ("list_workers", "/api/workers", list_workers, "", "The workers of the cluster"),
-    ("list_pulses", "/api/pulses", live_pulses, "", "The owners of running runs, with heartbeats"),
+    ("list_pulses", "/api/pulses", overview.live_pulses, "", "The owners of running runs, with heartbeats"),
 )  # fmt: skip
 _CHANGES: tuple[tuple[str, Method, str, Callable[..., Any], str, type[Struct], str], ...] = (
-    ("check_recipe", "POST", "/api/check", try_text, "", RecipeText, "Check the text of a recipe"),
-    ("save_recipe", "PUT", "/api/recipes/{name}", save_text, "name", RecipeEdit, "Save a recipe"),
+    ("check_recipe", "POST", "/api/check", overview.try_text, "", RecipeText, "Check the text of a recipe"),
+    ("save_recipe", "PUT", "/api/recipes/{name}", overview.save_text, "name", RecipeEdit, "Save a recipe"),
     ("undo_run", "POST", "/api/runs/{run}/undo", undo, "run", UndoBody, "Revert merges"),
     ("reply_to_question", "POST", "/api/runs/{run}/answers/{step}", reply, "run step", ReplyBody,
      "Answer the question of an ask step or an agent"),
@@ -637,8 +605,8 @@ for _name, _path, _call, _names, _summary in _READS:
 for _name, _method, _path, _call, _names, _body, _summary in _CHANGES:
     ROUTES.operation(_name, _method, _path, _summary, _call, _kinds(_names), _body, role="operator")
 ROUTES.operation(
-    "report_of_run", "GET", "/api/runs/{run}/report", "The executive report", report_of, _kinds("run"),
-    of_runs=True, media="text/markdown",
+    "report_of_run", "GET", "/api/runs/{run}/report", "The executive report", history.report_of,
+    _kinds("run"), of_runs=True, media="text/markdown",
 )  # fmt: skip
 ROUTES.operation(
     "give_artifact", "GET", "/api/runs/{run}/artifacts/{artifact}", "Download an artifact",
