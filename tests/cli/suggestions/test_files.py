@@ -96,7 +96,7 @@ def test_of_changes_that_are_gone_or_were_changed_since(
     "steps/agent.py: fanfold fork",
     "steps/function.py: fanfold fork",
     "api/fork.py: fanfold inspect {} --steps",
-    "engine/requests.py: lists them",
+    "engine/requests.py: --steps lists them",
 )
 def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
@@ -104,7 +104,7 @@ def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agent
     for place in ("steps/step_workspace.py", "steps/agent.py", "steps/function.py"):
         assert follow(filled(f"{place}: fanfold fork", run, "'look[0]'")) == ["fork"]
     assert follow(fanfold("fork", run, "--from", "nothing-like-it")) == ["inspect"]
-    assert follow(filled("engine/requests.py: lists them", run)) == ["inspect"]
+    assert follow(filled("engine/requests.py: --steps lists them", run)) == ["inspect"]
 
 
 @pytest.mark.full
