@@ -10,6 +10,7 @@ import pytest
 
 from fanfold.api.intent_patterns import judge
 from fanfold.cli.main import main
+from fanfold.engine.config import Config
 
 # The examples stand as they were published.
 # ruff: noqa: E501, RUF001
@@ -142,7 +143,17 @@ def run(name: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, 
 
 def test_a_recipe_of_subagents_with_inputs_and_outputs_of_earlier_steps(folder: Path, capsys):
     (folder / "brief.yaml").write_text(RESEARCH)
-    assert run("brief.yaml", capsys, "-i", "topic=owls")["output"] == "done"
+    answers = {"gather": "three sources", "angles": "a, b, c", "brief": "the brief"}
+    (folder / "script.yaml").write_text(json.dumps({"steps": answers}))
+    document = run("brief.yaml", capsys, "-i", "topic=owls")
+    assert (document["output"], document["recipe"]) == ("the brief", "research-and-brief")
+    assert main(["transcript", document["run_id"], "brief"]) == 0
+    prompt = capsys.readouterr().out
+    assert "Write a cited brief on owls.\n" in prompt
+    assert "three sources" in prompt
+    assert "a, b, c" in prompt
+    assert main(["transcript", document["run_id"], "gather"]) == 0
+    assert "Research owls (deep)." in capsys.readouterr().out
 
 
 @pytest.mark.full
@@ -197,6 +208,42 @@ def test_the_example_prompt_of_dynamic_workflows_is_planned_and_runs_in_phases(f
     document = run("planned.yaml", capsys)
     assert document["output"] == "| what | changed |"
     assert {one["path"] for one in document["changes"]} == {"src/a.js", "lib/b.js"}
+
+
+VARIABLES = {
+    "AGENT_WORKFLOWS": ("on", "workflows.enabled", True),
+    "AGENT_WORKFLOW_MAX_CONCURRENT": ("4", "workflows.max_concurrent", 4),
+    "AGENT_WORKFLOW_MAX_AGENTS": ("64", "workflows.max_agents", 64),
+    "AGENT_WORKFLOW_TIMEOUT_MS": ("1800000", "workflows.timeout_ms", 1_800_000),
+    "AGENT_WORKFLOW_MODEL": ("openai:gpt-5-mini", "workflows.model", "openai:gpt-5-mini"),
+}
+
+
+def test_the_variables_of_dynamic_workflows_are_settings_of_the_user(folder: Path):
+    environment = {name: value for name, (value, _, _) in VARIABLES.items()}
+    config = Config.read(folder, {"FANFOLD_HOME": str(folder / "home"), **environment})
+    assert {key: config.values[key] for _, key, _ in VARIABLES.values()} == {
+        key: value for _, key, value in VARIABLES.values()
+    }
+
+
+def test_the_bounds_of_subagents_in_the_other_configuration_are_settings(folder: Path):
+    (folder / "home").mkdir()
+    (folder / "home" / "config.toml").write_text("[agents]\nmax_threads = 5\nmax_depth = 1\n")
+    config = Config.read(folder, {"FANFOLD_HOME": str(folder / "home")})
+    assert (config.integer("sessions.max_threads"), config.integer("sessions.max_depth")) == (5, 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("more", [[], ["--real", "--dry-run"], ["--dry-run"]])
+def test_the_smoke_commands_of_deterministic_workflows_succeed_offline(folder: Path, capsys, more: list[str]):
+    assert main(["smoke", *more, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is True
+    scenarios = ["micro_parallel", "dependency", "writer_controlled"] if "--real" in more else []
+    for scenario in scenarios:
+        assert main(["smoke", "--real", "--dry-run", "--scenario", scenario, "--json"]) == 0
+        capsys.readouterr()
 
 
 def test_an_agent_file_of_the_other_format_is_a_role(folder: Path, capsys):

@@ -60,7 +60,12 @@ Kind: TypeAlias = Literal[
 ]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
-OLDER_NAMES = {"ceilings.concurrency": "workflows.max_concurrent", "ceilings.agents": "workflows.max_agents"}
+OLDER_NAMES = {
+    "ceilings.concurrency": "workflows.max_concurrent",
+    "ceilings.agents": "workflows.max_agents",
+    "agents.max_threads": "sessions.max_threads",
+    "agents.max_depth": "sessions.max_depth",
+}
 MAX_FILE_BYTES = 256 * 1024
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000

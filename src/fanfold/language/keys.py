@@ -54,6 +54,7 @@ RECIPE = shape(
         },
         "agents": "roles as files in .fanfold/agents, and name them in steps",
         "result": "output",
+        "maxAgents": "it under limits: {max_agents: …}",
     },
 )
 
