@@ -49,8 +49,8 @@ def test_a_promise_that_does_not_hold_is_reported_as_failed() -> None:
     empty = smoke.SmokeRun("failed", [], {})
     assert [check(empty).ok for _, _, check in smoke.PLAN] == [False] * len(smoke.PLAN)
     for offers_tools in (True, False):
-        left = real_smoke.ScenarioRun(smoke.SmokeRun("completed", [], {}), [], {}, offers_tools)
-        assert all(shows(left).missing for _, shows in real_smoke.SCENARIOS.values())
+        left = smoke.SmokeRun("completed", [], {}, offers_tools=offers_tools)
+        assert all(shows(left)[1] for _, shows in real_smoke.SCENARIOS.values())
 
 
 def test_a_model_without_tools_wrote_nothing_itself_and_smoke_says_so() -> None:
@@ -59,20 +59,24 @@ def test_a_model_without_tools_wrote_nothing_itself_and_smoke_says_so() -> None:
         Envelope("r", i, i, 0, "subagent_event", {**row, "workspace": "isolated"}, "r", "r", None, 0, "", 1)
         for i, row in enumerate({"step": step, "status": status} for step, status in lives)
     ]
-    ran = smoke.SmokeRun("completed", events, {}, {"first": "one", "second": "said"})
+    outputs = {"first": "one", "second": "said"}
+
+    def left(changes: list[FileChange], files: dict[str, str], tools: bool) -> smoke.SmokeRun:
+        return smoke.SmokeRun("completed", events, {}, outputs, changes, files, tools)
+
     change = FileChange(real_smoke.ANSWER, "added", "keep", "auto", None, "merged")
     files = {real_smoke.ANSWER: "said\n"}
-    shown = real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [change], files, False))
+    evidence, missing = real_smoke.writer_controlled(left([change], files, False))
     told = ["no agent wrote anything: the model is offered no tools"]
-    assert (shown.missing, shown.evidence["tools"]) == (told, "this model is offered none")
-    assert real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [change], files, True)).missing
-    assert real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [], files, False)).missing
-    assert real_smoke.writer_controlled(real_smoke.ScenarioRun(ran, [change], {}, False)).missing
+    assert (missing, evidence["tools"]) == (told, "this model is offered none")
+    assert real_smoke.writer_controlled(left([change], files, True))[1]
+    assert real_smoke.writer_controlled(left([], files, False))[1]
+    assert real_smoke.writer_controlled(left([change], {}, False))[1]
 
 
 @pytest.mark.parametrize(
     "recipe", [*(row[1] for row in smoke.PLAN), *(row[0] for row in real_smoke.SCENARIOS.values())]
 )
 def test_the_recipes_of_smoke_are_sound(recipe: str, tmp_path: Path) -> None:
-    compiled = compile_recipe(recipe.encode(), "smoke.yaml", wire(tmp_path).around)
+    compiled = compile_recipe(recipe.encode(), "smoke.yaml", wire(tmp_path).compile_context())
     assert [d.code for d in compiled.report.diagnostics if d.severity == "error"] == []

@@ -54,7 +54,7 @@ class SeededRecipe:
         project = wire(folder, store=address)
         try:
             file = folder / f"{ROOT}.yaml"
-            compiled = compile_recipe(file.read_bytes(), str(file), project.surroundings(scripted=True))
+            compiled = compile_recipe(file.read_bytes(), str(file), project.compile_context(scripted=True))
             assert compiled.plan is not None, compiled.report.diagnostics
             options = Options(permission="auto", script=self._files["script.json"])
             owned = create(project, compiled.plan, self.inputs, options)

@@ -70,7 +70,7 @@ def test_an_address_without_host_and_port_is_refused(address: str):
 
 def compiled(text: str, folder: Path) -> tuple[Plan | None, list[str]]:
     with closing(wire(folder)) as project:
-        found = compile_recipe(text.encode(), "r.yaml", project.around)
+        found = compile_recipe(text.encode(), "r.yaml", project.compile_context())
     return found.plan, [one.message for one in found.report.diagnostics if one.severity == "error"]
 
 

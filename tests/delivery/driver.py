@@ -27,7 +27,7 @@ async def main(folder: Path, kill_at: int, when: str, root: str) -> None:
         owned = own(project, root)
     else:
         file = folder / "d.yaml"
-        plan = compile_recipe(file.read_bytes(), str(file), project.around).plan
+        plan = compile_recipe(file.read_bytes(), str(file), project.compile_context()).plan
         assert plan is not None
         script = (folder / "s.yaml").read_text()
         owned = create(project, plan, {}, Options(permission="auto", script=script, script_file="s.yaml"))

@@ -138,7 +138,7 @@ async def _drive(home: Path, disturbance: Disturbance | None, cancelled_at: int)
     fresh = not known.exists() or project.store.head(known.read_text()) is None
     if fresh:
         file = home / f"{ROOT}.yaml"
-        compiled = compile_recipe(file.read_bytes(), str(file), project.surroundings(scripted=True))
+        compiled = compile_recipe(file.read_bytes(), str(file), project.compile_context(scripted=True))
         if compiled.plan is None:
             raise Difference(f"refused: {[one.message for one in compiled.report.diagnostics]}")
         options = Options(permission="auto", script=(home / "script.json").read_text())

@@ -49,7 +49,7 @@ def say(line: str) -> None:
 
 def record(project: Project) -> OwnedRun:
     found = project.library.find("campaign")
-    plan = compile_recipe(found.data, found.file, project.around).plan
+    plan = compile_recipe(found.data, found.file, project.compile_context()).plan
     assert plan is not None
     script = (project.folder / "script.yaml").read_text()
     slots = int(os.environ.get("KILL_TEST_SLOTS", "1"))

@@ -45,7 +45,9 @@ async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
     store.kill_at, store.when = kill_at, when
     project = wire(home, store=opened(store))
     if root is None:
-        plan = compile_recipe((folder / "recipe.yaml").read_bytes(), "recipe.yaml", project.around).plan
+        plan = compile_recipe(
+            (folder / "recipe.yaml").read_bytes(), "recipe.yaml", project.compile_context()
+        ).plan
         assert plan is not None
         script = (folder / "script.yaml").read_text()
         inputs = json.loads(file.read_text()) if (file := folder / "inputs.json").exists() else {}

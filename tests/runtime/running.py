@@ -24,7 +24,7 @@ class TextClient(Client):
 
     def plan_of(self, recipe: Any, *, scripted: bool = False) -> Plan:
         file = str(self.project.folder / "test.yaml")
-        compiled = compile_recipe(str(recipe).encode(), file, self.project.surroundings(scripted=scripted))
+        compiled = compile_recipe(str(recipe).encode(), file, self.project.compile_context(scripted=scripted))
         assert compiled.plan is not None, [d.message for d in compiled.report.diagnostics]
         return compiled.plan
 

@@ -196,7 +196,7 @@ def test_tests_that_fail_reach_the_next_round_and_never_count_as_passed(reposito
 def test_a_project_that_says_nothing_about_tests_is_told_before_a_run(tmp_path: Path):
     project = wire(tmp_path)
     try:
-        found = project.around.own_command("tests")
+        found = project.compile_context().own_command("tests")
     finally:
         project.close()
     assert found is None

@@ -88,7 +88,7 @@ class FullDisk(SqliteStore):
 def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, tmp_path: Path) -> None:
     store = FullDisk(claimed(tmp_path))
     project = wire(tmp_path, store=opened(store))
-    plan = compile_recipe(TWO, "r.yaml", project.around).plan
+    plan = compile_recipe(TWO, "r.yaml", project.compile_context()).plan
     assert plan is not None
     owned = create(project, plan, {}, Options(script="default: ok {{step}}"))
     store.refuse_at = refuse_at

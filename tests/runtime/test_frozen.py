@@ -22,7 +22,7 @@ def test_who_fixed_it_knows_what_is_stored_and_no_secret(tmp_path: Path, script:
     environment = {**os.environ, "FANFOLD_HOME": str(tmp_path / "home"), "OPENAI_API_KEY": SECRET}
     project = wire(tmp_path, environment)
     try:
-        plan = compile_recipe(RECIPE, "one.yaml", project.surroundings(scripted=True)).plan
+        plan = compile_recipe(RECIPE, "one.yaml", project.compile_context(scripted=True)).plan
         assert plan is not None
         owned = create(project, plan, {}, Options(script=script))
         fixed: RunConfig = owned.tree.frozen()

@@ -93,7 +93,7 @@ def test_require_changes_applies_to_commands_that_write(tmp_path: Path) -> None:
 def test_require_changes_needs_an_isolated_writer_that_keeps_its_changes(tmp_path: Path, more: str) -> None:
     recipe = f"name: w\nsteps: [{{id: fix, agent: worker, prompt: Fix it, {more}}}]\n"
     opened = client(tmp_path)
-    compiled = compile_recipe(recipe.encode(), "w.yaml", opened.project.surroundings(scripted=True))
+    compiled = compile_recipe(recipe.encode(), "w.yaml", opened.project.compile_context(scripted=True))
     opened.project.close()
     assert [one.code for one in compiled.report.diagnostics] == ["recipe.conflicting_keys"]
 

@@ -61,7 +61,7 @@ def chain(kind: str) -> bytes:
 def test_a_step_dirties_few_pages_and_its_text_is_written_once(kind: str, disk: Disk, tmp_path: Path):
     store = SqliteStore(claimed(tmp_path), vfs=disk.name)
     project = wire(tmp_path, store=opened(store))
-    plan = compile_recipe(chain(kind), "chain.yaml", project.around).plan
+    plan = compile_recipe(chain(kind), "chain.yaml", project.compile_context()).plan
     assert plan is not None
     script = f'default: "{{{{step}}}} {WORDS}"'
 

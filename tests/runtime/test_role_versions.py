@@ -53,7 +53,7 @@ def recipe(agent: str, more: str = "") -> str:
 
 
 def compiled(folder: Path, text: str, believed: Registry | None = None) -> tuple[Any, Any]:
-    around = wire(folder).around
+    around = wire(folder).compile_context()
     if believed is not None:
         around = msgspec.structs.replace(around, roles=believed)
     made = compile_recipe(text.encode(), str(folder / "test.yaml"), around)

@@ -83,7 +83,9 @@ def test_what_was_lived_before_a_kill_counts(run: str, step: str, tmp_path: Path
     async def live_and_die(folder: Path) -> str:
         store = SqliteStore(claimed(folder), expiry_s=EXPIRY_S)
         project = wire(folder, store=opened(store))
-        plan = compile_recipe(LONG.format(run=run, step=step).encode(), "r.yaml", project.around).plan
+        plan = compile_recipe(
+            LONG.format(run=run, step=step).encode(), "r.yaml", project.compile_context()
+        ).plan
         assert plan is not None
         owned = create(project, plan, {}, Options(script=HANGING))
         driving = asyncio.create_task(owned.host().start())

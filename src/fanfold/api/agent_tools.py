@@ -237,7 +237,7 @@ class CloseAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CloseResult(Struct, frozen=True, kw_only=True):
-    """Which of the two it was, as it stands now."""
+    """The subagent or the run that was closed, after the call."""
 
     ok: bool
     agent: AgentState | None = None
@@ -294,7 +294,7 @@ _EACH = {ITEMS_AS: {"type": "object", "required": ["role", "task"]}}
 
 
 class TaskResult(Struct, frozen=True, kw_only=True):
-    """What came of one task. An answer that was too long is cut, and query_workflow finds the rest."""
+    """The result of one task. A long answer is cut; query_workflow finds the rest."""
 
     agent: AgentState | None
     """None if it was not started."""

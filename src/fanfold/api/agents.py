@@ -34,7 +34,7 @@ class RoleNotice(Struct, frozen=True):
 
 
 class RoleDocument(Struct, frozen=True):
-    """One role; MCP servers by name, since their settings may hold what is not to be shown."""
+    """One role. MCP servers are listed by name only, because their settings may contain secrets."""
 
     name: str
     description: str

@@ -116,7 +116,7 @@ class OpenApproval(Struct, frozen=True):
 
 
 class ApprovalDocument(Struct, frozen=True, omit_defaults=True):
-    """What a person must see to answer; long texts are cut, and say so by their last character."""
+    """The question that a person answers. The last character of a cut text is `…`."""
 
     question: str
     show: str

@@ -236,7 +236,7 @@ class Recorder:
                 self._steps.setdefault(path, []).append(self._described(node, job, attempt, one))
 
     def _described(self, node: state.Node, job: Job, attempt: int, one: AttemptRecord) -> AttemptRecord:
-        """Return an attempt with what was asked of it and what it did."""
+        """Return an attempt with its request and its actions."""
         if isinstance(job, AgentJob):
             session = session_id(node.run.id, node.path, attempt)
             one = self._session(
@@ -444,7 +444,7 @@ class Suite:
         self.mode = mode
         self._yes = yes
         self.left = {name: most for name, most in (budgets or {}).items() if most is not None}
-        """What all runs that ask models may still spend together, by the names of `Options`."""
+        """The remaining budget of all live runs together, by the names of `Options`."""
         self._plans: dict[str, Plan] = {}
         self._count = 0
 
@@ -471,7 +471,7 @@ class Suite:
         return {name: max(1, most) for name, most in self.left.items()}
 
     def spend(self, usage: events.Usage) -> None:
-        """Subtract what a run spent."""
+        """Subtract the usage of a run from the remaining budget."""
         for name, spent in (("budget_micro_usd", usage.micro_usd or 0), ("budget_tokens", usage.tokens)):
             if name in self.left:
                 self.left[name] -= spent

@@ -100,7 +100,7 @@ def duration(ms: int) -> str:
 
 
 class StepUsage(Struct, frozen=True):
-    """What was spent; an unknown price is null."""
+    """Tokens and cost; an unknown price is null."""
 
     input_tokens: int
     output_tokens: int

@@ -349,7 +349,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
 
 
 def _why_then(project: Project, node: Node) -> str:
-    """Describe what a started step had waited for."""
+    """Describe which dependency a started step had waited for."""
     if not node.started_at or isinstance(node, Composite):
         return ""
     prefix = node.path.rpartition("/")[0]

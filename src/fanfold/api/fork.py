@@ -210,7 +210,7 @@ class RecipeChanges(Struct, frozen=True, kw_only=True):
 
 
 class ForkForecast(Struct, frozen=True):
-    """What would be reused and what would run again; steps are tree paths."""
+    """The steps that would be reused and those that would run again, by tree path."""
 
     source_run_id: str
     reuses: list[str]
@@ -595,7 +595,7 @@ def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
 def plan_retry(
     project: Project, tree: RunTree, agents: ChosenAgents = SAME_AGENTS, recipe: Recipe | None = None
 ) -> Fork:
-    """Determine what a retry keeps and repeats. `recipe` replaces the recipe file of the original run."""
+    """Determine which steps a retry keeps and repeats. `recipe` replaces the file of the original run."""
     root = tree.root
     check_has_plan(tree)
     status = run_status(tree.state, root)

@@ -159,7 +159,7 @@ async def follow(
 
 @contextmanager
 def live_updates(store: Store, root: str, hear: Callable[[str, str, News], None]) -> Iterator[None]:
-    """Inside this block, call `hear` in this event loop with what the sessions of a run do on any machine."""
+    """Inside this block, call `hear` in this event loop with updates of the run's sessions on any machine."""
     import asyncio  # only followers need an event loop
 
     loop = asyncio.get_running_loop()
@@ -557,7 +557,7 @@ def _spent_in(store: Store, head: RunHead) -> Iterator[_Spending]:
 
 
 class CostRow(Struct, frozen=True):
-    """What one step, role or model spent; `cost_usd` is None where a price is not known."""
+    """The usage of one step, role or model; `cost_usd` is None if a price is unknown."""
 
     name: str
     steps: int
@@ -567,7 +567,7 @@ class CostRow(Struct, frozen=True):
 
 
 class RunCost(Struct, frozen=True):
-    """A run and the runs below it; the dearest first."""
+    """The cost of a run and the runs below it; the most expensive rows first."""
 
     run_id: str
     total: CostRow

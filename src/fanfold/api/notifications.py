@@ -56,7 +56,7 @@ _ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR"),
     *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),
 )
-"""What the user's command gets of the environment, with the variables in `environment.allow`."""
+"""Environment variables of the user's command, besides those in `environment.allow`."""
 
 
 class Notification(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     """The tree path of the step that waits for an answer."""
     message: str
     command: str
-    """What to type to answer, resume or inspect the run."""
+    """The command that answers, resumes or inspects the run."""
     url: str = ""
     """The page in the console, if a server of the project runs or `notify.console` is set."""
     project: str
@@ -268,7 +268,7 @@ class NotificationOutbox:
         return found
 
     def deliver(self, max_s: float = 60.0) -> float | None:
-        """Deliver what is due; return when the next notice is due, in seconds, or None."""
+        """Deliver all due notices; return when the next notice is due, in seconds, or None."""
         next_s: float | None = None
         until = monotonic() + max_s
         for file in self._files():
@@ -465,7 +465,7 @@ def recover(project: Project, outbox: NotificationOutbox, *, owned: str = "") ->
 
 
 def deliver_left(project: Project) -> float | None:
-    """Deliver what other processes left; return after how many seconds to look again, or None."""
+    """Deliver notices of other processes; return the seconds until the next check, or None."""
     if not channels(project.config):
         return None
     outbox = NotificationOutbox(project)

@@ -163,7 +163,7 @@ def show_home(project: Project) -> Home:
 
 
 def _first_line(project: Project, head: RunHead) -> str:
-    """Return what a finished run is about: the first line of its answer, or its failure."""
+    """Return the first line of the answer of a finished run, or its failure."""
     if head.output is None:
         return gist(head.error, REASON_CHARS) if head.error is not None else ""
     try:
@@ -262,7 +262,7 @@ class Pulse(Struct, frozen=True):
     is_stuck: bool
     """Whether the run needs an owner to continue and has none."""
     state: str
-    """What to show instead of a heartbeat; empty while the owner is alive."""
+    """The text that replaces the heartbeat; empty while the owner is alive."""
     hint: str
     steps: list[RunningStep]
     """The steps that workers of a cluster execute."""
@@ -428,7 +428,7 @@ class RecipeRows(Struct, frozen=True):
 
 
 class RecipePage(Struct, frozen=True, kw_only=True):
-    """One recipe: its text, what is wrong with it, and what it is where nothing is."""
+    """One recipe: its text, its diagnostics, and its document and graph if it compiles."""
 
     name: str
     source: str
@@ -466,7 +466,7 @@ def recorded_recipe(project: Project, run: str) -> RecordedRecipe:
 
 
 class CheckedText(CheckReport, frozen=True, kw_only=True):
-    """What is wrong with a text, and its picture where nothing is."""
+    """The diagnostics of a text, and its graph if it compiles."""
 
     graph: Drawing | None
     needs: list[str]

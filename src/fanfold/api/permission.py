@@ -537,7 +537,7 @@ def plan_effects(
 
 
 def role_effects(role: Role, find_role: FindRole, backend: str) -> Iterator[Effect]:
-    """Yield what a session of a role starts, reaches and calls, regardless of the replies of its model."""
+    """Yield the programs, servers and calls of a role's session that do not depend on its model."""
     from fanfold.agents.role import ROLES
 
     who = f"role {role.name}"

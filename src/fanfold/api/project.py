@@ -105,7 +105,7 @@ class Project:
         self.notice = ""
         """A notice to the user about the state of the project."""
         self.narrate: Callable[[str], None] | None = None
-        """Shows the user of a chat, line by line, what the tools of the lead agent do."""
+        """Shows the progress of the lead agent's tools to the user of a chat, line by line."""
 
     @cached_property
     def address(self) -> StoreAddress:

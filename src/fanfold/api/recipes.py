@@ -282,7 +282,7 @@ class RecipeStep(Struct, frozen=True):
 
 
 class RecipeDocument(Struct, frozen=True):
-    """What a recipe takes and does; `graph` where a picture was asked for."""
+    """The inputs and steps of a recipe; `graph` only if a picture was requested."""
 
     name: str
     version: int
@@ -295,7 +295,7 @@ class RecipeDocument(Struct, frozen=True):
 
 
 class SuggestedSet(Struct, frozen=True, kw_only=True):
-    """A set that a step could declare. `step` is its path in the recipe, `runs` how many were looked at."""
+    """A set that a step could declare. `step` is its path in the recipe, `runs` the number of runs."""
 
     recipe: str
     step: str
@@ -307,7 +307,7 @@ class SuggestedSet(Struct, frozen=True, kw_only=True):
 
 
 class CheckReport(Struct, frozen=True):
-    """What is wrong with recipes; warnings alone leave them ok."""
+    """The diagnostics of recipes; `ok` if none is an error."""
 
     ok: bool
     diagnostics: Sequence[Diagnostic]

@@ -51,7 +51,7 @@ from fanfold.steps.values import is_below, runs_below
 
 
 class StepChanges(Struct, frozen=True, kw_only=True):
-    """What one step changed. `path` is relative to the run that was asked about."""
+    """The file changes of one step. `path` is relative to the requested run."""
 
     path: str
     item: str = ""
@@ -74,14 +74,14 @@ class StepChanges(Struct, frozen=True, kw_only=True):
 
 
 class RunChanges(Struct, frozen=True):
-    """What the steps of a run changed."""
+    """The file changes of the steps of a run."""
 
     run_id: str
     steps: list[StepChanges]
 
 
 class ApplyResult(Struct, frozen=True, kw_only=True):
-    """What applying a proposal changed in the project, or would change."""
+    """The changes to the project by an applied proposal; for a dry run, the expected ones."""
 
     run_id: str
     step: str
@@ -93,7 +93,7 @@ class ApplyResult(Struct, frozen=True, kw_only=True):
 
 
 class PulledChanges(Struct, frozen=True, kw_only=True):
-    """What a pull changed in the user's folder. `tree` is the tree of the run that was pulled."""
+    """The changes to the user's folder by a pull. `tree` is the pulled tree of the run."""
 
     run_id: str
     tree: str
@@ -101,7 +101,7 @@ class PulledChanges(Struct, frozen=True, kw_only=True):
 
 
 class UndoneStep(Struct, frozen=True, kw_only=True):
-    """What is put back of one step. `already`: it was before."""
+    """The reverted changes of one step. `already`: they were reverted before."""
 
     path: str
     changes: list[ChangedPath]
@@ -110,7 +110,7 @@ class UndoneStep(Struct, frozen=True, kw_only=True):
 
 
 class Undone(Struct, frozen=True, kw_only=True):
-    """What taking merges back changed in the project, or would change; newest merge first."""
+    """The changes to the project by reverted merges, newest first; for a dry run, the expected ones."""
 
     run_id: str
     dry_run: bool
@@ -211,7 +211,7 @@ SHOWN_CHARS = 60
 
 
 class StepResult(Struct, frozen=True, omit_defaults=True):
-    """One step instance. `reason`, `approval` and `warning` only where there is one."""
+    """One step instance. `reason`, `approval` and `warning` are omitted if empty."""
 
     status: str
     type: str
@@ -291,7 +291,7 @@ class BudgetDocument(Struct, frozen=True):
 
 
 class StateDocument(Struct, frozen=True):
-    """What the scheduler holds about a run tree."""
+    """The state of the scheduler for a run tree."""
 
     owner: OwnerDocument | None
     epoch: int
@@ -309,7 +309,7 @@ class StateDocument(Struct, frozen=True):
 
 
 class InspectDocument(RunDocument, frozen=True, kw_only=True):
-    """A run, where it stands in its tree, and its child runs. `owner` is that of the whole tree."""
+    """A run, its place in the tree, and its child runs. `owner` is the owner of the whole tree."""
 
     root_run_id: str
     parent_run_id: str | None
@@ -532,7 +532,7 @@ def artifacts_below(tree: RunTree, run: Run) -> Iterator[PublishedFile]:
 
 
 class SpendCap(Struct, frozen=True):
-    """What the whole tree may spend; null without a limit."""
+    """The budget of the whole tree; null without a limit."""
 
     usd: float | None
     tokens: int | None
@@ -547,7 +547,7 @@ class Breadcrumb(Struct, frozen=True):
 
 
 class RunHeadDocument(RunRow, frozen=True, kw_only=True):
-    """`seq` is the last event that was folded, `reach` the last there is: they differ in a look back."""
+    """`seq` is the last folded event, `reach` the last recorded one. They differ for an earlier state."""
 
     description: str
     seq: int

@@ -54,7 +54,7 @@ def described(help: str, metavar: str | None = None) -> Meta:
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be fixed for one run; what is left out, recipe and configuration say."""
+    """Options of one run. An omitted option comes from the recipe, then from the configuration."""
 
     model: Annotated[Word | None, described("Use model M for steps that name none.", "M")] = None
     agent_backend: Annotated[Word | None, described("Use back end B for roles that name none.", "B")] = None

@@ -102,7 +102,7 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Occurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One time or one message, and what became of it."""
+    """One scheduled time or one message, and its outcome."""
 
     key: str
     at: int
@@ -196,7 +196,7 @@ def _write(project: Project, states: dict[str, ScheduleState], before: bytes = b
 
 
 def schedule_consent(project: Project, schedule: Schedule, plan: Plan | None = None) -> tuple[str, list[str]]:
-    """The digest of what the user permits, and what needs permission: effects and cost.
+    """Return the digest of the permission, and the effects and cost that need it.
 
     What a recipe for strangers does is checked by `_check_for_strangers`, so only its cost is permitted.
     """
@@ -317,7 +317,7 @@ def _check_for_strangers(project: Project, plan: Plan, schedule: Schedule) -> No
 
 
 def start_due(project: Project, now: int | None = None) -> float:
-    """Start the runs that are due; return after how many seconds to look again."""
+    """Start the runs that are due; return the seconds until the next check."""
     if not project.own_file("schedules", "json").exists():
         return NONE_S
     moment = now_ms() if now is None else now

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, structs
@@ -75,6 +75,12 @@ class SmokeRun(Struct, frozen=True):
     """The entries of the last session of each agent step."""
     outputs: dict[str, Any] = {}
     """The output of each step."""
+    changes: Sequence[FileChange] = ()
+    """Of a real run: the changes as listed in its result."""
+    files: dict[str, str] = {}
+    """Of a real run: the files in the writers' folder of the project, by path as in the recipe."""
+    offers_tools: bool = True
+    """Whether the model is offered tools."""
 
     def prompt(self, step: str) -> str:
         """Return the prompt of a step, as its session recorded it."""
@@ -246,37 +252,21 @@ steps:
 """
 
 
-class ScenarioEvidence(Struct, frozen=True):
-    """The evidence in a scenario's log, and the missing evidence."""
-
-    evidence: dict[str, Any]
-    missing: list[str]
+Evidence: TypeAlias = tuple[dict[str, Any], list[str]]
+"""The evidence in a scenario's log, and the missing evidence."""
 
 
-class ScenarioRun(Struct, frozen=True):
-    """The data of a real run: its log, the writers' files, and whether its agents had tools."""
-
-    ran: SmokeRun
-    changes: Sequence[FileChange]
-    """The changes as listed in the run's result."""
-    files: dict[str, str]
-    """The files in the writers' folder of the project, by path as in the recipe."""
-    offers_tools: bool
-
-
-def micro_parallel(left: ScenarioRun) -> ScenarioEvidence:
+def micro_parallel(ran: SmokeRun) -> Evidence:
     """Check that both readers ran at the same time, and that both replied."""
-    ran = left.ran
     most = live_at_once(ran)
     missing = [] if most == 2 else ["the readers were not live at one moment"]
     missing += [f"{step} gave no answer" for step in ("left", "right") if not _reply_of(ran, step)]
     answers = {step: _reply_of(ran, step)[:MAX_SHOWN_CHARS] for step in ("left", "right")}
-    return ScenarioEvidence({"live_at_once": most, "answers": answers}, missing)
+    return {"live_at_once": most, "answers": answers}, missing
 
 
-def dependency(left: ScenarioRun) -> ScenarioEvidence:
+def dependency(ran: SmokeRun) -> Evidence:
     """Check that the second agent started after the first had ended, and got its reply."""
-    ran = left.ran
     order, reply, prompt = order_of(ran), _reply_of(ran, "first"), ran.prompt("second")
     # A failed first attempt is started again: that is no violation of the order.
     one_by_one = [moment for moment, _ in groupby(order)] == ONE_BY_ONE
@@ -287,42 +277,39 @@ def dependency(left: ScenarioRun) -> ScenarioEvidence:
         missing.append("the second agent did not get the reply of the first")
     if not _reply_of(ran, "second"):
         missing.append("second gave no answer")
-    return ScenarioEvidence(
-        {"order": order, "first_said": reply[:MAX_SHOWN_CHARS], "second_was_asked": prompt}, missing
-    )
+    return {"order": order, "first_said": reply[:MAX_SHOWN_CHARS], "second_was_asked": prompt}, missing
 
 
-def writer_controlled(left: ScenarioRun) -> ScenarioEvidence:
+def writer_controlled(ran: SmokeRun) -> Evidence:
     """Check that writers with overlapping sets ran one by one in isolation, and their files were merged."""
-    ran = left.ran
     order = order_of(ran)
     places = {data["step"]: data["workspace"] for data in agent_events(ran) if data["status"] == "started"}
-    merged = {(row.step, row.path) for row in left.changes if row.state == "merged"}
+    merged = {(row.step, row.path) for row in ran.changes if row.state == "merged"}
     evidence: dict[str, Any] = {
         "order": order,
         "workspaces": places,
         "merged": [f"{step}: {path}" for step, path in sorted(merged)],
-        "files": {path: text[:MAX_SHOWN_CHARS] for path, text in left.files.items()},
+        "files": {path: text[:MAX_SHOWN_CHARS] for path, text in ran.files.items()},
     }
     one_by_one = live_at_once(ran) == 1 and {"first finished", "second finished"} <= set(order)
     missing = [] if one_by_one else ["the writers did not work one after the other"]
     if places != {"first": "isolated", "second": "isolated"}:
         missing.append("the writers did not work isolated")
     reply = _reply_of(ran, "second")
-    if ("keep", ANSWER) not in merged or not reply or left.files.get(ANSWER, "").strip() != reply:
+    if ("keep", ANSWER) not in merged or not reply or ran.files.get(ANSWER, "").strip() != reply:
         missing.append(f"the command did not write the agent's answer to {ANSWER}")
-    if not left.offers_tools:
+    if not ran.offers_tools:
         missing.append("no agent wrote anything: the model is offered no tools")
-        return ScenarioEvidence({**evidence, "tools": NO_TOOLS}, missing)
+        return {**evidence, "tools": NO_TOOLS}, missing
     calls = {step: _tool_calls(ran, step) for step in ("first", "second")}
     for step, tools in calls.items():
         if not tools:
             missing.append(f"{step} called no tool that writes")
         elif (step, NOTE) not in merged:
             missing.append(f"nothing that {step} wrote to {NOTE} was merged")
-    if not left.files.get(NOTE, "").strip():
+    if not ran.files.get(NOTE, "").strip():
         missing.append(f"{NOTE} is not in the project")
-    return ScenarioEvidence({**evidence, "tools": calls}, missing)
+    return {**evidence, "tools": calls}, missing
 
 
 def _reply_of(ran: SmokeRun, step: str) -> str:
@@ -341,7 +328,7 @@ def _tool_calls(ran: SmokeRun, step: str) -> list[str]:
     return [entry.tool for entry in entries if isinstance(entry, ToolCall) and entry.id in fine]
 
 
-SCENARIOS: dict[str, tuple[str, Callable[[ScenarioRun], ScenarioEvidence]]] = {
+SCENARIOS: dict[str, tuple[str, Callable[[SmokeRun], Evidence]]] = {
     "micro_parallel": (MICRO_PARALLEL, micro_parallel),
     "dependency": (DEPENDENCY, dependency),
     "writer_controlled": (WRITER_CONTROLLED, writer_controlled),
@@ -415,7 +402,8 @@ def run_scenario(
                 for file in sorted((folder / own).glob("*.txt"))
                 if file.is_file() and not file.is_symlink()
             }
-            left = ScenarioRun(ran, changes, files, f"{PROVIDER}:{SMOLLM2}" not in models)
+            has_tools = f"{PROVIDER}:{SMOLLM2}" not in models
+            ran = structs.replace(ran, changes=changes, files=files, offers_tools=has_tools)
             document, status = run_document(tree), exit_status(tree)
         finally:
             project.close()
@@ -424,12 +412,12 @@ def run_scenario(
         about = structs.replace(error_body(error), details={**error.details, "scenario": name})
         refused = SmokeCheck(name, False, {"error": about, "what_to_do": error.hint})
         return refused, ScenarioFailure(about, error.exit_status)
-    shown = shows(left)
-    ok = ran.status == "completed" and not shown.missing
-    evidence: dict[str, Any] = {"run_id": document.run_id, "status": ran.status, **shown.evidence}
-    if shown.missing:
-        evidence["missing"] = shown.missing
-    trouble = None if ok else _trouble(name, document, shown.missing, status)
+    found, missing = shows(ran)
+    ok = ran.status == "completed" and not missing
+    evidence = {"run_id": document.run_id, "status": ran.status, **found}
+    if missing:
+        evidence["missing"] = missing
+    trouble = None if ok else _trouble(name, document, missing, status)
     if trouble is not None:
         evidence |= {"error": trouble.error, "what_to_do": trouble.error.hint}
     kept = {"scenario": name, "ok": ok, "evidence": evidence, "result": document}

@@ -18,7 +18,7 @@ from fanfold.language.json_text import as_text
 
 
 class Spellings(Struct, frozen=True):
-    """None where a surface has no word for it."""
+    """One action as text for each surface; None if a surface cannot perform it."""
 
     cli: str
     http: str | None

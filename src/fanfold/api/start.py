@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 
 
 class Lineage(Struct, frozen=True):
-    """What a fork takes over from its original run."""
+    """The part of an original run that a fork reuses."""
 
     config: RunConfig
-    """The part of its configuration: `forked_from`, the roles and default models, and what is reused."""
+    """Its configuration: `forked_from`, roles, default models, and reused results."""
     artifacts: dict[str, list[Artifact]] = {}
     """The artifacts that the reused steps published, by tree path."""
 

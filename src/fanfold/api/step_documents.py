@@ -422,7 +422,7 @@ class ExplainedRun(ExplanationDocument, frozen=True):
 
 
 class PromptPart(Struct, frozen=True):
-    """Characters of a prompt that were put in: from one, up to and not including another."""
+    """Inserted characters of a prompt, from the first up to and not including the last."""
 
     start: int = field(name="from")
     end: int = field(name="to")
@@ -433,7 +433,7 @@ class PromptPart(Struct, frozen=True):
 
 
 class PromptDocument(Struct, frozen=True):
-    """`parts` in order; what lies between them stands in the recipe."""
+    """`parts` are in order; the text between them is from the recipe."""
 
     text: str
     parts: list[PromptPart]
@@ -475,7 +475,7 @@ _ENDINGS = {"finished": "completed", "completed": "completed", "failed": "failed
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True):
-    """One try. `executions` is more than one where a process died and another went on."""
+    """One attempt. `executions` is more than 1 if another process continued it."""
 
     attempt: int
     status: str

@@ -65,7 +65,7 @@ MAX_COPY_BYTES = 256 * 1024 * 1024
 
 
 class TestRequest(Struct, frozen=True, kw_only=True):
-    """What to test, and how."""
+    """The cassettes to test, and the options of the test."""
 
     __test__ = False  # for pytest: the name is no test
 
@@ -99,7 +99,7 @@ class TestRequest(Struct, frozen=True, kw_only=True):
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
-    """How one case went on one model. `low` and `high` bound the pass rate (Wilson, 95 %)."""
+    """The results of one case on one model. `low` and `high` bound the pass rate (Wilson, 95 %)."""
 
     case: str
     model: str

@@ -77,7 +77,7 @@ class ConfigValue(Struct, frozen=True):
 
 
 class Examination(Struct, frozen=True):
-    """What `doctor` found."""
+    """The result of `doctor`."""
 
     ok: bool
     version: str
@@ -331,7 +331,7 @@ def _observers(project: Project) -> Iterator[Finding]:
 
 
 def _cluster(project: Project) -> Iterator[Finding]:
-    """Report what `fanfold cluster status` finds. Its own process loads the client of Temporal."""
+    """Report the problems of `fanfold cluster status`, which runs in a separate process."""
     if project.config.text("cluster.temporal") is None:
         return
     words = [sys.executable, "-P", "-m", "fanfold.cli.main", "cluster", "status", "--json"]
@@ -759,7 +759,7 @@ class JobRow(Struct, frozen=True):
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
-    """The workers, queues and jobs of a cluster, and what is wrong with it."""
+    """The workers, queues, jobs and problems of a cluster."""
 
     temporal: str
     order_version: int

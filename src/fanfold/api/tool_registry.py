@@ -157,7 +157,7 @@ class RunWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class StartResult(Struct, frozen=True, kw_only=True):
-    """What came of it: `run` when there is one, `forecast` after a dry run."""
+    """The result of the call: `run`, or `forecast` after a dry run."""
 
     ok: bool
     run: RunReport | None

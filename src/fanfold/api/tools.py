@@ -109,7 +109,7 @@ class ToolContext(Struct, kw_only=True):
     was_cancelled: Callable[[], bool] = lambda: True
     """Called when a call is torn down: whether it was cancelled, or only the connection was lost."""
     how_to_allow: str = "use a session with --permission auto"
-    """What a person can do if no person could be asked."""
+    """The hint for a person if no person could be asked."""
 
     def named(self, run: str) -> str:
         """Resolve `last` to the latest run of a workflow, not of a chat; return other names unchanged."""

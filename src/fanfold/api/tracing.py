@@ -86,7 +86,7 @@ def why_unusable(environment: Mapping[str, str] = os.environ) -> tuple[str, str]
 
 
 class _Exporters(NamedTuple):
-    """What one process sends with. None: the environment switched that signal off."""
+    """The exporters of one process. None: the environment disables that signal."""
 
     resource: Any
     scope: Any

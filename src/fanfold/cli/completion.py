@@ -40,13 +40,13 @@ _SETUP = "\n".join(
 )
 """A line for each shell, to be copied whole."""
 _NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
-"""Arguments that are called otherwise than what they name."""
+"""Arguments whose name differs from the kind of their value."""
 _ANSWERS = frozenset({"approve", "reject", "answer"})
 """Commands that answer questions of a run."""
 _PLAIN = r"[\w@%+=:,./\[\]#-]+"
-"""What a shell takes as it is; brackets and # are in the paths of steps, and no command."""
+"""Words that no shell interprets. Brackets and # are in the paths of steps."""
 _ACTIVE = ("-", "#", "=")
-"""What means something else at the start of a word: an option, a comment, to zsh a command's place."""
+"""Characters that a shell interprets at the start of a word."""
 _MAX_RUNS = 50
 _MAX_STEPS = 500
 
@@ -114,7 +114,7 @@ def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
 
 
 def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
-    """What an argument or an option of this name may be in the project."""
+    """Return the values in the project for an argument or option of this name."""
 
     kind = what.removeprefix("open ")
     if kind not in ("recipe", "recipes", "pairs", "role", "run", "step", "from_step"):

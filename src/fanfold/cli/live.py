@@ -311,7 +311,7 @@ class SessionActivities:
 
 
 def activity_text(news: entries.News) -> str:
-    """Return what a session does, in the third person."""
+    """Return the activity of a session, in the third person."""
     match news:
         case entries.AskingFor(tool=tool):
             return f"→ {tool}"

@@ -42,7 +42,7 @@ EVERYDAY = {
     "Follow runs": "runs inspect watch logs diff undo",
     "Work with agents and models": "chat models mcp serve doctor",
 }
-"""What `fanfold --help` lists, in its order."""
+"""The commands that `fanfold --help` lists, in its order."""
 
 NOUNS = {
     "recipe": {name: name for name in "list show check record test plan convert capture schema".split()},

@@ -226,7 +226,7 @@ class Streams:
                 self._loop.call_soon_threadsafe(self._loop.call_later, ACTIVITY_S, self._feed.stir)
 
     async def _activity(self) -> list[Activity]:
-        """What agents do, looked at once in a while for all streams together."""
+        """Return the activities of agents, which are read once for all streams."""
         loop = self._loop = asyncio.get_running_loop()
         asked_at = loop.time()
         async with self._taking_turns:
