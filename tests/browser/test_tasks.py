@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,6 +44,7 @@ steps:
       - {id: fix, agent: explorer, prompt: Fix}
       - {id: verify, agent: critic, prompt: Verify, depends_on: [fix]}
 """
+WIDE = "x" * 120
 SHIP = """\
 name: ship
 steps:
@@ -55,7 +57,7 @@ SCRIPT = {
     "steps": {
         "fix[0]": {**spent({"summary": "fixed"}), "writes": {"src/cart.py": "total = 1\n"}},
         "heal#*/verify": spent("2 tests fail"),
-        "fix": {**spent("done"), "writes": {"src/rounding.py": "- DIGITS = 2\n"}},
+        "fix": {**spent("done"), "writes": {"src/rounding.py": f"- DIGITS = 2\n{WIDE}\n"}},
         "third": {"fail": {"class": "agent", "message": "it broke"}},
         "fix[1]": {**spent(LAST_MESSAGE), "writes": {"src/prices.py": "PRICES = {'tea': 350}\n"}},
     },
@@ -241,9 +243,51 @@ def test_what_a_delivery_commits_is_shown_as_a_diff(browser: Browser, shop: Serv
     console = Console(browser, shop)
     page = console.go(f"/runs/{newest(shop, 'ship')}")
     question = page.get_by_role("region", name="Question of branch")
-    expect(question.locator(".line.plus")).to_have_text(re.compile(re.escape("+- DIGITS = 2")))
+    expect(question.locator(".line.plus").first).to_have_text(re.compile(re.escape("+- DIGITS = 2")))
     expect(question).to_contain_text("not pushed")
     expect(question.locator("li")).to_have_count(0)
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_the_panel_of_a_step_can_be_made_wide_enough_for_a_diff_of_120_columns(
+    browser: Browser, shop: Server
+) -> None:
+    console = Console(browser, shop)
+    address = f"/runs/{newest(shop, 'ship')}?step=fix"
+    page = console.go(address)
+    panel = page.get_by_role("complementary", name="Step fix")
+    panel.get_by_role("tab", name="Files").click()
+    divider = page.get_by_role("separator", name="Width of the panes")
+    for _ in range(10):
+        divider.press("ArrowLeft")
+    lines = panel.locator(".diff-file .scroll")
+    expect(lines).to_contain_text(WIDE)
+    assert lines.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page = console.go(address)
+    expect(divider).to_have_attribute("aria-valuenow", "14")
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_a_replay_shows_the_times_of_its_moment(browser: Browser, shop: Server) -> None:
+    console = Console(browser, shop)
+    console.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(days=3))
+    run = newest(shop, "chain")
+    started = next(
+        event["tree_seq"]
+        for event in shop.get(f"/api/runs/{run}/events", limit=100)["items"]
+        if event["data"].get("status") == "started" and event["data"].get("step") == "first"
+    )
+    for view in ("", "&view=table"):
+        page = console.go(f"/runs/{run}?at={started}&step=first{view}")
+        panel = page.get_by_role("complementary", name="Step first")
+        expect(panel.locator(".status").first).to_have_text("running")
+        expect(panel.locator(".run-facts b").first).not_to_contain_text("days")
+        expect(page.locator(".run-head .run-facts")).to_contain_text("started 3 days ago")
+    expect(page.locator("tbody tr", has_text="first")).not_to_contain_text("days")
+    page = console.go(f"/runs/{run}/steps/first?at={started}")
+    expect(page.locator(".run-facts b").first).to_have_text(re.compile("ms$|s$"))
     console.context.close()
     assert console.watch.wrong == []
 

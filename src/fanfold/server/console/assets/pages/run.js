@@ -76,7 +76,7 @@ export function Run({ first: id }) {
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${reload} />
     <${Trouble} error=${head.error} />
     <${Outcome} run=${run} id=${id} at=${at} rows=${rows} view=${view} step=${picked} choose=${choose} concerns=${concerns} reload=${reload} />
-    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} caused=${run.error ? pathOf(run) : ""} resting=${run.status === "paused"} onClose=${() => choose(null)} />`} />
+    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} caused=${run.error ? pathOf(run) : ""} resting=${run.status === "paused"} until=${at ? run.at : null} onClose=${() => choose(null)} />`} />
   </div>`;
 }
 
@@ -99,7 +99,7 @@ const NoSuchRun = ({ id }) => html`<div class="page"><${PageHead} title="No such
 /** @param {any} props */
 function View({ view, id, at, step, follow, run, table, rows, drawing, concerns, choose }) {
   if (view === "timeline") return html`<${TimelineView} id=${id} at=${at} step=${step} run=${run} concerns=${concerns} choose=${choose} />`;
-  if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${rows} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
+  if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${rows} until=${at ? run.at : null} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
   if (view === "events") return html`<${EventsView} id=${id} reach=${at ? Number(at) : run.reach} onChoose=${choose} />`;
   if (view === "output") return html`<${OutputView} id=${id} at=${at} run=${run} concerns=${concerns} />`;
   if (view === "recipe") return html`<${RecipeView} id=${id} run=${run} />`;

@@ -2,7 +2,7 @@
 import { html, useRef, useState } from "../vendor/preact.js";
 
 const KEY = "fanfold-split";
-const LEAST = 25;
+const LEAST = 14;
 const MOST = 80;
 const STEP = 4;
 

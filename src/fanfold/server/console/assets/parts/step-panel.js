@@ -21,13 +21,13 @@ import { Transcript } from "./transcript.js";
 const BRIEF = 240;
 const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["artifacts", "Artifacts"], ["inside", "Inside"], ["why", "Why"]];
 
-/** `caused`: the step whose failure the page shows already. `resting`: the run is paused. @param {{run: string, path: string, at: string | null, concerns: any, caused: string, resting: boolean, onClose: () => void}} props */
-export function StepDrawer({ run, path, at, concerns, caused, resting, onClose }) {
-  return html`<aside class="drawer" aria-label=${`Step ${path}`}><${StepPanel} run=${run} path=${path} at=${at} concerns=${concerns} caused=${caused} resting=${resting} onClose=${onClose} /></aside>`;
+/** `caused`: the step whose failure the page shows already. `resting`: the run is paused. `until`: the time of the replay. @param {{run: string, path: string, at: string | null, concerns: any, caused: string, resting: boolean, until: string | null, onClose: () => void}} props */
+export function StepDrawer({ run, path, at, concerns, caused, resting, until, onClose }) {
+  return html`<aside class="drawer" aria-label=${`Step ${path}`}><${StepPanel} run=${run} path=${path} at=${at} concerns=${concerns} caused=${caused} resting=${resting} until=${until} onClose=${onClose} /></aside>`;
 }
 
-/** @param {{run: string, path: string, at: string | null, concerns: any, caused?: string, resting?: boolean, onClose?: () => void}} props */
-export function StepPanel({ run, path, at, concerns, caused, resting, onClose }) {
+/** @param {{run: string, path: string, at: string | null, concerns: any, caused?: string, resting?: boolean, until?: string | null, onClose?: () => void}} props */
+export function StepPanel({ run, path, at, concerns, caused, resting, until, onClose }) {
   const [tab, setTab] = useState("");
   const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}`, { at }), concerns);
   const step = found.data;
@@ -41,7 +41,7 @@ export function StepPanel({ run, path, at, concerns, caused, resting, onClose })
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
         ${!at && step.status === "running" && html`<${StepHeartbeat} root=${step.root_run_id} path=${step.tree_path} />`}
-        ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
+        ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at ?? until} /></b></span>`}
         ${step.usage && html`<span><b><${Cost} usage=${step.usage} named /></b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
         ${step.started_at && html`<span class="quiet"><${Ago} at=${step.started_at} /></span>`}
