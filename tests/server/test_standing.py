@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.server.conftest import Server, lay_out, serving
+from tests.e2e.world import MODELS, Provider
+from tests.provider import Call, Reply
+from tests.server.conftest import Server, ended, lay_out, serving
 
 pytestmark = pytest.mark.full
 
@@ -18,8 +22,8 @@ NEVER = {"default": {"output": "x", "delay_ms": 3_600_000}}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder, home = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("home")
+def server(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("project")
     lay_out(folder)
     for name, text in (("outer", OUTER), ("inner", INNER)):
         (folder / ".fanfold" / "workflows" / f"{name}.yaml").write_text(text)
@@ -85,3 +89,30 @@ def test_a_run_whose_process_was_killed_is_stuck_though_nothing_was_recorded(ser
         pass
     server.post(f"/api/runs/{run}/cancel", {})
     assert server.get("/api/home")["needs"] == []
+
+
+def test_home_names_the_question_of_an_agent_and_the_item_that_failed(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = server.folder / ".fanfold" / "workflows"
+    (folder / "asks.yaml").write_text(
+        "name: asks\nsteps: [{id: work, agent: worker, may_ask: true, write_set: [a.txt], prompt: Go}]\n"
+    )
+    (folder / "items.yaml").write_text(
+        "name: items\nsteps:\n"
+        "  - {id: each, agent: explorer, for_each: '[1, 2]', on_failure: inline, prompt: '{{item}}'}\n"
+        "  - {id: other, agent: explorer, prompt: x}\n"
+    )
+    failure = {"fail": {"class": "agent", "message": "it cannot be read"}}
+    (server.folder / "items.json").write_text(json.dumps({"default": "fine", "steps": {"each[1]": failure}}))
+    ended(server.folder, home, "run", "items", "--script", "items.json", "--yes")
+    asks = Reply(calls=(Call("ask_user", {"question": "Which port?"}),))
+    with Provider(lambda _asked: asks) as provider:
+        for name, value in {**provider.environment, "FANFOLD_MODEL": MODELS["chat"]}.items():
+            monkeypatch.setenv(name, value)
+        ended(server.folder, home, "run", "asks", "--yes")
+    needs = {need["recipe"]: need for need in server.get("/api/home")["needs"]}
+    asked, failed = needs["asks"], needs["items"]
+    assert (asked["kind"], asked["state"], asked["step"]) == ("question", "waits for your answer", "work")
+    assert "Which port?" in asked["message"]
+    assert (failed["kind"], failed["step"], failed["message"]) == ("failed", "each[1]", "it cannot be read")

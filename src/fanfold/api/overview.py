@@ -59,9 +59,9 @@ from fanfold.api.transcripts import Transcript
 from fanfold.api.workers import RunningStep, WorkerRow, live_workers, steps_on
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
 from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
-from fanfold.kernel.events import NOTHING_SPENT
+from fanfold.kernel.events import NOTHING_SPENT, Failure
 from fanfold.kernel.plan import JSON
-from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUNNING, WAITING, Node
+from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUNNING, UNSUCCESSFUL, WAITING, Node
 from fanfold.language.draft import FoundRecipe
 from fanfold.language.json_text import as_text
 from fanfold.language.library import is_path, said_by_file
@@ -213,16 +213,29 @@ def _open_items(project: Project, week: Sequence[RunHead]) -> Iterator[OpenItem]
         since = when(tree.state.now)
         if waits:
             yield OpenItem("delayed", NEEDS["delayed"], head.run_id, head.recipe, None, waits[0].text, since)
-        elif head.status == PAUSED:
+        elif head.status == PAUSED and not tree.state.plan.open:  # a chat may rest
             yield OpenItem("paused", NEEDS["paused"], head.run_id, head.recipe, None, message, since)
     continued = {head.forked_from for head in week}  # forks and retries
     failed = (head for head in week if head.status in ("failed", "partial", "timed_out"))
     for head in islice((head for head in failed if head.run_id not in continued), MAX_FAILED):
-        state, step, message = NEEDS["failed"], None, f"the run is {head.status}"
-        if head.error is not None:
-            state = "timed out" if head.error.kind == "timeout" else state
-            step, message = head.error.step or None, gist(head.error, REASON_CHARS)
+        state, step, error = NEEDS["failed"], None, head.error or _tolerated(project, head)
+        if error is not None:
+            state = "timed out" if error.kind == "timeout" else state
+            step = error.step or None
+        message = gist(error, REASON_CHARS) if error is not None else f"the run is {head.status}"
         yield OpenItem("failed", state, head.run_id, head.recipe, step, message, when(head.ended_at))
+
+
+def _tolerated(project: Project, head: RunHead) -> Failure | None:
+    """Return the first failure of a run that has an output in spite of it."""
+    try:
+        nodes = project.view(head.run_id).nodes()
+    except FanfoldError:
+        return None
+    for node in nodes:
+        if node.kind == LEAF and node.status in UNSUCCESSFUL and node.error is not None:
+            return structs.replace(node.error, step=node.run.tree_path(node.path))
+    return None
 
 
 def _is_stuck(head: RunHead, owner: OwnerDocument | None) -> bool:

@@ -87,7 +87,7 @@ const RELEVANT = { running: ["running"], waiting: ["waiting"], paused: ["interru
 function relevant(status, rows) {
   if (status === "waiting" && rows.some((row) => row.asks)) return null; // the question is above
   const found = rows.filter((row) => (RELEVANT[status] || []).includes(row.status));
-  const step = found.findLast((row) => row.kind === "step");
+  const step = rows.length === 1 && !isOver(status) ? rows[0] : found.findLast((row) => row.kind === "step");
   const around = step ? null : found.at(-1);
   return step?.path ?? rows.findLast((row) => around && row.kind === "step" && row.path.startsWith(around.path) && row.status !== "skipped")?.path ?? null;
 }

@@ -5,6 +5,7 @@ import { useResource } from "../live/resource.js";
 import { activity } from "../live/stream.js";
 import { query, setQuery } from "../shell/route.js";
 import { amount, asText, counted } from "../text/format.js";
+import { plain } from "../text/markdown.js";
 import { AnswerHere } from "./answer-form.js";
 import { Output } from "./output.js";
 import { Status, isOver } from "./status.js";
@@ -81,6 +82,6 @@ function Now({ run, step, choose }) {
   const working = Object.values(activity.value).filter((one) => one.run_id === run.root_run_id && one.words);
   if (!working.length) return null;
   return html`<section class="card now" aria-label="Running agents"><ul class="list">${working.slice(0, MOST_AGENTS).map((one) => html`<li key=${one.path} class=${one.path === step ? "chosen" : ""}>
-    <button class="as-link" onClick=${() => choose(one.path)}>${one.path}</button><span class="grow clip">${one.words}</span>${one.tokens > 0 && html`<span class="quiet small number">${amount(one.tokens)} tokens</span>`}</li>`)}</ul>
+    <button class="as-link" onClick=${() => choose(one.path)}>${one.path}</button><span class="grow clip">${plain(one.words)}</span>${one.tokens > 0 && html`<span class="quiet small number">${amount(one.tokens)} tokens</span>`}</li>`)}</ul>
     ${working.length > MOST_AGENTS && html`<p class="quiet small padded">${counted(working.length - MOST_AGENTS, "more agent")}</p>`}</section>`;
 }

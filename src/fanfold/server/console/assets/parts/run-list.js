@@ -18,8 +18,9 @@ export function RunList({ runs, inputs }) {
   </li>`)}</ul>`;
 }
 
-/** What its agents do at this moment. @param {string} run */
+/** What the agent does that was active last, and how many there are. @param {string} run */
 function doing(run) {
   const found = Object.values(activity.value).filter((one) => one.run_id === run && one.words);
-  return found.slice(-2).map((one) => `${one.path}: ${one.words}`).join(" · ");
+  const latest = found.at(-1); // activities are in order of their last change
+  return latest ? `${found.length > 1 ? `${counted(found.length, "agent")} · ` : ""}${latest.path}: ${plain(latest.words)}` : "";
 }

@@ -58,7 +58,7 @@ export function StepPanel({ run, path, at, concerns, caused, resting, until, onC
 function firstTab(step) {
   if (!step || step.approval) return "output";
   if (["pending", "ready", "skipped"].includes(step.status)) return "why";
-  return step.session_id && (step.error || !isOver(step.status)) ? "transcript" : "output";
+  return step.session_id && (step.error || !isOver(step.status) || step.role === "lead") ? "transcript" : "output";
 }
 
 /** @param {any} step @param {string} id */
