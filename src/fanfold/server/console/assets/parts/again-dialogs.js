@@ -93,12 +93,13 @@ function topOf(path, above) {
 
 /** @param {{title: string, names: any[]}} props */
 function Names({ title, names }) {
-  /** Items of one fan-out stand together. @type {Map<string, number>} */
+  /** Items of one fan-out stand together. @type {Map<string, string[]>} */
   const groups = new Map();
   for (const one of names) {
-    const name = (one.path || one).replace(/\[\d+\]/g, "[…]");
-    groups.set(name, (groups.get(name) || 0) + 1);
+    const path = one.path || one;
+    const name = path.replace(/\[\d+\]/g, "[…]");
+    groups.set(name, [...(groups.get(name) || []), path]);
   }
   const shown = [...groups].slice(0, 30);
-  return html`<div><h3>${title}</h3><p class="chips">${shown.map(([name, count]) => html`<span class="chip" key=${name}>${name}${count > 1 ? html` <b>× ${count}</b>` : ""}</span>`)}${groups.size > 30 ? ` and ${groups.size - 30} more` : ""}${names.length ? "" : html`<span class="quiet">nothing</span>`}</p></div>`;
+  return html`<div><h3>${title}</h3><p class="chips">${shown.map(([name, paths]) => html`<span class="chip" key=${name}>${paths.length > 1 ? html`${name} <b>× ${paths.length}</b>` : paths[0]}</span>`)}${groups.size > 30 ? ` and ${groups.size - 30} more` : ""}${names.length ? "" : html`<span class="quiet">nothing</span>`}</p></div>`;
 }

@@ -15,6 +15,9 @@ import { WhatIfDialog } from "./whatif-dialog.js";
 
 const LIMITS = [["budget_usd", "Budget in dollars"], ["budget_tokens", "Budget in tokens"], ["max_agents", "Agents at most"], ["max_steps", "Steps at most"]];
 
+/** The present limit, as far as the page knows it. @param {any} run @param {string} name */
+const limitOf = (run, name) => (name === "budget_usd" && run.cap.usd !== null ? `now ${run.cap.usd}` : name === "budget_tokens" && run.cap.tokens !== null ? `now ${run.cap.tokens}` : "");
+
 /** Resumes a run that reached a limit, with a higher one. @param {{run: any, onResume: (raised: any) => void, onClose: () => void}} props */
 function ResumeDialog({ run, onResume, onClose }) {
   const [raised, setRaised] = useState(/** @type {Record<string, string>} */ ({}));
@@ -22,7 +25,7 @@ function ResumeDialog({ run, onResume, onClose }) {
   return html`<${Dialog} title="Resume with higher limits" onClose=${onClose} foot=${html`<button class="button" onClick=${onClose}>Not now</button>
       <button class="button primary" disabled=${!Object.keys(given).length} onClick=${() => { onClose(); onResume(given); }}>Resume</button>`}>
     <p>${run.error?.message || "A limit holds this run."}</p>
-    ${LIMITS.map(([name, words]) => html`<div class="field" key=${name}><label for=${`raise-${name}`}>${words}</label><input id=${`raise-${name}`} type="number" min="0" step="any" value=${raised[name] || ""} onInput=${(/** @type {any} */ event) => setRaised((before) => ({ ...before, [name]: event.target.value }))} /></div>`)}
+    ${LIMITS.map(([name, words]) => html`<div class="field" key=${name}><label for=${`raise-${name}`}>${words}</label><input id=${`raise-${name}`} type="number" min="0" step="any" placeholder=${limitOf(run, name)} value=${raised[name] || ""} onInput=${(/** @type {any} */ event) => setRaised((before) => ({ ...before, [name]: event.target.value }))} /></div>`)}
   </${Dialog}>`;
 }
 
