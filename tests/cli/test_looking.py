@@ -180,6 +180,12 @@ def test_retries_and_the_reason_for_the_moment_are_told(fanfold, toured):
     assert "could start when bad had ended" not in text
 
 
+def test_the_cause_of_a_failure_and_the_way_to_retry_stand_once_in_an_explanation(fanfold, toured):
+    lines = fanfold("explain", toured).out.splitlines()
+    assert sum("connection reset" in line for line in lines) == 1, lines
+    assert lines[1] == f"  retry what did not complete: fanfold retry {toured}"
+
+
 def test_a_whole_run_is_explained_by_what_did_not_simply_complete(fanfold, toured):
     document = fanfold("explain", toured, "--json").json()
     assert (document["path"], document["status"], document["blocked_by"]) == ("", "partial", ["bad"])

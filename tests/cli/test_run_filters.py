@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tools.screen import Screen
+
 ONE_STEP = "steps: [{id: a, agent: explorer, prompt: x}]\n"
 RECIPES = {
     "greet": "name: greet\ninputs: [{name: who, default: owls}]\n" + ONE_STEP,
@@ -49,3 +51,18 @@ def test_a_time_that_is_none_is_refused_with_examples(runs, fanfold):
     assert "usage.bad_time" in refused.err
     assert "12h" in refused.err
     assert fanfold("runs", "--all", "--grep", "x").status == 2
+
+
+@pytest.mark.full
+def test_on_a_narrow_terminal_the_price_of_a_run_is_not_cut(fanfold, project):
+    (project / "a-recipe-with-a-long-name.yaml").write_text(f"name: a-recipe-with-a-long-name\n{ONE_STEP}")
+    answer = "{output: ok, usage: {input_tokens: 24000, output_tokens: 3800, cost_usd: 0.0123}}"
+    (project / "script.yaml").write_text(f"default: {answer}\n")
+    fanfold("run", "a-recipe-with-a-long-name.yaml", "--script", "script.yaml")
+    assert "scripted, 1 agent, 27,800 tokens, $0.0123" in fanfold("runs").out
+    screen = Screen(80, 24, project, "runs")
+    try:
+        [row] = [row for row in screen.until("$0.0123") if "a-recipe" in row]
+        assert row.endswith("$0.0123"), row
+    finally:
+        screen.close()
