@@ -462,6 +462,8 @@ def test_a_file_of_descriptions_is_no_crew(convert: Any) -> None:
         AGENT % (", runtime: {mcp_servers: {web: {command: x}}}", ""),
         NODE % "prompt: Go, mcp: servers.json",
         NODE % "prompt: Go, skills: [birds]",
+        NODE % "prompt: Go, agent: general",
+        NODE % "prompt: Go, systemPrompt: Be brief",
         NODE % "prompt: Go, hooks: {PreToolUse: [{matcher: Bash, decision: deny}]}",
         NODE % """runtime: bun, script: "read('$ARTIFACTS_DIR/x')" """,
     ],

@@ -292,6 +292,9 @@ _EXTRAS = {
     "mcp": "give the step a role with these tools",
     "hooks": "write into the prompt what they add, and leave out of `tools` what they deny",
     "agents": "agents of a run do not delegate: write their work as steps",
+    "agent": "name a role that is known here",
+    "systemPrompt": "give the step a role with these instructions",
+    "sandbox": "give the step a role with this `sandbox_mode`",
 }
 _COMPOSED = {
     "workflow": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
