@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from fanfold.api import subagents
-from fanfold.api.addresses import find_run
 from fanfold.api.agents import find_role
-from fanfold.api.history import inspect_step
+from fanfold.api.history import find_run, inspect_step
 from fanfold.api.permission import consent_of
 from fanfold.api.project import Project
 from fanfold.api.run_handle import cancel

@@ -25,9 +25,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.api.addresses import find_run
 from fanfold.api.display import counted, duration, folders_without_run, when
 from fanfold.api.graph import draw_run, svg
+from fanfold.api.history import find_run
 from fanfold.api.project import Project
 from fanfold.api.report import price
 from fanfold.api.run_documents import PublishedFile, artifacts_below, indented, run_error, step_document

@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.agents.entries import Response
-from fanfold.api.addresses import ResolvedRun, find_run
 from fanfold.api.explain import StepTouch, collect_touches, plan_steps, suggest
+from fanfold.api.history import ResolvedRun, find_run
 from fanfold.api.project import Project
 from fanfold.api.recipes import (
     MISSING,

@@ -31,8 +31,8 @@ from fanfold.agents.backend import SessionRequest
 from fanfold.agents.backend_registry import SCRIPTED, BackendRegistry
 from fanfold.agents.entries import AgentBegin, Entry, Response, StageEnd, ToolResult, UserInput
 from fanfold.agents.role import Role
-from fanfold.api.addresses import find_run
 from fanfold.api.changes import spaces_of
+from fanfold.api.history import find_run
 from fanfold.api.ownership import RunParts, check_enabled, own
 from fanfold.api.permission import permit
 from fanfold.api.project import Parts, Project

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from fanfold.api.addresses import ResolvedRun, find_run, is_inside
 from fanfold.api.approvals import item_around
 from fanfold.api.display import first_of
+from fanfold.api.history import ResolvedRun, find_run, is_inside
 from fanfold.api.ownership import OwnedRun, frozen_at_first, own
 from fanfold.api.project import Project
 from fanfold.api.run_documents import (

@@ -39,13 +39,12 @@ from typing import (
 )
 
 from fanfold.api import history, run_handle, subagents
-from fanfold.api.addresses import find_run
 from fanfold.api.approvals import AnswerResult
 from fanfold.api.changes import apply, diff, undo
 from fanfold.api.display import RunRow, list_runs, run_row
 from fanfold.api.explain import explain_run, explain_step
 from fanfold.api.fork import AtTurn, ChosenAgents, at_turn, plan_fork, plan_retry, start_fork
-from fanfold.api.history import inspect, inspect_step, query, read_log
+from fanfold.api.history import find_run, inspect, inspect_step, query, read_log
 from fanfold.api.intent_patterns import Suitability
 from fanfold.api.ownership import OwnedRun, take_over
 from fanfold.api.planning import DraftRequest, draft_spec, workflow_suitable

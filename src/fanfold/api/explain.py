@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from fanfold.agents import tool_names
 from fanfold.agents.entries import Response, ToolCall
-from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, approval_document, gist, is_open, named_path, status_of
 from fanfold.api.display import counted, duration, when
-from fanfold.api.history import continue_command
+from fanfold.api.history import continue_command, find_run
 from fanfold.api.project import Project
 from fanfold.api.recipes import SuggestedSet
 from fanfold.api.report import Transitions

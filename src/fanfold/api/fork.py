@@ -35,9 +35,9 @@ from msgspec.structs import replace
 
 from fanfold.agents.entries import Response
 from fanfold.agents.role import Role
-from fanfold.api.addresses import ResolvedRun, find_session_ref
 from fanfold.api.display import StepUsage, step_usage
 from fanfold.api.explain import plan_steps, recipe_path
+from fanfold.api.history import ResolvedRun, find_session_ref
 from fanfold.api.ownership import OwnedRun, check_enabled
 from fanfold.api.permission import (
     KEPT_FROM_LOG,

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from fanfold.agents import entries
-from fanfold.api.addresses import ResolvedRun, find_run
 from fanfold.api.agents import RoleList, list_roles
 from fanfold.api.approvals import (
     REASON_CHARS,
@@ -41,7 +40,7 @@ from fanfold.api.explain import explain_in
 from fanfold.api.fork import RecipeChanges
 from fanfold.api.fork import compare as compare_recipes
 from fanfold.api.graph import Drawing, draw
-from fanfold.api.history import Spend, transcript
+from fanfold.api.history import ResolvedRun, Spend, find_run, transcript
 from fanfold.api.ownership import abandoned
 from fanfold.api.permission import consent_of
 from fanfold.api.project import Project

@@ -294,7 +294,7 @@ class RunHandle:
     @checked
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """Return the conversation and the tool calls of the agent of a step so far."""
-        from fanfold.api.addresses import find_run, find_session_ref
+        from fanfold.api.history import find_run, find_session_ref
 
         found = find_run(self._owned.project, self.id)
         return transcript_of(found.tree, find_session_ref(found, step, attempt), owned=not self._work.done())

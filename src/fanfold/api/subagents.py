@@ -24,11 +24,10 @@ from msgspec import Struct, ValidationError, convert, structs
 
 from fanfold.agents.permissions import Posture, narrower
 from fanfold.agents.role import Role
-from fanfold.api.addresses import find_run, find_session_ref
 from fanfold.api.agents import find_role
 from fanfold.api.display import FailureDocument, StepUsage, failure_document, step_usage
 from fanfold.api.fork import AtTurn
-from fanfold.api.history import until
+from fanfold.api.history import find_run, find_session_ref, until
 from fanfold.api.permission import Prompter, consent_of, is_settled, permit
 from fanfold.api.project import Project
 from fanfold.api.run_handle import request_from_owner

@@ -27,8 +27,8 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from fanfold.api.addresses import find_run
 from fanfold.api.cassettes import CaseReport, Mode, Recorder, Suite, condition_names, project_in, shown_name
+from fanfold.api.history import find_run
 from fanfold.api.overview import Comparison, compare_runs
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options, micro_usd

@@ -21,7 +21,6 @@ from fanfold.agents.permissions import Action, Ask
 from fanfold.agents.tool_names import ToolSpec
 from fanfold.agents.tools.toolbox import Tools, ToolsAround
 from fanfold.api import subagents
-from fanfold.api.addresses import find_run
 from fanfold.api.agent_tools import (
     DryRunFlag,
     close_agent,
@@ -36,7 +35,7 @@ from fanfold.api.agent_tools import (
 from fanfold.api.approvals import OpenApproval, open_approvals
 from fanfold.api.authoring import capture
 from fanfold.api.display import RunUsage, counted, run_row
-from fanfold.api.history import inspect_step, query
+from fanfold.api.history import find_run, inspect_step, query
 from fanfold.api.ownership import resume_detached, run_in_background
 from fanfold.api.permission import adopted_consent, consent_of, permit_adopted
 from fanfold.api.planning import DraftRequest, checked_request, draft_spec

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from fanfold.api.addresses import find_run
 from fanfold.api.cassettes import record
+from fanfold.api.history import find_run
 from fanfold.api.suites import RunComparison, TestReport, TestRequest, compare, junit, run_suite
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import paint, plain

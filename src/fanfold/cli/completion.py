@@ -142,8 +142,8 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
                 "last",
                 *(head.run_id for head in heads if kind == what or head.status not in RUN_TERMINAL),
             ]
-        from fanfold.api.addresses import find_run
         from fanfold.api.approvals import is_open
+        from fanfold.api.history import find_run
 
         tree = find_run(project, given[0]).tree
         return [

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from fanfold.api.addresses import find_run
 from fanfold.api.display import counted, first_of
 from fanfold.api.fork import (
     ChosenAgents,
@@ -24,6 +23,7 @@ from fanfold.api.fork import (
     plan_retry,
     start_fork,
 )
+from fanfold.api.history import find_run
 from fanfold.api.ownership import resume_detached, run_in_background, take_over, write_files
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project

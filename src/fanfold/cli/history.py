@@ -11,10 +11,10 @@ import click
 from msgspec import convert, structs
 
 from fanfold.api import history
-from fanfold.api.addresses import find_run
 from fanfold.api.approvals import REASON_CHARS, gist, how_to_answer
 from fanfold.api.display import FailureDocument, first_of, local_time, since_ms, step_usage
 from fanfold.api.explain import MAX_STEPS, RETRY, explain_run, explain_step
+from fanfold.api.history import find_run
 from fanfold.api.project import Project
 from fanfold.api.recipes import SuggestedSet
 from fanfold.api.report import Transitions

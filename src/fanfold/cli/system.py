@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from fanfold import __version__
 from fanfold.api import system
-from fanfold.api.addresses import find_run
 from fanfold.api.display import RunRow, counted, list_runs
-from fanfold.api.history import continue_command
+from fanfold.api.history import continue_command, find_run
 from fanfold.api.project import Project
 from fanfold.api.recipes import recipe_files
 from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scenarios, run_scripted, would_run

@@ -8,11 +8,10 @@ from typing import get_args
 
 import click
 
-from fanfold.api.addresses import find_run, only_session_path
 from fanfold.api.archives import Audit, digest_run, replay_run, verify_all, verify_run
 from fanfold.api.display import duration, since_ms
 from fanfold.api.explain import what_if
-from fanfold.api.history import By, Costs, costs, follow_transcript, transcript
+from fanfold.api.history import By, Costs, costs, find_run, follow_transcript, only_session_path, transcript
 from fanfold.api.project import Project
 from fanfold.api.transcripts import TranscriptEntry, TranscriptWriter, closing, heading
 from fanfold.cli.command import Invocation, command, option

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from fanfold.agents.script import Script
 from fanfold.api import archives, authoring, explain, history, overview, run_handle
-from fanfold.api.addresses import find_run
 from fanfold.api.approvals import AnswerResult
 from fanfold.api.changes import apply, diff, list_artifacts, open_artifact, undo
 from fanfold.api.fork import (
@@ -27,6 +26,7 @@ from fanfold.api.fork import (
     start_fork,
 )
 from fanfold.api.graph import Drawing, draw_run, parse_opened
+from fanfold.api.history import find_run
 from fanfold.api.ownership import resume_detached, run_in_background
 from fanfold.api.permission import permit_adopted
 from fanfold.api.project import Project

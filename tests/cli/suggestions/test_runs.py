@@ -54,7 +54,7 @@ def test_after_work_that_was_left_in_a_workspace(fanfold: Fanfold, project: Path
 @suggested(
     "api/approvals.py: fanfold approve",
     "api/fork.py: =fanfold inspect {}",
-    "api/addresses.py: fanfold explain",
+    "api/history.py: fanfold explain",
     "steps/ask.py: fanfold approve",
     "engine/requests.py: shows how it ended",
 )
@@ -120,8 +120,8 @@ def test_of_a_long_text_before_a_decision(fanfold: Fanfold, project: Path, follo
 
 @pytest.mark.full
 @suggested(
-    "api/addresses.py: fanfold inspect {} shows its steps",
-    "api/addresses.py: fanfold transcript",
+    "api/history.py: fanfold inspect {} shows its steps",
+    "api/history.py: fanfold transcript",
 )
 def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "s.yaml").write_text("default: words of {{step}}\n")
@@ -276,7 +276,7 @@ def test_when_a_conflict_stops_a_step(fanfold: Fanfold, project: Path, follow: F
 @suggested(
     "store/address.py: fanfold list",
     "store/protocol.py: fanfold runs lists",
-    "api/addresses.py: fanfold inspect {} --steps lists them",
+    "api/history.py: fanfold inspect {} --steps lists them",
     "api/run_handle.py: fanfold inspect",
     "engine/requests.py: fanfold ps --all",
     "language/library.py: fanfold list",
