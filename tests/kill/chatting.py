@@ -32,10 +32,10 @@ async def main(folder: Path, kill_at: int, when: str) -> None:
         options = Options(permission="auto", script=(folder / "script.yaml").read_text())
         chat = await open_chat(project, options, None, lambda *_: None)
     chat.options = Options(permission="auto", script=(folder / "script.yaml").read_text())
-    cut_off, turns = chat.cut_off(), chat.turns()
+    cut_off, turns = chat.unfinished_turn(), chat.turns()
     turn: ChatTurn
     if cut_off is not None:
-        turn = await chat.go_on(cut_off)
+        turn = await chat.continue_turn(cut_off)
     else:
         turn = turns[-1] if turns else await chat.say(SAID)
     more = await chat.say("Thank you.") if not kill_at else turn

@@ -80,7 +80,7 @@ default: fine
     async def story(chat: Chat) -> None:
         await chat.say("Look at two things.")
         await chat.say("Look at a third, and wait for it.")
-        await chat.rest()
+        await chat.wait_for_agents()
         await chat.say("And the others?")
         await chat.say("Anything new?")
         turns = ["\n".join(turn) for turn in heard(chat)]
@@ -104,7 +104,7 @@ default: fine
 
     async def story(chat: Chat) -> None:
         await chat.say("Look, and look again.")
-        await chat.rest()
+        await chat.wait_for_agents()
         await chat.say("And?")
         await chat.say("Anything new?")
         turns = ["\n".join(turn) for turn in heard(chat)]
@@ -145,7 +145,7 @@ default: seen
         chat.options = structs.replace(chat.options, permission="auto")
         turn = await chat.say("Look now.")
         assert (turn.step, [child.id for child in chat.agents()]) == ("lead-2", ["b"])
-        assert [one.said for one in chat.turns()] == ["Look.", "Look now."]
+        assert [one.prompt for one in chat.turns()] == ["Look.", "Look now."]
 
     play(project({}), story, Options(permission="read_only", script=script))
 
