@@ -58,6 +58,12 @@ class PostgresServer:
         self.stop("immediate")
         self.start()
 
+    def require_password(self, user: str) -> None:
+        """Have the server ask this user for a password."""
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"local all {user} scram-sha-256\n{rules.read_text()}")
+        self._run("pg_ctl", "-D", str(self._data), "reload")
+
     def dump(self) -> bytes:
         """Everything that is stored, as SQL. Values are hexadecimal."""
         found = program("pg_dumpall")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fanfold.agents.tools.toolbox import Tools
     from fanfold.api.run_options import Options
     from fanfold.api.system import ClusterStatus
+    from fanfold.api.workers import WorkerRow
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.kernel.events import LimitsRaised
     from fanfold.language.library import Library
@@ -186,10 +187,14 @@ class ProjectWiring:
     def _cluster_project(self) -> str:
         """The name of the project in a shared database: configured, or that of its git remote."""
         name = self.config.text("cluster.project") or remote_name(self.folder)
-        if name is None:
+        is_path = name is not None and name.startswith(("/", ".", "~"))
+        if name is None or is_path:
+            message = (
+                "runs are stored in a shared database, and this folder has no git remote to name the project"
+            )
             raise AuthorError(
                 "config.no_project",
-                "runs are stored in a shared database, and this folder has no git remote to name the project",
+                f"cluster.project is {name!r}, which is a path and no name" if is_path else message,
                 hint="set FANFOLD_PROJECT, or cluster.project in your own configuration, to the same name on"
                 " every machine",
             )
@@ -373,7 +378,7 @@ async def run_worker(  # noqa: PLR0913 - the options of the command
     grace_s: float,
     prepare: str,
     version: str,
-    on_ready: Callable[[str], None],
+    on_change: Callable[[WorkerRow], None],
 ) -> None:
     """Run a worker of a project until it is stopped."""
     _require_cluster()
@@ -388,7 +393,7 @@ async def run_worker(  # noqa: PLR0913 - the options of the command
         def open_folder(tree: Path) -> Project:
             return wire(tree, store=shared)
 
-        await WorkerProcess(project, options, version, open_folder).run(lambda known: on_ready(known.name))
+        await WorkerProcess(project, options, version, open_folder).run(on_change)
 
 
 async def read_cluster(folder: Path) -> ClusterStatus:

@@ -102,6 +102,31 @@ def test_tables_are_created_once_and_another_version_is_left_untouched(tmp_path:
         server.remove()
 
 
+def test_a_database_that_refuses_a_user_says_what_to_do_and_is_not_asked_again(tmp_path: Path):
+    server = PostgresServer()
+    try:
+        with psycopg.connect(server.url, autocommit=True) as db:
+            db.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+        server.require_password("guarded")
+        guarded = server.url.replace("fanfold@", "guarded@")
+        for url, advice in (
+            (guarded, "the password comes from PGPASSWORD"),
+            (server.url.replace("/postgres?", "/nothing?"), "createdb"),
+        ):
+            refused = Machine(tmp_path / advice, url, "team/tests")("runs")
+            assert refused[0] == 1
+            assert advice in refused[2].partition("hint: ")[2]
+    finally:
+        server.remove()
+
+
+@pytest.mark.parametrize("name", ["/srv/app", "./app", "../app", "~/app"])
+def test_a_path_is_no_name_of_a_project(tmp_path: Path, name: str):
+    status, _, err = Machine(tmp_path, "postgresql://127.0.0.1:1/none", name)("runs")
+    assert status == 2
+    assert "error[config.no_project]" in err
+
+
 def test_tables_of_an_earlier_format_are_migrated_and_keep_their_runs(tmp_path: Path):
     server = PostgresServer()
     try:

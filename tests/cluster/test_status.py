@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from contextlib import closing
 
 import psycopg
@@ -77,6 +78,56 @@ def test_tables_of_another_version_are_named_in_status_and_doctor(cluster: Clust
     assert "store.newer" in refused.stderr
     assert "hint" in refused.stderr
     assert "99" in doctor(cluster)
+
+
+def test_a_server_or_a_namespace_that_is_not_there_is_named_and_the_command_ends(cluster: Cluster):
+    """The client of Temporal aborts a process that ends while its threads run."""
+    there = cluster.environment["FANFOLD_TEMPORAL"]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{unused.getsockname()[1]}"
+        for address, code in ((nowhere, "cluster.unreachable"), (f"{there}/other", "cluster.no_namespace")):
+            cluster.environment["FANFOLD_TEMPORAL"] = address
+            for words in (("cluster", "status"), ("cluster", "drain", "one"), ("worker",)):
+                refused = cluster.fanfold(*words)
+                assert (refused.returncode, refused.stdout) == (1, ""), refused
+                assert f"error[{code}]" in refused.stderr
+                assert "hint: " in refused.stderr
+
+
+def test_a_drained_worker_is_shown_without_tags_until_its_function_has_ended(cluster: Cluster):
+    gate = cluster.project.parent / "gate"
+    (cluster.project / "hand.py").write_text(WAIT.format(gate=str(gate)))
+    cluster.start("one", apart=True)
+    run = cluster.run('name: waits\nsteps:\n  - {id: a, handler: "hand:work"}\n')
+    until(lambda: cluster.about(run, "started"))
+    cluster.start("two", apart=True)
+    cluster.ok("cluster", "drain", "one")
+    until(lambda: "takes nothing new" in cluster.ok("cluster", "status"))
+    assert "takes nothing new; 2 jobs" in (cluster.project.parent / "one.log").read_text()
+    (queue,) = [
+        row
+        for row in json.loads(cluster.ok("cluster", "status", "--json"))["queues"]
+        if row["tag"] == "default"
+    ]
+    assert queue["workers"] == 1
+    gate.touch()
+    assert cluster.finished(run)["output"] == "yes"
+    assert cluster.placed(run) == {"a": "one"}
+
+
+def test_explain_names_who_will_drive_a_run_without_a_driver(cluster: Cluster):
+    cluster.start("one", apart=True)
+    gate = cluster.project.parent / "gate"
+    (cluster.project / "hand.py").write_text(WAIT.format(gate=str(gate)))
+    run = cluster.run('name: waits\nsteps:\n  - {id: a, handler: "hand:work"}\n')
+    until(lambda: cluster.about(run, "started"))
+    cluster.kill("one")
+    until(lambda: "start fanfold worker" in cluster.ok("explain", run))
+    assert "fanfold resume" not in cluster.ok("explain", run)
+    gate.touch()
+    cluster.start("two", apart=True)
+    assert cluster.finished(run)["output"] == "yes"
 
 
 def test_two_order_versions_work_side_by_side_and_status_names_the_runs_of_the_other_one(cluster: Cluster):

@@ -434,7 +434,9 @@ def _nothing(found: ResolvedRun, top: Node | None) -> NotFoundError:
     else:
         hint = f"fanfold diff {run} shows what its steps changed"
     whose = f"run {run}" if top is None else shown_path(found.run, top)
-    if top is not None and not isinstance(top, Composite) and top.step.workspace_mode == "shared":
+    if tree.frozen().tree:
+        hint = "the run changed a tree of its own; take back with git what fanfold pull merged here"
+    elif top is not None and not isinstance(top, Composite) and top.step.workspace_mode == "shared":
         hint = "it works in the project itself, so there was no merge to take back"
     return NotFoundError("changes.none", f"nothing of {whose} was merged that could be taken back", hint=hint)
 

@@ -28,7 +28,7 @@ from fanfold.api.step_documents import (
     last_objections,
     why_not,
 )
-from fanfold.api.workers import WorkerRow, live_workers, where_it_runs
+from fanfold.api.workers import NO_DRIVER, WorkerRow, live_workers, where_it_runs
 from fanfold.engine.dry_run import Slots, StepOrder, Time, WhatIf
 from fanfold.engine.forecast import ForecastHost, RecordedResults, Recording
 from fanfold.engine.run_tree import RunTree, run_status
@@ -49,6 +49,7 @@ from fanfold.kernel.state import (
     PENDING,
     READY,
     RUN_TERMINAL,
+    RUNNING,
     TERMINAL,
     WAITING,
     Composite,
@@ -326,7 +327,11 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     tree, found = find_run(project, run)
     status = run_status(tree.state, found)
     reason, sentence, blockers = _reason(tree, found, status)
-    if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
+    workers = live_workers(project)
+    if workers is not None and found.status in (PENDING, RUNNING) and not project.has_owner(tree.root.id):
+        drives = any(row.drives for row in workers)
+        sentence += f"; {'a worker will drive it' if drives else NO_DRIVER}"
+    elif reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
         on = continue_command(tree, driven=False) or how_to_resume(tree.root.id)
         sentence += f"; no process drives it: {on}"
     elif reason == "open" and (on := continue_command(tree, driven=project.has_owner(tree.root.id))):
@@ -335,8 +340,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
         sentence += RETRY + again
     # Those that did not complete at the first attempt.
     nodes = [node for node in tree.nodes() if node.status != COMPLETED or node.attempt > 1]
-    workers = live_workers(project) or ()
-    steps = [explain_in(tree, node, workers) for node in nodes if is_below(node.run, found)]
+    steps = [explain_in(tree, node, workers or ()) for node in nodes if is_below(node.run, found)]
     return ExplainedRun(
         path=found.path,
         status=status,

@@ -25,6 +25,7 @@ from fanfold.steps.run_config import all_steps_below
 DEFAULT_TAG = "default"
 DISPATCHED = frozenset(("agent", "command", "function"))
 """The step types that workers execute. The driver performs all others itself."""
+NO_DRIVER = "no connected worker drives runs: start fanfold worker"
 FORGOTTEN_S = 600.0
 """How long a lost worker is shown."""
 

@@ -9,7 +9,9 @@ import click
 
 from fanfold import __version__
 from fanfold.api.changes import pull
+from fanfold.api.display import counted
 from fanfold.api.system import ClusterStatus, ClusterTables, init_cluster
+from fanfold.api.workers import WorkerRow
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import notify, print_text
 from fanfold.cli.step_text import pulled
@@ -53,14 +55,16 @@ def worker_command(
     if grace_ms is None:
         raise AuthorError("usage.bad_value", f"--grace: {grace!r} is not a duration", hint="for example 10m")
 
-    def ready(known: str) -> None:
-        drives = "" if no_drive else " and drives runs"
-        notify(f"worker {known} takes steps with tag {', '.join(given)}{drives}\n")
+    def report(row: WorkerRow) -> None:
+        does = f"takes steps with tag {', '.join(row.tags)}{' and drives runs' if row.drives else ''}"
+        if not row.tags:
+            does = f"takes nothing new; {counted(len(row.jobs), 'job')} still to end or hand over"
+        notify(f"worker {row.name} {does}\n")
 
     asyncio.run(
         run_worker(
             call.project, tags=given, slots=slots, drive=not no_drive, name=name, grace_s=grace_ms / 1_000,
-            prepare=prepare, version=__version__, on_ready=ready,
+            prepare=prepare, version=__version__, on_change=report,
         )
     )  # fmt: skip
     return EXIT_OK
@@ -100,7 +104,8 @@ def _text(status: ClusterStatus) -> str:
     store = f"store {status.store_ms:g} ms away, its clock {status.clock_s:+g} s"
     lines = [f"temporal {status.temporal}, order version {status.order_version}, {store}", ""]
     for worker in status.workers:
-        about = [worker.name, worker.machine, f"process {worker.pid}", worker.version, ", ".join(worker.tags)]
+        about = [worker.name, worker.machine, f"process {worker.pid}", worker.version]
+        about += [", ".join(worker.tags) or "takes nothing new"]
         about += [f"{worker.slots} slots", *(["drives"] if worker.drives else [])]
         about += [f"orders {worker.order_version}", ", ".join(worker.back_ends) or "no back ends"]
         lines.append("  ".join(map(one_line, [*about, f"seen {worker.seen_s:g} s ago"])))

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,8 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.client import ActivityFailureError, ActivityHandle, Client
 from temporalio.common import ActivityIDConflictPolicy, ActivityIDReusePolicy, RetryPolicy
 from temporalio.envconfig import ClientConfig
-from temporalio.exceptions import ActivityAlreadyStartedError, ApplicationError
+from temporalio.exceptions import ActivityAlreadyStartedError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as JobTimeout
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
@@ -50,6 +52,8 @@ POLLERS = 2
 """Open polls per queue. A worker that freezes swallows one job per poll, until its heartbeat is missed."""
 BEATS = 3
 """Heartbeats per `heartbeat_s`: one that is delayed or lost does not end a job."""
+MAX_BEAT_S = 2.0
+"""A worker learns with its heartbeat that a job is cancelled."""
 
 
 class JobLost(Exception):
@@ -105,6 +109,7 @@ class TemporalLink:
         self._namespace = namespace or "default"
         self._identity = identity
         self._heartbeat = timedelta(seconds=heartbeat_s)
+        self._beat_s = min(heartbeat_s / BEATS, MAX_BEAT_S)
         self._loop = asyncio.new_event_loop()
         self._home = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="fanfold-temporal", daemon=True)
@@ -123,15 +128,26 @@ class TemporalLink:
     async def connect(self) -> None:
         """Connect to the server. Keys and certificates come from Temporal's own profile or environment."""
         self._thread.start()
-        settings: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
-        settings.update(target_host=self._address, namespace=self._namespace, identity=self._identity)
         try:
             async with asyncio.timeout(CONNECT_S):
-                self._client = await self._there(Client.connect(**settings))
-        except (RuntimeError, TimeoutError) as error:
-            message = f"no Temporal server answers at {self._address}: {str(error) or 'time-out'}"
+                await self._there(self._connect())
+        except (RuntimeError, TimeoutError, RPCError) as error:
+            await self.close()
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                message = f"the Temporal server at {self._address} has no namespace {self._namespace}"
+                hint = f"create it: temporal operator namespace create {self._namespace}"
+                raise WorldError("cluster.no_namespace", message, hint=hint) from None
+            causes = re.findall(r'message: "([^"]+)"', str(error)) or [str(error) or "time-out"]
+            message = f"no Temporal server answers at {self._address}: {causes[-1]}"
             hint = "start it, or correct FANFOLD_TEMPORAL (host:port[/namespace])"
             raise WorldError("cluster.unreachable", message, hint=hint) from None
+
+    async def _connect(self) -> None:
+        settings: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+        settings.update(target_host=self._address, namespace=self._namespace, identity=self._identity)
+        self._client = await Client.connect(**settings)
+        about = service.DescribeNamespaceRequest(namespace=self._namespace)
+        await self._client.workflow_service.describe_namespace(about)
 
     @property
     def _connected(self) -> Client:
@@ -171,6 +187,8 @@ class TemporalLink:
         try:
             return await handle.result()
         except ActivityFailureError as error:
+            if isinstance(error.cause, JobTimeout) and error.cause.type is TimeoutType.HEARTBEAT:
+                raise JobLost(f"no heartbeat for {self._heartbeat.total_seconds():g} s") from None
             raise JobLost(_reason(error.cause)) from None
 
     async def cancel(self, id: str) -> None:
@@ -232,7 +250,7 @@ class TemporalLink:
         await self._there(self._serve(queues))
 
     async def _serve(self, queues: Sequence[ServedQueue]) -> None:
-        beat = self._heartbeat / BEATS
+        beat = timedelta(seconds=self._beat_s)
         for served in queues:
             worker = Worker(
                 self._connected,
@@ -250,7 +268,7 @@ class TemporalLink:
             self._serving.append(asyncio.create_task(worker.run()))
 
     def _activity(self, served: ServedQueue) -> Callable[[str], Awaitable[str]]:
-        beat_s = self._heartbeat.total_seconds() / BEATS
+        beat_s = self._beat_s
 
         @activity.defn(name=served.name)
         async def work(payload: str) -> str:

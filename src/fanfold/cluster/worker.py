@@ -87,6 +87,7 @@ GATHER_S = 0.1
 SETTLE_S = 60.0
 """How long the workspace of a step waits for the end of the step in the log. Then the next owner finds it."""
 LEASE_CHECK_S = 1.0
+STOPS = "it stops"
 ANNOUNCE_S, ANNOUNCED_TIMES = 1.0, 3
 """The shortest time between two announcements, and how many are made per heartbeat."""
 ROUNDS = 5
@@ -114,7 +115,7 @@ def measure_store(store: Store) -> tuple[float, float]:
         took_s = time.perf_counter() - began
         found.append((took_s * 1_000, now_ms / 1_000 - before - took_s / 2))
     fastest_ms, ahead_s = min(found)
-    return round(fastest_ms, 1), round(ahead_s, 1)
+    return round(fastest_ms, 1), round(ahead_s, 1) + 0.0  # not -0
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -283,8 +284,11 @@ class WorkerProcess:
         self._draining = asyncio.Event()
         self._settling: set[asyncio.Task[None]] = set()
 
-    async def run(self, on_ready: Callable[[WorkerRow], None]) -> None:
-        """Take jobs until SIGTERM, SIGINT or `fanfold cluster drain`."""
+    async def run(self, on_change: Callable[[WorkerRow], None]) -> None:
+        """Take jobs until SIGTERM, SIGINT or `fanfold cluster drain`.
+
+        `on_change` is called when it takes jobs, and when it takes no more: it has no tags then.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._draining.set)
@@ -295,7 +299,7 @@ class WorkerProcess:
             await self._link.serve(self._served())
             await self._announce()
             announcing = asyncio.create_task(self._announce_often())
-            on_ready(self.identity)
+            on_change(self.identity)
             watching: asyncio.Task[object] | None = None
             if self._options.drive:
                 watching = asyncio.create_task(self._watch())
@@ -304,6 +308,8 @@ class WorkerProcess:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if watching is not None:
                 watching.cancel()
+            self.identity = replace(self.identity, tags=(), drives=False, jobs=self._job_ids())
+            on_change(self.identity)
             await self._drain()
             announcing.cancel()
             self._project.store.announce(self.identity.name, "")
@@ -334,9 +340,12 @@ class WorkerProcess:
                 await self._announce()
 
     async def _announce(self) -> None:
-        row = msgspec.structs.replace(self.identity, jobs=tuple(one.id for one in self._controls))
+        row = replace(self.identity, jobs=self._job_ids())
         text = msgspec.json.encode(row).decode()
         await asyncio.to_thread(self._project.store.announce, self.identity.name, text)
+
+    def _job_ids(self) -> tuple[str, ...]:
+        return tuple(one.id for one in self._controls)
 
     async def _asked_to_drain(self, _payload: str, _control: JobControl) -> str:
         self._draining.set()
@@ -366,12 +375,12 @@ class WorkerProcess:
             with self._controlled(control):
                 async with self._slots:
                     if control.reason == "shutdown":
-                        return encode(ExecutionReport(lost="the worker stops", **about))
+                        return encode(ExecutionReport(lost=STOPS, **about))
                     outcome, link = await self._perform(ticket, control)
         except (WorldError, msgspec.MsgspecError) as error:  # the step did not fail: another worker can do it
             return encode(ExecutionReport(lost=str(error)[:1_000], **about))
         if outcome is None:
-            return encode(ExecutionReport(lost="the worker stopped it", **about))
+            return encode(ExecutionReport(lost=STOPS, **about))
         return encode(ExecutionReport(outcome=outcome, link=link, **about))
 
     @contextmanager
@@ -615,8 +624,8 @@ def _refusal(ticket: ExecutionTicket, why: str) -> WorldError:
 # * A worker that is gone ends no step: the execution is interrupted (`worker.lost`) and the next one follows.
 # * A driver that ends leaves its jobs running. The next driver asks for them again, under the same ids.
 
-REFUSED_S = 1.0
-"""The delay before the next execution of a step that a worker returned without an outcome."""
+REFUSED_S, MAX_REFUSED_S = 1.0, 60.0
+"""The delay before the next execution of a step that a worker returned without an outcome. It doubles."""
 
 
 class WorkerDispatch:
@@ -671,8 +680,8 @@ class WorkerDispatch:
         """The outcome that a worker returned."""
         placed = StepPlaced(worker=report.worker, machine=report.machine, version=report.version)
         if not report.outcome:
-            await asyncio.sleep(REFUSED_S)
-            return replace(_lost(order, report.lost), evidence=(placed,))
+            await asyncio.sleep(min(REFUSED_S * 2 ** min(order.execution - 1, 16), MAX_REFUSED_S))
+            return replace(_lost(order, report.lost, f" from worker {report.worker}"), evidence=(placed,))
         try:
             outcome = msgspec.json.decode(self._tree.store.blob(report.outcome), type=Outcome)
         except NotFoundError:
@@ -697,8 +706,8 @@ class WorkerDispatch:
         self._is_detached = True
 
 
-def _lost(order: Order[Job], why: str) -> Outcome:
-    message = f"the worker of {order.path} is gone: {why}"
+def _lost(order: Order[Job], why: str, whose: str = "") -> Outcome:
+    message = f"{order.path} has no result{whose}: {why}"
     hint = "another worker continues the step"
     return Outcome(error=order.failure("transport", WORKER_LOST, message, hint))
 

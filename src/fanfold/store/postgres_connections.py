@@ -71,10 +71,21 @@ def shown(url: str) -> str:
     return f"postgresql://{parts.get('host') or 'localhost'}{port}/{parts.get('dbname') or ''}"
 
 
+REFUSALS = {
+    "password": "the password comes from PGPASSWORD, PGPASSFILE or ~/.pgpass, the user from FANFOLD_STORE",
+    "no pg_hba.conf entry": "let pg_hba.conf of the server permit this user, database and address",
+    "does not exist": "create it on the server (createdb, createuser), or correct FANFOLD_STORE",
+}
+"""What a server answers that refuses a connection, and what to do."""
+
+
 def unreachable(url: str, error: BaseException) -> StoreFault:
     text = " ".join(str(error).split())
     message = f"the database {shown(url)} cannot be reached: {text}"
     hint = "check that the server runs and that FANFOLD_STORE and PostgreSQL's own settings name it"
+    for word, advice in REFUSALS.items():
+        if word in text:
+            hint = advice
     return StoreFault("store.unreachable", message, hint=hint, details={"url": shown(url)})
 
 
@@ -102,9 +113,7 @@ def is_outage(error: psycopg.Error) -> bool:
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
         return True
     # A server that refuses a connection attempt for good gives no code.
-    permanent = any(
-        text in str(error) for text in ("password", "does not exist", "no pg_hba.conf entry", "role ")
-    )
+    permanent = any(text in str(error) for text in (*REFUSALS, "role "))
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not permanent
 
 
@@ -481,7 +490,7 @@ def check_url(url: str) -> None:
     try:
         parts = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        message = f"store.url is not an address of a PostgreSQL database: {error}"
+        message = f"store.url is not an address of a PostgreSQL database: {str(error).strip()}"
         raise AuthorError("config.bad_store", message, hint="postgresql://HOST/DATABASE") from None
     if parts.get("password"):
         hint = "remove it there, and give it by PGPASSWORD, PGPASSFILE or ~/.pgpass"
