@@ -23,9 +23,14 @@ from bench.graphs import chain, fan_out
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.api.start import create
+from fanfold.engine.run_trees import RunTrees, open_objects, store_snapshot
 from fanfold.kernel.plan import Limits, Plan
+from fanfold.steps.records import RunTreeStored, StoredPack
 from fanfold.store.address import PostgresAddress
+from fanfold.store.protocol import Batch, Blobs
 from fanfold.wiring import wire
+from fanfold.workspace.transport import TreeFolder, parts_of
+from fanfold.workspace.workspaces import Workspaces
 from tests.cluster.relays import Relay
 from tests.cluster.workers import Cluster, TemporalServer, until
 from tools.postgresql import PostgresServer
@@ -38,6 +43,7 @@ HEARTBEAT_S = 5
 WORKERS = ("one", "two")
 MAX_POSTGRES = 2.0
 MAX_DISPATCH = {"chain": 1.5, "fan-out": 1.3}
+MAX_BESIDE, MAX_TRAVEL_MS, MAX_TRAVEL_BYTES, FILES = 1.2, 150, 65_536, 5_000
 MAX_AGAIN_S, MAX_DRIVER_S = HEARTBEAT_S + 1, HEARTBEAT_S + 2
 PLAIN = """
 import asyncio, sys
@@ -95,6 +101,8 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
             plain = min(_plain_ms(temporal.address, shape) for _ in range(2))
             steps = min(_dispatched_ms(cluster, server.url, shape) for _ in range(2))
             row |= {"plain_ms": plain, "dispatched_ms": steps, "of_plain": steps / plain}
+        rows["beside"] = _beside(folder, address, rounds)
+        rows["travel"] = _travel(folder, address)
         rows["lost"] = _lost(cluster, server.url)
         rows["sizes"] = _sizes(address, cluster)
     return rows
@@ -124,6 +132,86 @@ async def _run_us(project: Project, plan: Plan) -> float:
     await owned.host().start()
     owned.done()
     return (time.perf_counter() - began) * 1e6 / STEPS
+
+
+def _beside(folder: Path, address: PostgresAddress, rounds: int) -> dict[str, float]:
+    """A run on SQLite: alone, and beside runs of this process on PostgreSQL, here and 2 ms away."""
+    relay = Relay(Path(address.url.rpartition("host=")[2]) / ".s.PGSQL.5432", delay_s=0.001)
+    url = f"postgresql://fanfold@127.0.0.1:{relay.port}/postgres"
+    others: dict[str, PostgresAddress | None] = {
+        "alone_us": None,
+        "near_us": replace(address, project="bench/near"),
+        "far_us": replace(address, url=url, project="bench/beside"),
+    }
+    best = dict.fromkeys(others, float("inf"))
+
+    async def run_beside(place: Path, store: PostgresAddress | None) -> float:
+        plan = replace(chain(STEPS), limits=Limits(max_steps=STEPS))
+        other = None if store is None else wire(place / "other", store=store)
+        running = None if other is None else asyncio.create_task(_run_us(other, plan))
+        project = wire(place)
+        found = await _run_us(project, plan)
+        project.close()
+        if other is not None and running is not None:
+            assert not running.done(), "the other run has ended before"
+            await running
+            other.close()
+        return found
+
+    for turn in range(rounds):
+        for name, store in others.items():
+            place = folder / f"beside-{name}-{turn}"
+            (place / "other").mkdir(parents=True)
+            best[name] = min(best[name], asyncio.run(run_beside(place, store)))
+    relay.close()
+    return {
+        **best,
+        "of_near": best["far_us"] / best["near_us"],
+        "of_alone": best["far_us"] / best["alone_us"],
+    }
+
+
+def _travel(folder: Path, address: PostgresAddress) -> dict[str, float]:
+    """Three changed files of 5,000 from one machine through the store to another one that has the others."""
+    place = folder / "travel"
+    project, machines = place / "project", [place / "here", place / "there"]
+    for made in (project, *machines):
+        made.mkdir(parents=True)
+    for number in range(FILES):
+        file = project / f"part{number % 50}" / f"{number}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"line of {number}\n" * 1_000)
+    here, there = map(open_objects, machines)
+    store = address.open()
+    blobs, spaces = Blobs(store), Workspaces(project)
+    first, _ = store_snapshot(store, blobs, "travel", spaces, here, [])
+    store.write([Batch(root="travel", epoch=None, blobs=blobs.take_fresh())])
+    trees = RunTrees(store, "travel", there)
+    trees.note(first)
+    trees.fetch(first.tree)
+    moving = TreeFolder(place / "there", there, in_git=False)
+    with moving.at(first.tree):
+        pass
+    best = sent = float("inf")
+    last, packs = first.tree, first.packs
+    for turn in range(5):
+        files = dict(here.files(last))
+        began = time.perf_counter()
+        for number in range(3):
+            path = f"part{number}/{number}.txt"
+            files[path] = files[path]._replace(blob=here.put("blob", f"turn {turn}\n".encode()))
+        tree = here.put_files(files, last)
+        pack = here.pack(tree, last)
+        parts = tuple(map(blobs.put_encoded, parts_of(pack)))
+        store.write([Batch(root="travel", epoch=None, blobs=blobs.take_fresh())])
+        packs = (*packs, StoredPack(tree, parts))
+        trees.note(RunTreeStored(tree=tree, packs=packs))
+        trees.fetch(tree)
+        with moving.at(tree):
+            pass
+        best, sent, last = min(best, time.perf_counter() - began), len(pack), tree
+    store.close()
+    return {"bytes": sent, "travel_ms": best * 1_000}
 
 
 def _plain_ms(address: str, shape: str) -> float:
@@ -263,6 +351,11 @@ def failures(table: dict[str, dict[str, float]]) -> list[str]:
             missed.append(
                 f"{shape}: a dispatched step takes {row['of_plain']:.2f} of a plain one, allowed {allowed}"
             )
+    if table["beside"]["of_near"] > MAX_BESIDE:
+        missed.append(f"beside: another run takes {table['beside']['of_near']:.2f}, allowed {MAX_BESIDE}")
+    travel = table["travel"]
+    if travel["bytes"] > MAX_TRAVEL_BYTES or travel["travel_ms"] > MAX_TRAVEL_MS:
+        missed.append(f"travel: {travel['bytes']:.0f} bytes, {travel['travel_ms']:.0f} ms")
     lost = table["lost"]
     for name, most in (("again_s", MAX_AGAIN_S), ("driver_s", MAX_DRIVER_S)):
         if lost[name] > most:

@@ -73,7 +73,7 @@ def test_random_recipes_have_the_same_digest_with_workers(
         try:
             cluster.start("one")
             cluster.start("two")
-            with closing(wire(cluster.project, store=address)) as there:
+            with closing(wire(tmp_path, store=address)) as there:
                 for seed, recipe in settled(FIRST, 100 if IS_ALL else 2, is_serial=is_serial):
                     expected = asyncio.run(recipe.run(tmp_path / f"{seed}"))
                     recipe.write(cluster.project, handler=ECHO)

@@ -19,7 +19,8 @@ from fanfold.steps.records import Merge, RunTreeStored, StoredPack
 from fanfold.steps.step_workspace import Isolation
 from fanfold.store.protocol import Batch, Blobs, Store
 from fanfold.store.sqlite import SqliteStore
-from fanfold.workspace.merge import FileState
+from fanfold.workspace import git
+from fanfold.workspace.merge import FileState, hash_bytes
 from fanfold.workspace.transport import TreeFolder, TreeObjects, merge_trees
 from fanfold.workspace.workspaces import Workspaces
 
@@ -199,6 +200,17 @@ def test_a_hostile_pack_is_refused_and_no_file_of_it_is_written(
     with pytest.raises(WorldError, match="a pack is refused"):
         receiver.unpack(commit, pack)
     assert not receiver.is_complete(commit)
+
+
+def test_git_gets_all_of_a_large_pack_however_slowly_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(git, "LOOK_AFTER_S", 0.001)
+    monkeypatch.setattr(git, "GIVE_UP_AFTER_S", 30.0)
+    content = b"x" * 20_000_000
+    assert machine(tmp_path).git(["hash-object", "--stdin"], stdin=content)[1].decode().strip() == hash_bytes(
+        content
+    )
 
 
 @pytest.mark.parametrize("pack", [b"", b"PACK", b"PACK\0\0\0\2\0\0\0\1" + b"x" * 40])

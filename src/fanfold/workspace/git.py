@@ -148,8 +148,11 @@ def run(
 ) -> tuple[int, bytes]:
     """Run a git command until it ends; return its exit code and output."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        output, complaint = hear(process, stdin, blocked_by, cpu_s)
+    with tempfile.TemporaryFile() as given:  # a pipe would need a writer for as long as git reads
+        given.write(stdin)
+        given.seek(0)
+        with subprocess.Popen(command, env=environment, stdin=given, stdout=pipe, stderr=pipe) as process:
+            output, complaint = hear(process, blocked_by, cpu_s)
     if process.returncode not in ok:
         why = complaint.decode("utf-8", "replace").strip()[-500:]
         raise WorldError("workspace.git_failed", f"git {_words(command)}: {why or process.returncode}")
@@ -157,7 +160,7 @@ def run(
 
 
 def hear(
-    process: subprocess.Popen[bytes], stdin: bytes | None, blocked_by: FindObstacle, cpu_s: int | None
+    process: subprocess.Popen[bytes], blocked_by: FindObstacle, cpu_s: int | None
 ) -> tuple[bytes, bytes]:
     """Return the output of a git process.
 
@@ -167,7 +170,7 @@ def hear(
     """
     if cpu_s is not None and hasattr(resource, "prlimit"):  # only on Linux
         resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    output, complaint = _until_end(process, stdin, blocked_by)
+    output, complaint = _until_end(process, blocked_by)
     if cpu_s is not None and process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         message = f"git took more than {cpu_s} s to find out which files are ignored"
         hint = "simplify patterns with many wildcards in .gitignore files and .git/info/exclude"
@@ -175,16 +178,13 @@ def hear(
     return output, complaint
 
 
-def _until_end(
-    process: subprocess.Popen[bytes], stdin: bytes | None, blocked_by: FindObstacle
-) -> tuple[bytes, bytes]:
+def _until_end(process: subprocess.Popen[bytes], blocked_by: FindObstacle) -> tuple[bytes, bytes]:
     waited, patience = 0.0, LOOK_AFTER_S
     while True:
         try:
-            output, complaint = process.communicate(stdin, timeout=patience)
+            output, complaint = process.communicate(timeout=patience)
             return output, complaint or b""
         except subprocess.TimeoutExpired as late:
-            stdin = None  # git already has it
             obstacle = blocked_by()
             waited, patience = waited + patience, patience * 2
             if obstacle is None and waited < GIVE_UP_AFTER_S:

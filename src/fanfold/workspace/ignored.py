@@ -144,7 +144,7 @@ class Ignoring:
             others, env=environment, cwd=self._project, stdout=pipe, stderr=quiet
         ) as listing:
             inner = self._tracked(repository, prefix, found)
-            output, _ = git.hear(listing, None, self._find_obstacle(repository), git.ASKING_CPU_S)
+            output, _ = git.hear(listing, self._find_obstacle(repository), git.ASKING_CPU_S)
             for name in output.split(b"\0")[:-1]:
                 path = prefix + os.fsdecode(name)
                 if path.endswith("/"):
