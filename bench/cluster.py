@@ -33,6 +33,8 @@ from fanfold.workspace.transport import TreeFolder, parts_of
 from fanfold.workspace.workspaces import Workspaces
 from tests.cluster.relays import Relay
 from tests.cluster.workers import Cluster, TemporalServer, until
+from tests.e2e.world import MODELS, Provider
+from tests.provider import RecordedRequest, Reply
 from tools.postgresql import PostgresServer
 
 STEPS = 200
@@ -44,6 +46,7 @@ WORKERS = ("one", "two")
 MAX_POSTGRES = 2.0
 MAX_DISPATCH = {"chain": 1.5, "fan-out": 1.3}
 MAX_BESIDE, MAX_TRAVEL_MS, MAX_TRAVEL_BYTES, FILES = 1.2, 150, 65_536, 5_000
+MAX_DELTA_MS, MAX_CANCEL_S = 200, 5
 MAX_AGAIN_S, MAX_DRIVER_S = HEARTBEAT_S + 1, HEARTBEAT_S + 2
 PLAIN = """
 import asyncio, sys
@@ -103,6 +106,7 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
             row |= {"plain_ms": plain, "dispatched_ms": steps, "of_plain": steps / plain}
         rows["beside"] = _beside(folder, address, rounds)
         rows["travel"] = _travel(folder, address)
+        rows["delta"] = _delta(cluster, server.url)
         rows["lost"] = _lost(cluster, server.url)
         rows["sizes"] = _sizes(address, cluster)
     return rows
@@ -175,7 +179,7 @@ def _travel(folder: Path, address: PostgresAddress) -> dict[str, float]:
     """Three changed files of 5,000 from one machine through the store to another one that has the others."""
     place = folder / "travel"
     project, machines = place / "project", [place / "here", place / "there"]
-    for made in (project, *machines):
+    for made in (project, *machines, place / "checkout"):
         made.mkdir(parents=True)
     for number in range(FILES):
         file = project / f"part{number % 50}" / f"{number}.txt"
@@ -189,7 +193,7 @@ def _travel(folder: Path, address: PostgresAddress) -> dict[str, float]:
     trees = RunTrees(store, "travel", there)
     trees.note(first)
     trees.fetch(first.tree)
-    moving = TreeFolder(place / "there", there, in_git=False)
+    moving = TreeFolder(place / "checkout", there, in_git=False)
     with moving.at(first.tree):
         pass
     best = sent = float("inf")
@@ -199,7 +203,7 @@ def _travel(folder: Path, address: PostgresAddress) -> dict[str, float]:
         began = time.perf_counter()
         for number in range(3):
             path = f"part{number}/{number}.txt"
-            files[path] = files[path]._replace(blob=here.put("blob", f"turn {turn}\n".encode()))
+            files[path] = files[path]._replace(oid=here.put("blob", f"turn {turn}\n".encode()))
         tree = here.put_files(files, last)
         pack = here.pack(tree, last)
         parts = tuple(map(blobs.put_encoded, parts_of(pack)))
@@ -311,9 +315,35 @@ def _lost(cluster: Cluster, url: str) -> dict[str, float]:
     cluster.kill("steps")
     until(lambda: len(started()) > 1)
     again_s = (started()[-1] - began) / 1_000
+    began = store.now_ms()
     cluster.ok("cancel", run)
+    cancel_s = (store.now_ms() - began) / 1_000
     store.close()
-    return {"events": events, "driver_s": driver_s, "again_s": again_s}
+    return {"events": events, "driver_s": driver_s, "again_s": again_s, "cancel_s": cancel_s}
+
+
+def _delta(cluster: Cluster, url: str) -> dict[str, float]:
+    """Milliseconds from the answer of a model until another process hears its first words."""
+    sent, heard = list[float](), list[float]()
+
+    def respond(_asked: RecordedRequest) -> Reply:
+        sent.append(time.perf_counter())
+        return Reply(text="some words " * 20, pause_s=0.2)
+
+    best = float("inf")
+    with Provider(respond) as provider:
+        cluster.environment |= provider.environment
+        cluster.start("speaks", "--runs-on", "speaks", "--no-drive", apart=True)
+        step = "{id: talk, agent: explorer, prompt: talk, runs_on: speaks}"
+        for _ in range(3):
+            run = cluster.run(f"name: talks\nsteps:\n  - {step}\n", "--model", MODELS["chat"])
+            store = PostgresAddress(url=url, project="bench/cluster").open()
+            with store.updates(run, lambda _text: heard.append(time.perf_counter())):
+                cluster.finished(run)
+            store.close()
+            best = min(best, heard[0] - sent[-1])
+            heard.clear()
+    return {"delta_ms": best * 1_000}
 
 
 def _is(data: dict[str, object], step: str, status: str) -> bool:
@@ -357,7 +387,9 @@ def failures(table: dict[str, dict[str, float]]) -> list[str]:
     if travel["bytes"] > MAX_TRAVEL_BYTES or travel["travel_ms"] > MAX_TRAVEL_MS:
         missed.append(f"travel: {travel['bytes']:.0f} bytes, {travel['travel_ms']:.0f} ms")
     lost = table["lost"]
-    for name, most in (("again_s", MAX_AGAIN_S), ("driver_s", MAX_DRIVER_S)):
+    if table["delta"]["delta_ms"] > MAX_DELTA_MS:
+        missed.append(f"delta: {table['delta']['delta_ms']:.0f} ms, allowed {MAX_DELTA_MS} ms")
+    for name, most in (("again_s", MAX_AGAIN_S), ("driver_s", MAX_DRIVER_S), ("cancel_s", MAX_CANCEL_S)):
         if lost[name] > most:
             missed.append(f"{name}: {lost[name]:.1f} s, allowed {most} s")
     return missed

@@ -204,9 +204,8 @@ class ProjectWiring:
         """Who continues a run that no process of this project drives."""
         from fanfold.api.ownership import DetachedProcesses, WorkerContinuation
 
-        if self.config.text("cluster.temporal") is not None:
-            return WorkerContinuation()
-        return DetachedProcesses(self._resume_command)
+        at_home = DetachedProcesses(self._resume_command)
+        return WorkerContinuation(at_home) if self.config.text("cluster.temporal") is not None else at_home
 
     def _resume_command(self, root: str, raised: LimitsRaised | None) -> list[str]:
         """`fanfold resume`, in a process of its own."""

@@ -352,7 +352,8 @@ def test_a_followed_log_gives_each_event_once(recipes, background, shell, until,
     run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
     followed = shell("logs", run, "-f", "--json").out
     assert followed == fanfold("logs", run, "--json").out
-    assert followed.count("\n") == 7
+    events = followed.splitlines()
+    assert len(set(events)) == len(events) >= 7
 
 
 # What an approver must see

@@ -473,6 +473,7 @@ def test_another_machine_hears_the_text_of_a_session_while_the_model_still_write
             with store.updates(run, hear):
                 assert gate.wait(PATIENCE_S)
                 assert recorded(store, run, "completed") == 0
+                assert words.encode().hex().encode() not in server.dump()
                 cluster.finished(run)
             news = [json.loads(text) for text in heard]
             assert {one["step"] for one in news} == {"talk"}

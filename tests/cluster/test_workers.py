@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import yaml
 
 from fanfold.engine.config import SETTINGS
 from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
-from tests.e2e.processes import of_project
+from tests.e2e.processes import of_project, runs
 from tests.work import PATIENCE_S
 from tools.postgresql import PostgresServer, program
 
@@ -177,10 +178,18 @@ def test_a_frozen_worker_is_replaced_and_what_it_does_later_does_not_count(clust
 
 def test_a_cancelled_run_leaves_no_process_on_a_worker(cluster: Cluster):
     cluster.start("one")
-    run = SlowRun(cluster).begun()
-    cluster.ok("cancel", run.id)
-    assert cluster.finished(run.id)["status"] == "cancelled"
-    assert len(cluster.about(run.id, "cancelled")) >= 4
+    left, right, agents = (f"sleep {number}" for number in (86_397, 86_398, 86_399))
+    calls = [{"tool": "run_command", "args": {"argv": agents.split()}}]
+    script = {"steps": {"write": {"output": "done", "tool_calls": calls}}}
+    (cluster.project / "script.yaml").write_text(json.dumps(script))
+    write = "{id: write, agent: worker, workspace_mode: isolated, write_set: ['*.md'], prompt: go}"
+    recipe = f"name: long\nsteps:\n  - {{id: command, shell: '{left} & {right}'}}\n  - {write}\n"
+    run = cluster.run(recipe, "--script", "script.yaml")
+    until(lambda: all(map(runs, (left, right, agents))))
+    cluster.ok("cancel", run)
+    assert not any(map(runs, (left, right, agents)))
+    assert cluster.finished(run)["status"] == "cancelled"
+    assert len(cluster.about(run, "cancelled")) >= 2
 
 
 def test_a_question_with_a_time_limit_takes_its_default_while_no_worker_drives_the_run(cluster: Cluster):

@@ -240,3 +240,63 @@ def test_artifacts_diff_and_apply_work_on_any_machine(cluster: Cluster, tmp_path
     cluster.ok("apply", run, "offer", at=other)
     assert (other / "a.md").read_text() == "hello\n"
     assert not (cluster.project / "a.md").exists()
+
+
+DELIVERING = """
+name: delivering
+output: "{{steps.out.output.branch}}"
+steps:
+  - {id: write, agent: worker, workspace_mode: isolated, write_set: ["*.md"], prompt: go}
+  - {id: out, deliver: {branch: fix/one, message: "Add a", push: false}, depends_on: [write]}
+"""
+
+
+def test_a_run_with_a_delivery_is_driven_in_its_repository_and_not_by_a_worker(
+    cluster: Cluster, tmp_path: Path
+):
+    cluster.start("one", apart=True)
+    git = ["git", "-C", str(cluster.project), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    for name, value in (("user.name", "A"), ("user.email", "a@example.org")):
+        subprocess.run([*git, "config", name, value], check=True)
+    config = tmp_path / "home" / ".fanfold"
+    config.mkdir(mode=0o700, exist_ok=True)
+    (config / "config.toml").write_text("[deliver]\nallow = true\n")
+    done = start_foreground(cluster, DELIVERING, SCRIPT)
+    assert (done.returncode, done.stdout) == (0, "fix/one\n"), done.stderr
+    shown = subprocess.run([*git, "show", "fix/one:a.md"], capture_output=True, text=True, check=True)
+    assert shown.stdout == "hello\n"
+    assert cluster.placed("last") == {}
+    assert "without workers" in cluster.fanfold("check", "recipe.yaml").stderr
+
+
+def test_a_run_of_a_program_that_died_is_left_to_its_folder(cluster: Cluster):
+    """A worker has neither the functions of the program nor the files in its folder."""
+    program = """
+import os
+import fanfold
+from fanfold.api.run_options import Options
+
+@fanfold.function("dies")
+def dies() -> str:
+    os._exit(9)
+
+fanfold.run_sync(fanfold.Recipe(name="dies", steps=[{"id": "a", "handler": "dies"}]), options=Options(permission="auto"))
+"""
+    (cluster.project / "program.py").write_text(program)
+    died = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=cluster.project,
+        env=cluster.environment,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert died.returncode == 9
+    cluster.start("one", apart=True)
+    other = cluster.run("name: other\nsteps:\n  - {id: a, shell: echo there}\n")
+    assert cluster.finished(other)["status"] == "completed"
+    (left,) = [row for row in json.loads(cluster.ok("runs", "--json")) if row["recipe"] == "dies"]
+    assert left["status"] == "running"
+    assert cluster.placed(left["run_id"]) == {}
+    assert "fanfold resume" in cluster.ok("explain", left["run_id"])

@@ -249,7 +249,7 @@ class Client:
                 raise AuthorError("usage.conflict", message, hint="leave one of them out")
         plan = self.plan_of(recipe, scripted=options.script is not None)
         plan = plan if output is None else promise_output(plan, output)
-        return start(self.project, plan, {**inputs, **named}, options)
+        return start(self.project, plan, {**inputs, **named}, options, at_home=True)
 
     def plan_of(self, recipe: AnyRecipe, *, scripted: bool = False) -> Plan:
         """Return the plan of a recipe given by name, by file or as a `Recipe`; raises `FileRefused`."""

@@ -327,8 +327,9 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     tree, found = find_run(project, run)
     status = run_status(tree.state, found)
     reason, sentence, blockers = _reason(tree, found, status)
-    workers = live_workers(project)
-    if workers is not None and found.status in (PENDING, RUNNING) and not project.has_owner(tree.root.id):
+    workers, root = live_workers(project), tree.root.id
+    is_left = found.status in (PENDING, RUNNING) and not project.has_owner(root)
+    if is_left and workers is not None and project.continuation.takes(project, root):
         drives = any(row.drives for row in workers)
         sentence += f"; {'a worker will drive it' if drives else NO_DRIVER}"
     elif reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):

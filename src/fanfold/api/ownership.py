@@ -200,7 +200,9 @@ def own(
             # End processes that a dead owner left running, and finish or revert its merges.
             from fanfold.sessions.processes import sweep_stragglers
 
-            if not project.continuation.by_workers:  # else workers of this machine may execute its steps
+            if not project.continuation.takes(
+                project, root
+            ):  # else workers of this machine may execute its steps
                 live = tree.state.in_flight.values()
                 sessions = [one for node in live for one in sessions_of(project.store, node, node.attempt)]
                 sweep_stragglers([functions_id(tree.root.id), *sessions])
@@ -414,6 +416,9 @@ class DetachedProcesses:
     def __init__(self, command: Callable[[str, LimitsRaised | None], Sequence[str]]) -> None:
         self._command = command
 
+    def takes(self, _project: Project, _root: str) -> bool:
+        return False
+
     def continue_run(
         self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
     ) -> ContinuedRun:
@@ -449,13 +454,25 @@ class WaitingForWorker:
 
 
 class WorkerContinuation:
-    """Leaves each run to the workers of the cluster. They learn of it from the store."""
+    """Leaves each run to the workers of the cluster. They learn of it from the store.
+
+    A run in a shared database works in the folder where it was started, unless it has a tree of its own.
+    `at_home` continues such a run: of a program or a chat, or with a deliver step.
+    """
 
     by_workers = True
+
+    def __init__(self, at_home: DetachedProcesses) -> None:
+        self._at_home = at_home
+
+    def takes(self, project: Project, root: str) -> bool:
+        return not project.store.is_remote or bool(frozen_at_first(project, root).tree)
 
     def continue_run(
         self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
     ) -> ContinuedRun:
+        if not self.takes(project, root):
+            return self._at_home.continue_run(project, root, raised, keep_waits=keep_waits)
         from fanfold.engine.requests import ContinueRequest, to_row
 
         project.store.request(to_row(root, root, ContinueRequest(raised, keep_waits), wall_clock_ms()))

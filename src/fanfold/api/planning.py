@@ -369,7 +369,9 @@ async def _round(
         elif isinstance(news, FailedRequest):
             narrate(f"a request to the provider failed: {news.words}")
 
-    handle = RunHandle(start(project, plan, given, options), leave_when_waiting=True, on_progress=hear)
+    handle = RunHandle(
+        start(project, plan, given, options, at_home=True), leave_when_waiting=True, on_progress=hear
+    )
     narrate(f"the planner works (fanfold transcript {handle.id} {STEP} --follow shows all of it)")
     try:
         result = await handle.result()

@@ -64,6 +64,10 @@ class Continuation(Protocol):
     by_workers: bool
     """Whether workers of a cluster drive runs, also those that a user follows."""
 
+    def takes(self, project: Project, root: str) -> bool:
+        """Whether workers drive this run, rather than a process in the folder where it was started."""
+        ...
+
     def continue_run(
         self, project: Project, root: str, raised: LimitsRaised | None, *, keep_waits: bool
     ) -> ContinuedRun:

@@ -613,7 +613,7 @@ async def _request_and_wait(
 async def _carry_out(project: Project, head: RunHead, number: int) -> None:
     """Own the run just long enough to act on the request, or have a worker do so."""
     root = head.root_run_id
-    if project.continuation.by_workers:
+    if project.continuation.takes(project, root):
         project.continuation.continue_run(project, root, None, keep_waits=True)
         await until(project, root, lambda: project.has_owner(root) or None, PATIENCE_S)
         return

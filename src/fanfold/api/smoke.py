@@ -183,7 +183,7 @@ def run_smoke(project: Project, recipe: str, options: Options) -> tuple[SmokeRun
     """Run one of the self-test recipes until it finishes, or waits."""
     plan = compile_recipe(recipe.encode(), "smoke.yaml", project.compile_context()).plan
     assert plan is not None, "the recipes of smoke are checked by the tests"
-    owned = create(project, plan, {}, options)
+    owned = create(project, plan, {}, options, at_home=True)
     asyncio.run(owned.host(observed=False).start())
     owned.done()
     tree = owned.tree

@@ -24,6 +24,7 @@ from fanfold.api.permission import Prompter, RunConsent, Spending, asked_about, 
 from fanfold.api.project import Project
 from fanfold.api.recipes import CheckedRecipe, role_warnings
 from fanfold.api.run_options import Options, capped_limits, settings_of
+from fanfold.api.workers import needs_home
 from fanfold.engine.config import Choice, Config, choose_model, user_home
 from fanfold.engine.dry_run import DryRun, ForeseenPrompt, dry_run
 from fanfold.engine.estimates import ModelUse, models_of
@@ -70,7 +71,7 @@ class Lineage(Struct, frozen=True):
     """The artifacts that the reused steps published, by tree path."""
 
 
-def create(
+def create(  # noqa: PLR0913 - the surfaces share one function
     project: Project,
     plan: Plan,
     bound: Mapping[str, JSON],
@@ -80,10 +81,12 @@ def create(
     ask: Ask | None = None,
     run_id: str = "",
     parts: RunParts = RunParts(),  # noqa: B008 - it is frozen
+    at_home: bool = False,
 ) -> OwnedRun:
     """Record a new run that this process owns, after `check_startable`. `bound` are all its inputs.
 
     `ask` asks a person about actions of agents. `run_id` is a chosen id; a second run of that id is refused.
+    `at_home`: this process drives the run, in its folder, also if the project has workers.
     """
     frozen, settings = freeze(project, plan, options, fork, starts_programs=parts.starts_programs)
     programs = Programs(project.isolation, unsafe=frozen.unsafe)
@@ -99,7 +102,8 @@ def create(
     try:
         source = needed = frozen.forked_from or ""
         snapshot: RunTreeStored | None = None
-        if project.continuation.by_workers and project.store.is_remote and parts.starts_programs:
+        is_here = at_home or not parts.starts_programs or needs_home(plan)
+        if project.continuation.by_workers and project.store.is_remote and not is_here:
             from fanfold.api.changes import take_snapshot  # imported late: only for a cluster
 
             snapshot, needed = take_snapshot(project, journal, source)
@@ -297,7 +301,7 @@ def check_startable(project: Project, plan: Plan) -> None:
             raise not_allowed(name)
 
 
-def start(
+def start(  # noqa: PLR0913 - the surfaces share one function
     project: Project,
     plan: Plan,
     given: Mapping[str, JSON],
@@ -307,11 +311,12 @@ def start(
     prompter: Prompter | None = None,
     run_id: str = "",
     seen: str | None = None,
+    at_home: bool = False,
 ) -> OwnedRun:
     """Record a new run that is allowed to do what its recipe declares; raises `permission_denied` otherwise.
 
     `yes` answers every permission question: this one and those that agents cause later. `seen` is the digest
-    of the question that the surface showed.
+    of the question that the surface showed. `at_home`: see `create`.
     """
     bound, consent = bind_inputs(plan, given), None
     if seen is not None or not is_settled(options.permission, yes=yes):
@@ -325,7 +330,7 @@ def start(
     if yes and options.permission == "ask":
         options = replace(options, permission="auto")
     ask = None if prompter is None else prompter.allow
-    return create(project, plan, bound, options, ask=ask, run_id=run_id)
+    return create(project, plan, bound, options, ask=ask, run_id=run_id, at_home=at_home)
 
 
 def start_consent(project: Project, plan: Plan, bound: Mapping[str, JSON], options: Options) -> RunConsent:

@@ -21,6 +21,7 @@ from fanfold.kernel.state import RUNNING, Node
 from fanfold.steps.ids import drive_id, execution_id
 from fanfold.steps.records import is_lead
 from fanfold.steps.run_config import all_steps_below
+from fanfold.store.address import PostgresAddress
 
 DEFAULT_TAG = "default"
 DISPATCHED = frozenset(("agent", "command", "function"))
@@ -98,11 +99,18 @@ def live_workers(project: Project) -> list[WorkerRow] | None:
         return None
 
 
+def needs_home(plan: Plan) -> bool:
+    """Whether a run needs the folder in which it is started: workers have no repository to deliver to."""
+    return any(step.type == "deliver" for step in all_steps_below(plan))
+
+
 def missing_workers(project: Project, plan: Plan) -> list[str]:
     """Return a sentence for each tag, or back end with that tag, that steps need and no live worker has."""
     workers = live_workers(project)
     if workers is None:
         return []
+    if needs_home(plan) and isinstance(project.address, PostgresAddress):
+        return ["a deliver step needs this folder: the run is driven and executed here, without workers"]
     lacking: dict[str, None] = {}
     for step in all_steps_below(plan):
         if step.type not in DISPATCHED:

@@ -424,7 +424,7 @@ class SlashCommands:
         plan = check_recipe(chat.project, name, scripted=options.script is not None).runnable()
         inputs = bind_inputs(plan, given_inputs(chat.project.folder, plan, pairs, None))
         terminal = Foreground(self._call)
-        owned = start(chat.project, plan, inputs, options, prompter=self._keyboard)
+        owned = start(chat.project, plan, inputs, options, prompter=self._keyboard, at_home=True)
         terminal.listen(asyncio.get_running_loop())
         await terminal.drive_in_loop(owned)
         listen_for_leaving()

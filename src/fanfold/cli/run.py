@@ -349,7 +349,7 @@ class Foreground:
         keep_waits: bool = False,
     ) -> int:
         """Drive a run until it finishes or waits; print the outcome and return the exit status."""
-        if owned.project.continuation.by_workers:
+        if owned.project.continuation.takes(owned.project, owned.tree.root.id):
             return self._follow(owned, raised, keep_waits)
         try:
             with asyncio.Runner() as runner:
@@ -376,7 +376,7 @@ class Foreground:
 
         def remind() -> None:
             if not project.has_owner(root) and project.resolve(root).status not in RUN_TERMINAL:
-                notify("no worker drives the run yet\n")
+                notify("no worker drives the run yet; fanfold cluster status shows the workers\n")
 
         async def show() -> None:
             asyncio.get_running_loop().call_later(REMIND_S, remind)
@@ -390,7 +390,7 @@ class Foreground:
         try:
             asyncio.run(show())
         except KeyboardInterrupt:
-            notify("interrupted; the workers continue the run\n")
+            notify(f"interrupted; the workers continue the run, and fanfold watch {root} follows it\n")
             return EXIT_INTERRUPTED
         finally:
             self._progress.close()

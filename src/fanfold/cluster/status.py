@@ -60,7 +60,9 @@ async def cluster_status(project: Project) -> ClusterStatus:
     undriven = [
         head.run_id
         for head in project.heads(PENDING, RUNNING)
-        if drive_id(head.run_id) not in driven and not project.has_owner(head.run_id)
+        if drive_id(head.run_id) not in driven
+        and not project.has_owner(head.run_id)
+        and project.continuation.takes(project, head.run_id)
     ]
     status = ClusterStatus(
         temporal=address,

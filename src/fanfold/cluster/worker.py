@@ -550,7 +550,7 @@ class WorkerProcess:
                 due = next_timer(project.view(root).state)
                 if due is not None and due <= project.store.now_ms():
                     found.append(root)
-        return found
+        return [root for root in found if project.continuation.takes(project, root)]
 
     async def _drive(self, root: str, control: JobControl) -> str:
         """Drive a run until it ends, pauses, or can only continue after user input."""
