@@ -282,7 +282,8 @@ from fanfold.api.run_options import Options
 def dies() -> str:
     os._exit(9)
 
-fanfold.run_sync(fanfold.Recipe(name="dies", steps=[{"id": "a", "handler": "dies"}]), options=Options(permission="auto"))
+recipe = fanfold.Recipe(name="dies", steps=[{"id": "a", "handler": "dies"}])
+fanfold.run_sync(recipe, options=Options(permission="auto"))
 """
     (cluster.project / "program.py").write_text(program)
     died = subprocess.run(
