@@ -240,6 +240,15 @@ def test_artifacts_diff_and_apply_work_on_any_machine(cluster: Cluster, tmp_path
     cluster.ok("apply", run, "offer", at=other)
     assert (other / "a.md").read_text() == "hello\n"
     assert not (cluster.project / "a.md").exists()
+    page = tmp_path / "run.html"
+    cluster.ok("export", run, "--output", str(page))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name in ("FANFOLD_STORE", "FANFOLD_PROJECT", "FANFOLD_TEMPORAL"):
+        del cluster.environment[name]
+    cluster.ok("import", str(page), at=alone)
+    assert "from one" in cluster.ok("inspect", "last", at=alone)
+    assert "ok" in cluster.ok("verify", "last", at=alone)
 
 
 DELIVERING = """

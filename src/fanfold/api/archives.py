@@ -123,16 +123,27 @@ def _links(log: Iterable[Envelope], before: str = "") -> Iterator[str]:
 
 
 def _blobs(store: protocol.Store, texts: Iterable[bytes]) -> dict[str, bytes]:
-    """Return every value that the texts refer to, directly or through other values."""
+    """Return every value that the texts refer to, directly or through other values.
+
+    Values that are no text are left out: the files of a run with its own tree, as git packs them.
+    """
     found: dict[str, bytes] = {}
     wanted = list(texts)
     while wanted:
         text = wanted.pop()
         for name in {match.decode() for match in re.findall(_NAME, text)}:
-            if name not in found and store.has_blob(name):
-                found[name] = store.blob(name)
-                wanted.append(found[name])
+            if name not in found and store.has_blob(name) and is_text(content := store.blob(name)):
+                found[name] = content
+                wanted.append(content)
     return found
+
+
+def is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _without_secrets(
