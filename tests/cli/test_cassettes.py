@@ -1,19 +1,26 @@
 """Runs become tests: `fanfold record`, `fanfold test` and `fanfold compare`."""
 
+import fcntl
 import json
+import os
 import shutil
+import signal
+import time
 import xml.etree.ElementTree as ET
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
+from fanfold.api import cassettes
 from fanfold.api.suites import list_comparisons
 from fanfold.language.cassettes import LONG_CHARS, MARKER, Cassette, ResultRecord, differences
 from fanfold.wiring import BUILT_IN_RECIPES, wire
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.e2e.world import Provider
 from tests.provider import Call, RecordedRequest, Reply, answer_with
+from tests.sessions.trees import is_alive
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 RECIPE = """\
@@ -638,6 +645,37 @@ def test_a_large_suite_uses_several_processes(recorded, fanfold, project):
     assert len(report["cases"]) == 26
     assert report["ok"]
     assert [case["file"] for case in report["cases"]] == sorted(case["file"] for case in report["cases"])
+
+
+@pytest.mark.full
+def test_processes_of_a_killed_suite_end_with_it(recorded, background):
+    for number in range(60):
+        shutil.copy(recorded, recorded.with_name(f"copy{number}.yaml"))
+    suite = background("test", "--jobs", "2")
+    listed = Path(f"/proc/{suite.pid}/task/{suite.pid}/children")
+    while len(workers := listed.read_text().split()) < 2:
+        assert suite.poll() is None
+    for worker in workers:
+        os.kill(int(worker), signal.SIGSTOP)  # they cannot end by themselves
+    suite.kill()
+    suite.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(is_alive(int(worker)) for worker in workers):
+        assert time.monotonic() < deadline
+
+
+def test_what_killed_suites_left_in_memory_is_removed(recorded, fanfold, tmp_path, monkeypatch):
+    monkeypatch.setattr(cassettes, "_MEMORY", str(tmp_path))
+    held, left, fresh = (tmp_path / f"fanfold-test-{name}" for name in ("held", "left", "fresh"))
+    for folder in (held, left, fresh):
+        (folder / "store").mkdir(parents=True)
+    for folder in (held, left):
+        os.utime(folder, (0, 0))
+    holding = os.open(held, os.O_RDONLY)
+    fcntl.flock(holding, fcntl.LOCK_EX)
+    assert fanfold("test").status == 0
+    os.close(holding)
+    assert sorted(tmp_path.glob("fanfold-test-*")) == [fresh, held]
 
 
 @pytest.mark.full

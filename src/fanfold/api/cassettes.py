@@ -13,12 +13,14 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
@@ -71,6 +73,9 @@ _ANSWER_TOOLS = ("final_output", "write_set")
 _LINK = 0o120000
 _MEMORY = "/dev/shm"  # noqa: S108 - the folder made there is private
 _ROOM = 1024 * 1024 * 1024
+_PREFIX = "fanfold-test-"
+_LEFT_S = 60.0
+"""From this age on, a folder that no process holds belongs to a process that was killed."""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -451,7 +456,11 @@ class Suite:
     def __enter__(self) -> Self:
         # A merge waits for the disk several times; a file system in memory has none to wait for.
         memory = _MEMORY if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM else None
-        self._folder = Path(tempfile.mkdtemp(prefix="fanfold-test-", dir=memory))
+        parent = memory or tempfile.gettempdir()
+        _remove_left(Path(parent))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._held = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
         self._config = _plain_config()
         return self
 
@@ -459,6 +468,7 @@ class Suite:
         if "_store" in self.__dict__:
             self._store.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
     @cached_property
     def _store(self) -> Store:
@@ -578,6 +588,20 @@ class Suite:
         return project_in(
             folder, self.project, self._store, self.project.config if live else self._config, backends
         )
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove the folders of this user's processes that were killed: nothing else frees their memory."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                found = os.fstat(handle)
+                if found.st_uid == os.getuid() and time.time() - found.st_mtime > _LEFT_S:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def shown_name(file: Path) -> str:

@@ -12,6 +12,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -209,12 +210,20 @@ async def _replay_all(suite: Suite, files: Sequence[Path], request: TestRequest)
 
 
 async def _elsewhere(project: Project, files: Sequence[Path], request: TestRequest) -> list[CaseReport]:
-    """Replay a share of the cassettes in another process."""
+    """Replay a share of the cassettes in another process, which ends if this one is killed."""
+    from fanfold.sessions.reaper import PR_SET_PDEATHSIG, prctl, warm_up
+
+    warm_up()
     words = [sys.executable, "-P", "-m", "fanfold.cli.main", "test", "--json", "--jobs", "1"]
     words += ["--project", str(project.folder), *(["--mode", request.mode] if request.mode else [])]
     words += ["--update"] if request.update else []
     process = await asyncio.create_subprocess_exec(
-        *words, "--", *map(str, files), stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+        *words,
+        "--",
+        *map(str, files),
+        stdout=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL,
+        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
     )
     out, _ = await process.communicate()
     try:
