@@ -43,6 +43,7 @@ from fanfold.workspace.beneath import (
     open_readable,
     same_content,
     set_mode,
+    umask,
 )
 from fanfold.workspace.changes import (
     Change,
@@ -57,7 +58,8 @@ from fanfold.workspace.layout import OWN_FOLDER, make_folder
 from fanfold.workspace.merge_journal import Arrivals, NewArrivals
 from fanfold.workspace.scan import (
     BYTECODE,
-    HiddenEntry,
+    SET_ID,
+    Hidden,
     find_hidden,
     find_planted,
     is_bytecode,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from fanfold.workspace.scan import SnapshotLimits
 
 REFUSED = "refused"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 """The folder below `.fanfold/workspace` for files that were moved out of the project."""
 _PARTS = {
     ".git": ("config", "config.worktree", "commondir", "hooks"),
@@ -295,14 +298,15 @@ def _put_back(project: Path, folder: Path, name: str, homes: Mapping[int, str]) 
 # * A new ignored link must not lead out of the project or to a protected name. Other ignored files are build
 #   output: every step may change them.
 # * Permission bits of files and folders count. Outside the write-set, the mode of a folder is restored. A
-#   set-user-id or set-group-id bit is always removed, even inside the write-set.
-# * New bytecode (`__pycache__`, ignored `.pyc` files), and new caches outside the write-set, are removed. An
-#   isolated step would not merge them either.
+#   set-user-id or set-group-id bit is always removed, even inside the write-set. So is a new permission of
+#   others to write that the umask takes from new files, also in ignored folders.
+# * New bytecode (`__pycache__`, ignored `.pyc` files), new caches outside the write-set, and new pipes and
+#   sockets in ignored folders are removed. An isolated step would not merge them either.
+# * A new link with the name of a dependency folder is judged like such a folder.
 # * Every folder is opened through the handle of its parent, and no link is followed. If a folder cannot be
 #   read, even after its mode was restored, an error is raised.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_SET_ID = stat.S_ISUID | stat.S_ISGID
 MAX_HIDDEN_POINTS = 500
 """The number of repositories and dependency folders in ignored folders that the sandbox protects."""
 _FILES = frozenset(name.rpartition("/")[2] for name in OWNERS)
@@ -327,7 +331,8 @@ class WorkspaceWatch:
         self._modes: dict[str, int] = {}
         self._inodes: dict[str, int] = {}
         """The inodes of folders, and of protected names and dependency folders."""
-        self._hidden: dict[str, HiddenEntry] = {}
+        self._hidden = Hidden({}, {})
+        self._bits = umask() & _OTHERS_WRITE
         with Closing(open_readable(self._layout.project)) as top:
             for path in ("", *self._before.folders, *self._before.points):
                 with suppress_gone():
@@ -335,15 +340,17 @@ class WorkspaceWatch:
                     self._inodes[path] = status.st_ino
                     if path not in self._before.points:
                         self._modes[path] = stat.S_IMODE(status.st_mode)
-            self._hidden = find_hidden(top, self._before.left_out)
+            self._hidden = find_hidden(top, self._before.left_out, self._bits)
             links = [path for path, entry in self._before.files.items() if entry.is_link]
-            links += [path for path, entry in self._hidden.items() if isinstance(entry.identity, str)]
+            links += [path for path, entry in self._hidden.entries.items() if isinstance(entry.identity, str)]
             self._linked = behind_links(top, links)
 
     @property
     def points(self) -> dict[str, bool]:
         """The paths of protected names and dependency folders when the watch started; True for folders."""
-        mounted = ((path, bool(entry.is_folder)) for path, entry in self._hidden.items() if entry.mounted)
+        mounted = (
+            (path, bool(entry.is_folder)) for path, entry in self._hidden.entries.items() if entry.mounted
+        )
         known = {*self._before.folders, *self._before.files}
         return {
             **dict(islice(mounted, MAX_HIDDEN_POINTS)),
@@ -367,7 +374,7 @@ class WorkspaceWatch:
         found |= {inode: path for path, inode in self._inodes.items() if is_protected(path)}
         return found | {
             entry.identity: path
-            for path, entry in self._hidden.items()
+            for path, entry in self._hidden.entries.items()
             if entry.kind == "protected" and isinstance(entry.identity, int)
         }
 
@@ -427,8 +434,10 @@ class WorkspaceWatch:
         found = _Comparison(
             self._before, self._modes, self._inodes, write_set, self._began_ns, self._limits.max_depth, top
         )
+        found.bits = self._bits
         found.folder(top, "", 0)
-        found.hidden(find_hidden(top, self._before.left_out, self._hidden), self._hidden)
+        left_out = self._before.left_out
+        found.hidden(find_hidden(top, left_out, self._bits, self._hidden.entries), self._hidden)
         found.ask(self._ignoring)
         changed = [(path, row) for path, row in found.modified.items() if not self._is_rewritten(path, row)]
         found.modified = dict(changed)
@@ -471,8 +480,12 @@ class _Comparison:
         self._known, self._modes, self._inodes, self._write_set = known, modes, inodes, write_set
         self._began_ns, self._max_depth, self._top = began_ns, depth, top
         self.modified: dict[str, Change] = {}
+        self.bits = 0
+        """The permission bits that the umask takes from new files, of those that let others write."""
         self.set_id: list[tuple[str, int]] = []
         """Files with a new set-user-id or set-group-id bit, and their mode without it."""
+        self.wide: list[tuple[str, int]] = []
+        """Files and folders with a new one of `bits`, and their mode without it."""
         self.repositories: list[str] = []
         self.others: list[str] = []
         """Files that changed in a folder that replaced another one."""
@@ -490,22 +503,35 @@ class _Comparison:
         self._rules_changed: list[str] = []
         """Folders whose ignore rules changed."""
 
-    def hidden(self, now: Mapping[str, HiddenEntry], before: Mapping[str, HiddenEntry]) -> None:
+    def hidden(self, now: Hidden, before: Hidden) -> None:
         """Compare the entries in ignored folders with those from before the step."""
-        for path, entry in now.items():
-            was = before.get(path)
+        for path, mode in now.modes.items():
+            self._narrow(path, mode, before.modes.get(path, 0))
+        for path, entry in now.entries.items():
+            was = before.entries.get(path)
             if entry.kind == "bytecode":
                 self._caches.append(path)
             elif entry == was:
                 continue
+            elif entry.kind == "special":
+                self._caches.append(path)
             elif entry.kind == "link":
-                self.ignored.append(Change(path, "added", "link", 0o120000, 0, str(entry.identity)))
+                link = Change(path, "added", "link", 0o120000, 0, str(entry.identity))
+                self.ignored.append(link)
+                if self._replaces_dependency(path):
+                    self.modified[path] = link
             elif was is not None and was.kind == entry.kind:
                 (self.replaced if entry.kind == "protected" else self.exchanged).append(path)
             elif entry.kind == "dependency":
                 self._new_dependency(path)
             else:
                 (self.repositories if is_protected(path) else self.bare).append(path)
+
+    def _narrow(self, path: str, mode: int, before: int) -> None:
+        """Note the new bits of a mode that must not stay. A new folder may inherit a set-group-id bit."""
+        set_id = SET_ID if stat.S_ISREG(mode) else 0
+        if new := mode & (set_id | self.bits) & ~before:
+            (self.set_id if new & set_id else self.wide).append((path, stat.S_IMODE(mode) & ~new))
 
     def folder(self, handle: int, path: str, depth: int, is_other: bool = False) -> None:
         """Compare an open folder and everything below it. `is_other`: a folder above it was replaced."""
@@ -579,11 +605,15 @@ class _Comparison:
                 os.close(handle)
 
     def _check_mode(self, handle: int, path: str) -> None:
-        before = self._modes.get(path)
-        if before is None or stat.S_IMODE(os.fstat(handle).st_mode) == before:
+        before, mode = self._modes.get(path), os.fstat(handle).st_mode
+        if before == stat.S_IMODE(mode):
             return
-        if not path or not matches(self._write_set, path):
+        if before is None or (path and matches(self._write_set, path)):
+            self._narrow(path, mode, before or 0)
+        else:
             os.fchmod(handle, before)
+        if before is None:
+            return
         self.modified[path or "."] = Change(path or ".", "modified", "folder")
 
     def _was_other(self, entry: os.DirEntry[str], where: str) -> bool:
@@ -606,10 +636,16 @@ class _Comparison:
                 return False
             mode, was = status.st_mode, before.git_mode if before else 0
             kind: Literal["added", "modified"] = "modified" if before else "added"
-            if stat.S_ISREG(mode) and mode & _SET_ID & ~(before.mode if before else 0):
-                self.set_id.append((where, stat.S_IMODE(mode) & ~_SET_ID))
+            if stat.S_ISREG(mode):
+                self._narrow(where, mode, before.mode if before else 0)
             if stat.S_ISLNK(mode):
+                if before is None and entry.name == BYTECODE:  # Python would load the files behind it
+                    self._caches.append(where)
+                    return True
                 change = Change(where, kind, "link", 0o120000, was, _target(self._top, where))
+                if before is None and self._replaces_dependency(where):
+                    self.modified[where] = change
+                    return True
             elif stat.S_ISREG(mode):
                 change = Change(where, kind, "file", git_mode(mode), was)
             else:
@@ -646,6 +682,10 @@ class _Comparison:
         if not matches(self._write_set, f"{path}/x"):
             self.modified[path] = Change(path, "added", "folder")
 
+    def _replaces_dependency(self, link: str) -> bool:
+        """Return whether tools take what is behind a new link for dependencies, outside the write-set."""
+        return link.rpartition("/")[2] in DEPENDENCIES and not matches(self._write_set, f"{link}/x")
+
     def ask(self, ignoring: Ignoring) -> None:
         """Drop new paths that the ignore rules from before the step exclude."""
         if not self._new:
@@ -662,7 +702,7 @@ class _Comparison:
         for path, asked in judged.items():
             if asked in ignored:
                 self.ignored.append(self._new.pop(path))
-                if is_bytecode(path):
+                if is_bytecode(path) or self.ignored[-1].what == "special":
                     self._caches.append(path)
 
     def changes(self) -> list[Change]:
@@ -680,8 +720,8 @@ class _Comparison:
         return sorted(found.values())
 
     def clean(self) -> None:
-        """Remove set-id bits, new bytecode and new caches."""
-        for path, mode in self.set_id:
+        """Remove bits that must not stay, new bytecode, new caches, and new pipes in ignored folders."""
+        for path, mode in (*self.set_id, *self.wide):
             folder, _, name = path.rpartition("/")
             with suppress_gone(), Closing(open_folder(self._top, folder)) as handle:
                 set_mode(handle, name, mode)

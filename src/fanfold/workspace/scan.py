@@ -423,8 +423,9 @@ def _ask(walk: _Rewalk, ignoring: Ignoring, now: Manifest) -> dict[str, FileEntr
 # Finds files in ignored folders that programs obey or load, so that a shared step cannot hide them there
 #
 # Rules
-# * Protected names, repositories without a name, dependency folders, bytecode and links are found. Other
-#   files in ignored folders are build output, and every step may change them.
+# * Protected names, repositories without a name, dependency folders, bytecode, links, pipes, sockets and
+#   devices are found, and paths that have one of the given permission bits. Other files in ignored folders
+#   are build output, and every step may change them.
 # * Protected names at the top of the project are left to the guard. Everywhere, the outermost one counts.
 # * In a dependency folder only repositories are found: tools install whatever packages contain.
 # * Each folder is opened beneath the top, and no link is followed. A folder that cannot be read is found as
@@ -438,7 +439,9 @@ MAX_NAMES = 2_000_000
 _FIRST = frozenset(char for name in OWNERS for char in (name[0], name[0].upper()))
 _DEPENDENCY_MARKS = tuple(mark for mark, depends in MARKS.items() if depends)
 _REPOSITORY = ({"HEAD", "objects", "refs"}, {"HEAD", "commondir"})
-_Kind: TypeAlias = Literal["protected", "dependency", "bytecode", "link", "closed"]
+_Kind: TypeAlias = Literal["protected", "dependency", "bytecode", "link", "special", "closed"]
+SET_ID = stat.S_ISUID | stat.S_ISGID
+_USUAL = (stat.S_IFREG, stat.S_IFDIR)
 
 
 class HiddenEntry(NamedTuple):
@@ -456,6 +459,13 @@ class HiddenEntry(NamedTuple):
         """Whether the sandbox can mount it read-only, so that a step cannot change it."""
         fixed = self.kind in ("protected", "dependency")
         return fixed and self.is_folder is not None and not isinstance(self.identity, str)
+
+
+class Hidden(NamedTuple):
+    """What a search of ignored folders found; `modes` has the paths with a bit that was asked for."""
+
+    entries: dict[str, HiddenEntry]
+    modes: dict[str, int]
 
 
 def is_bytecode(name: str) -> bool:
@@ -479,13 +489,14 @@ def is_dependency(name: str, inside: Collection[str]) -> bool:
 
 
 def find_hidden(
-    top: int, left_out: Collection[str], known: Mapping[str, HiddenEntry] | None = None
-) -> dict[str, HiddenEntry]:
+    top: int, left_out: Collection[str], bits: int, known: Mapping[str, HiddenEntry] | None = None
+) -> Hidden:
     """Return the entries in all paths that a scan left out; folders end in a slash.
 
-    `known` are those from before the step. Without it, closed folders are accepted.
+    `bits` are the permission bits of interest; of a file, set-id bits are too. `known` are the entries from
+    before the step. Without it, closed folders are accepted.
     """
-    search = _HiddenSearch(top, known)
+    search = _HiddenSearch(top, known, bits)
     names: dict[str, list[str]] = {}
     for path in sorted(left_out):
         is_folder = path.endswith("/") and not path.endswith("//")
@@ -496,7 +507,7 @@ def find_hidden(
             names.setdefault(folder, []).append(name)
     for folder, inside in names.items():
         search.files(folder, inside)
-    return search.found
+    return Hidden(search.found, search.modes)
 
 
 def find_planted(top: int, path: str, is_named: bool) -> Iterator[str]:
@@ -505,7 +516,7 @@ def find_planted(top: int, path: str, is_named: bool) -> Iterator[str]:
     These are repositories. Behind a marker file (not `is_named`) they are also other protected names, pipes,
     sockets and devices: only tools use the names, but any program can create a marker file.
     """
-    search = _HiddenSearch(top, {})
+    search = _HiddenSearch(top, {}, 0)
     pending = [path]
     while pending:
         path = pending.pop()
@@ -522,10 +533,12 @@ def find_planted(top: int, path: str, is_named: bool) -> Iterator[str]:
 
 
 class _HiddenSearch:
-    def __init__(self, top: int, known: Mapping[str, HiddenEntry] | None) -> None:
+    def __init__(self, top: int, known: Mapping[str, HiddenEntry] | None, bits: int) -> None:
         self._top, self._known = top, known
+        self._bits, self._file_bits = bits, bits | SET_ID
         self._names = 0
         self.found: dict[str, HiddenEntry] = {}
+        self.modes: dict[str, int] = {}
 
     def files(self, folder: str, names: list[str]) -> None:
         """Judge the ignored files of a folder that is not ignored."""
@@ -533,7 +546,9 @@ class _HiddenSearch:
             for name in names if handle is not None else ():
                 with suppress_gone():
                     mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
-                    self._judge(handle or 0, f"{folder}/{name}" if folder else name, name, mode)
+                    where = f"{folder}/{name}" if folder else name
+                    self._note_mode(where, mode)
+                    self._judge(handle or 0, where, name, mode)
 
     def folder(self, path: str) -> None:
         """Search an ignored folder that is not protected as a whole."""
@@ -553,29 +568,48 @@ class _HiddenSearch:
                 ):
                     self._add(path, "protected", handle, ".")
                     continue
+                self._note_mode(path, os.fstat(handle).st_mode)
                 partly = plain_name(path.rpartition("/")[2]) in FOLDERS
                 for entry in entries:
                     name = entry.name
-                    is_folder = entry.is_dir(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        mode = stat.S_IFDIR
+                    elif depends:
+                        mode = stat.S_IFREG
+                    else:
+                        try:
+                            mode = entry.stat(follow_symlinks=False).st_mode
+                        except FileNotFoundError:
+                            continue
+                        if mode & self._file_bits:
+                            self._note_mode(f"{path}/{name}", mode)
                     if (
-                        (partly or name[0] in _FIRST or "~" in name or not name.isascii())
-                        or (not depends and (entry.is_symlink() or name == BYTECODE or is_bytecode(name)))
-                    ) and self._is_final(handle, entry, f"{path}/{name}", depends):
+                        partly
+                        or name[0] in _FIRST
+                        or "~" in name
+                        or not name.isascii()
+                        or (
+                            not depends
+                            and (stat.S_IFMT(mode) not in _USUAL or name == BYTECODE or is_bytecode(name))
+                        )
+                    ) and self._is_final(handle, f"{path}/{name}", name, mode, depends):
                         continue
-                    if is_folder:
+                    if mode == stat.S_IFDIR:
                         pending.append((f"{path}/{name}", depends))
 
-    def _is_final(self, handle: int, entry: os.DirEntry[str], where: str, depends: bool) -> bool:
+    def _note_mode(self, path: str, mode: int) -> None:
+        if mode & (self._file_bits if stat.S_ISREG(mode) else self._bits) and not stat.S_ISLNK(mode):
+            self.modes[path] = mode
+
+    def _is_final(self, handle: int, where: str, name: str, mode: int, depends: bool) -> bool:
         """Add an entry that counts; return whether it need not be searched."""
-        name = entry.name
         with suppress_gone():
             if depends:
                 is_repository = plain_name(name) == ".git"
                 if is_repository:
                     self._add(where, "protected", handle, name)
                 return is_repository
-            mode = stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else 0
-            return self._judge(handle, where, name, stat.S_IFLNK if entry.is_symlink() else mode)
+            return self._judge(handle, where, name, mode)
         return True
 
     def _judge(self, handle: int, where: str, name: str, mode: int) -> bool:
@@ -583,11 +617,13 @@ class _HiddenSearch:
         if is_protected(where) or (is_link and plain_name(name) in FOLDERS):
             if is_outermost(where):
                 self._add(where, "protected", handle, name)
-        elif is_link:
-            self._add(where, "link", handle, name)
         elif name == BYTECODE or (is_bytecode(name) and not stat.S_ISDIR(mode)):
             self._add(where, "bytecode", handle, name)
             return False
+        elif is_link:
+            self._add(where, "link", handle, name)
+        elif stat.S_IFMT(mode) not in _USUAL:
+            self._add(where, "special", handle, name)
         else:
             return False
         return True

@@ -12,7 +12,17 @@ from __future__ import annotations
 import dataclasses
 
 from tests.hostile.attempt import Attempt
-from tests.hostile.attempts.shared import AGAIN, FILES, IGNORED, JUDGED, REFUSED, gone, prepare, shared
+from tests.hostile.attempts.shared import (
+    AGAIN,
+    FILES,
+    IGNORED,
+    JUDGED,
+    REFUSED,
+    gone,
+    prepare,
+    python,
+    shared,
+)
 from tests.hostile.worlds import World
 
 RULES = IGNORED + "attic/\nout/\n*.pyc\n*.so\nlink-*\n.mcp.json\n.claude/\nlocal.json\n"
@@ -148,7 +158,23 @@ _IN_GIT = (
     shared("an ignored link that leads out", "ln -s @outside@ link-x", "link-x", says=f"{JUDGED}|{REFUSED}"),
     shared("an ignored link to settings", "ln -s ../sub/.claude src/link-x", "src/link-x", says=JUDGED),
     shared("a link in place of an ignored file at the top", "ln -sf @home@/.bashrc local.json", says=f"{JUDGED}|{REFUSED}"),
+    shared("a link in place of modules in an ignored folder", "mkdir src/m; ln -s ../src/m build/node_modules", "build/node_modules", says=JUDGED),
+    shared("a link in place of an environment in an ignored folder", "mkdir src/v; ln -s ../src/v build/.venv", "build/.venv", says=JUDGED),
+    shared("a link in place of modules in a new ignored folder", "mkdir src/m out; ln -s ../src/m out/node_modules", "out/node_modules"),
+    gone("a link in place of bytecode in an ignored folder", "mkdir src/c; ln -s ../src/c build/__pycache__", "build/__pycache__", says=DONE),
+    gone("a link in place of bytecode in the write-set", "mkdir -p src/n/c; ln -s c src/n/__pycache__", "src/n/__pycache__", says=DONE),
+    gone("a link in place of bytecode without source in an ignored folder", "echo evil > src/x; ln -s ../src/x build/n.pyc", "build/n.pyc", says=DONE),
     gone("a link in place of an ignored folder", "mv build src/b; ln -s src/b build; " + SETTINGS.format("src/b"), "src/b/.claude"),
+    # ------------------------------------------------------------------------------ kinds and modes
+    gone("a pipe in an ignored folder", python("import os; os.mkfifo('build/pipe')"), "build/pipe", says=DONE),
+    gone("a pipe in a new ignored folder", python("import os; os.mkdir('out'); os.mkfifo('out/p')"), "out/p", says=DONE),
+    gone("a pipe in place of an ignored file", python("import os; os.remove('build/out.o'); os.mkfifo('build/out.o')"), "build/out.o", says=DONE),
+    gone("a socket in an ignored folder", python("import socket; socket.socket(socket.AF_UNIX).bind('build/s')"), "build/s", says=DONE),
+    gone("an ignored file that all may write", "chmod 666 build/out.o", says=DONE),
+    gone("an ignored file at the top that all may write", "chmod 666 local.json", says=DONE),
+    gone("a new ignored file that all may write", "umask 0; echo x > build/n; chmod 666 build/n", says=DONE),
+    gone("an ignored folder that all may write", "chmod 777 build/pkg build", says=DONE),
+    gone("a new ignored folder that all may write", "umask 0; mkdir -p out/n; chmod 777 out/n", says=DONE),
 )  # fmt: skip
 
 ATTEMPTS = (

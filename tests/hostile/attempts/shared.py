@@ -70,6 +70,8 @@ def shared(name: str, code: str, *left: str, says: str = f"{JUDGED}|{REFUSED}", 
             if stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_mode & 0o6000
         ]
         assert not set_id, told
+        found = [path for path in world.project.rglob("*") if not path.is_symlink()]
+        assert not [path for path in found if path.lstat().st_mode & 0o002], told
         assert (world.project / ".venv/lib/python3/site-packages/m.py").read_text() == "m = 1\n"
         assert (world.project / "node_modules/.bin/tool").read_text() == "#!/bin/sh\n"
         assert stat.S_IMODE(world.project.stat().st_mode) & 0o700 == 0o700
@@ -239,6 +241,8 @@ ATTEMPTS = (
     # --------------------------------------------------------------------------- rights and modes
     shared("a file that all may write", "chmod 777 docs/d.md", says=f"{JUDGED}|{REFUSED}"),
     shared("a folder that all may write", "chmod 777 docs", says=f"{JUDGED}|{REFUSED}"),
+    shared("a file of the write-set that all may write", "umask 0; echo x > src/n; chmod 777 src/n src/a.py", says=f"completed|{REFUSED}"),
+    shared("a folder of the write-set that all may write", "umask 0; mkdir -p src/n/e; chmod 777 src/n/e src", says=f"completed|{REFUSED}"),
     shared("a project that all may write", "chmod 777 .", says=f"{JUDGED}|{REFUSED}"),
     gone("a repository in a project that is closed", "mkdir .git2 .claude; echo x > .claude/settings.json; chmod 555 .", ".claude", write_set=("**",)),
     gone("a repository in a project that cannot be read", "mkdir .claude; chmod 000 .", ".claude", write_set=("**",)),
