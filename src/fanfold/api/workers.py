@@ -21,7 +21,6 @@ from fanfold.kernel.state import RUNNING, Node
 from fanfold.steps.ids import drive_id, execution_id
 from fanfold.steps.records import is_lead
 from fanfold.steps.run_config import all_steps_below
-from fanfold.store.address import PostgresAddress
 
 DEFAULT_TAG = "default"
 DISPATCHED = frozenset(("agent", "command", "function"))
@@ -109,6 +108,8 @@ def missing_workers(project: Project, plan: Plan) -> list[str]:
     workers = live_workers(project)
     if workers is None:
         return []
+    from fanfold.store.address import PostgresAddress  # it loads SQLite; few projects have a cluster
+
     if needs_home(plan) and isinstance(project.address, PostgresAddress):
         return ["a deliver step needs this folder: the run is driven and executed here, without workers"]
     lacking: dict[str, None] = {}
