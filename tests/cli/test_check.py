@@ -251,3 +251,12 @@ def test_without_a_name_every_recipe_of_the_project_is_checked(fanfold, project)
             ("error", "bad.yaml"),
             ("ok", "good@1"),
         ]
+
+
+def test_steps_of_a_called_recipe_need_workers_too(fanfold, project, monkeypatch):
+    monkeypatch.setenv("FANFOLD_TEMPORAL", "127.0.0.1:1")
+    (project / "kid.yaml").write_text('name: kid\nsteps: [{id: x, run: ["true"], runs_on: gpu}]\n')
+    (project / "top.yaml").write_text("name: top\nsteps: [{id: call, workflow: ./kid.yaml}]\n")
+    found = fanfold("check", "top.yaml", "--json").json()["diagnostics"]
+    advice = "no connected worker has tag gpu: start fanfold worker --runs-on gpu"
+    assert [(one["code"], one["message"]) for one in found] == [("cluster.no_worker", advice)]

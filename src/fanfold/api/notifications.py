@@ -26,21 +26,25 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct, structs
 
+from fanfold.api.approvals import how_to_answer, is_open, read_approval
+from fanfold.api.run_options import how_to_raise
+from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import NotFoundError
 from fanfold.kernel import events
 from fanfold.kernel.state import BUDGET, COMPLETED
 from fanfold.language.terminal import one_line
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.project_files import write_whole
+from fanfold.steps.run_config import how_to_resume
 
 if TYPE_CHECKING:
     from fanfold.api.project import Project
     from fanfold.engine.config import Config
-    from fanfold.engine.run_tree import RunTree
 
 Occasion: TypeAlias = Literal["waiting", "paused", "failed", "finished", "limit"]
 Channel: TypeAlias = Literal["command", "webhook", "desktop"]
@@ -125,9 +129,6 @@ def notices_of(project: Project, tree: RunTree, written: Iterable[events.Envelop
 
 
 def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: object) -> Notification | None:
-    from fanfold.api.approvals import how_to_answer, is_open, read_approval
-    from fanfold.steps.run_config import how_to_resume
-
     root = tree.root.id
     resume, inspect = how_to_resume(root), f"fanfold inspect {root}"
     if isinstance(data, events.StepEvent | events.SubagentEvent):
@@ -142,8 +143,6 @@ def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: ob
         return None
     if isinstance(data, events.RunPaused):
         if data.reason == BUDGET:
-            from fanfold.api.run_options import how_to_raise
-
             return _made(
                 project, tree, envelope, "limit", "has reached a limit", how_to_raise(tree) or resume
             )
@@ -170,10 +169,6 @@ def _made(
     command: str,
     step: str = "",
 ) -> Notification:
-    from urllib.parse import quote
-
-    from fanfold.engine.run_tree import run_status
-
     root, recipe = tree.root.id, tree.root.plan.name
     base, query = console_url(project), f"?step={quote(step, safe='')}" if step else ""
     notice = Notification(
@@ -383,7 +378,6 @@ def sign(secret: str, id: str, timestamp: str, body: bytes) -> str:
 def _post(config: Config, notice: Notification, body: bytes) -> str:
     """Send a signed notice; return why that failed, or an empty text."""
     import http.client
-    from urllib.parse import urlsplit
 
     address, secret = config.text("notify.webhook") or "", config.text("notify.secret")
     if not secret:

@@ -19,6 +19,7 @@ from fanfold.agents.backend_registry import BackendSetup
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.report import has_mirror, write_mirror
 from fanfold.engine.driver import DailyCaps, Host, OnCommit, OnProgress
+from fanfold.engine.requests import ContinueRequest, FactRequest, to_row
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Envelope, LimitsRaised, RunCreated, event_of
@@ -250,8 +251,6 @@ def supervise(
         return DirectChanges(request, project.isolation, project.store, note)
 
     def note(run: str, fact: Merge | SandboxUse) -> None:
-        from fanfold.engine.requests import FactRequest, to_row
-
         project.store.request(to_row(run, run, FactRequest(fact), wall_clock_ms()))
 
     toolboxes = Toolboxes(
@@ -473,8 +472,6 @@ class WorkerContinuation:
     ) -> ContinuedRun:
         if not self.takes(project, root):
             return self._at_home.continue_run(project, root, raised, keep_waits=keep_waits)
-        from fanfold.engine.requests import ContinueRequest, to_row
-
         project.store.request(to_row(root, root, ContinueRequest(raised, keep_waits), wall_clock_ms()))
         return WaitingForWorker(root)
 

@@ -35,7 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
-from fanfold.agents.role import COMMAND, SPOKEN, Role, Stage, for_step, inside
+from fanfold.agents.role import COMMAND, ROLES, SPOKEN, Role, Stage, for_step, inside
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.engine.config import Config
@@ -538,8 +538,6 @@ def plan_effects(
 
 def role_effects(role: Role, find_role: FindRole, backend: str) -> Iterator[Effect]:
     """Yield the programs, servers and calls of a role's session that do not depend on its model."""
-    from fanfold.agents.role import ROLES
-
     who = f"role {role.name}"
     if role.brought and any(role.name == one.name for one in ROLES):
         who += f" of {role.source}"  # a file of a project may use the name of a built-in role

@@ -22,6 +22,7 @@ from fanfold.language.draft import FoundRecipe
 from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.language.library import require_name, said_by_file
 from fanfold.project_files import read_beneath
+from fanfold.steps.run_config import freeze_roles, with_stages
 
 MISSING = "missing"
 """The origin of a recipe that does not exist."""
@@ -160,8 +161,6 @@ def role_warnings(project: Project, plans: Iterable[Plan | None]) -> RoleWarning
     found = [notice for notice in project.roles.notices if notice.severity == "warning"]
     if not found:
         return RoleWarnings([])
-    from fanfold.steps.run_config import freeze_roles, with_stages
-
     find = project.roles.find
     used = {
         name: role

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 from msgspec import Struct, structs
 
 from fanfold.api.approvals import AnswerResult, open_approvals, pending_question, shown
-from fanfold.api.history import until
+from fanfold.api.history import find_run, find_session_ref, until
 from fanfold.api.ownership import OwnedRun, continue_detached, own
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.transcripts import Transcript, transcript_of
@@ -294,8 +294,6 @@ class RunHandle:
     @checked
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """Return the conversation and the tool calls of the agent of a step so far."""
-        from fanfold.api.history import find_run, find_session_ref
-
         found = find_run(self._owned.project, self.id)
         return transcript_of(found.tree, find_session_ref(found, step, attempt), owned=not self._work.done())
 

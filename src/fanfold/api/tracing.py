@@ -28,6 +28,7 @@ import msgspec
 from fanfold.agents import entries
 from fanfold.kernel import events
 from fanfold.kernel.state import COMPLETED, Node, Run
+from fanfold.sessions.log import read_recorded
 from fanfold.steps.ids import read_traceparent, session_id, span_id, trace_id
 
 if TYPE_CHECKING:
@@ -277,8 +278,6 @@ class RunTracer:
         usage: events.Usage | None,
         failed: tuple[str, str] | None,
     ) -> None:
-        from fanfold.sessions.log import read_recorded
-
         recorded = [(one.at, entry) for one, entry in read_recorded(self._store, session)]
         if not recorded:
             return  # it never started, or its output was reused
