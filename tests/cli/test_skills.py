@@ -163,6 +163,11 @@ def test_a_missing_skill_of_a_step_is_refused_before_anything_is_spent(
     assert 'did you mean "release"?' in refused.err
     assert fanfold("run", "x.yaml", "--dry-run", "--json").json()["would_run"] is False
     assert not (home / ".fanfold/skill-copies").exists()
+    (project / ".claude/skills/linked").mkdir()
+    (project / ".claude/skills/linked/SKILL.md").symlink_to("/etc/passwd")
+    (project / "x.yaml").write_text(STEP % "linked")
+    refused = fanfold("run", "x.yaml", "--yes", "--model", "local:smollm2")
+    assert "its folder has no readable SKILL.md; links are not followed" in refused.err
     (project / "x.yaml").write_text(STEP % "'../x'")
     assert "is no name of a skill" in fanfold("check", "x.yaml").err
 

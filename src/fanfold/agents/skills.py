@@ -103,7 +103,8 @@ def check_skills(needed: Iterable[str], wanted: Iterable[str], roots: Sequence[S
                     }
             near = nearest(name, sorted(known))
             hint = f'did you mean "{near}"?' if near else f"known skills: {', '.join(sorted(known)[:50])}"
-            hint = hint if known else "put a folder with a SKILL.md into .fanfold/skills"
+            hint = f"its folder has no readable {FILE}; links are not followed" if name in known else hint
+            hint = hint if known else f"put a folder with a {FILE} into .fanfold/skills"
             raise AuthorError("skill.not_found", f'there is no skill "{one_line(name)}" here', hint=hint)
         if found is None:
             warnings.append(f'a role names the skill "{one_line(name)}", which is not here: it does without')
