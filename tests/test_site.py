@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jsonschema_rs
 
 from fanfold.api.authoring import RECIPE_GLOBS
 from tools import site
+from tools.markdown import blocks
 from tools.tidy import ROOT
 
 CONFIG = tomllib.loads((ROOT / "tools" / "site.toml").read_text())["project"]
@@ -70,3 +72,20 @@ def test_editors_find_the_schema_of_recipes_at_the_address_of_the_catalogue_entr
     steps = [{"id": "a", "agent": "a-role-of-some-project", "prompt": "b"}]
     assert recipes.is_valid({"name": "x", "steps": steps})
     assert not recipes.is_valid({"name": "x", "stepps": steps})
+
+
+def copied(transcript: str) -> list[str]:
+    """The lines that a copy button gives: the site hides what the highlighter takes for output."""
+    tokens = import_module("pygments.lexers").get_lexer_by_name("console").get_tokens(transcript)
+    hidden = ("Token.Generic.Prompt", "Token.Generic.Output")
+    shown = (text for kind, text in tokens if str(kind) not in hidden)
+    return [line for line in "".join(shown).splitlines() if line]
+
+
+def test_the_copy_button_of_a_transcript_gives_its_commands_alone():
+    assert copied("$ fanfold list\n# no command\n") == ["fanfold list", "no command"], "what this test is for"
+    for page in (ROOT / "docs").rglob("*.md"):
+        for block in blocks(page.read_text()):
+            if block.language == "console":
+                commands = [line.removeprefix("$ ") for line in block.text.splitlines() if line[:2] == "$ "]
+                assert copied(block.text) == commands, page
