@@ -13,8 +13,8 @@ import pytest
 from fanfold.api.overview import NEEDS, show_home
 from fanfold.api.ownership import own
 from fanfold.engine.config import Config
-from fanfold.engine.driver import EVERY_AGENT, DailyCaps
-from fanfold.errors import AuthorError
+from fanfold.engine.driver import EVERY_AGENT, FILE, DailyCaps
+from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Usage
 from tests.provider import RecordedRequest, Reply
 from tests.runtime.test_request_budgets import CHAT, TRIO, World, looping, play
@@ -35,6 +35,19 @@ def test_what_every_process_spends_is_one_sum_and_the_next_day_begins_at_nothing
     assert (day.spent_tokens, day.spent_micro_usd) == (800, 560)
     tomorrow = DailyCaps(tmp_path, 1_000, None, lambda: NOON + timedelta(days=1)).today()
     assert tomorrow.spent_tokens == 0
+
+
+def test_a_cap_includes_what_was_spent_today_before_it_was_set(tmp_path: Path) -> None:
+    DailyCaps(tmp_path, None, None, lambda: NOON).add(Usage(400, 100, 7))
+    day = DailyCaps(tmp_path, 1_000, None, lambda: NOON).today()
+    assert (day.spent_tokens, day.left()) == (500, (500, None))
+
+
+def test_a_ledger_that_cannot_be_written_stops_requests_only_under_a_cap(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    DailyCaps(tmp_path, None, None).add(Usage(400, 100, 7))
+    with pytest.raises(WorldError, match="cannot be read or counted"):
+        DailyCaps(tmp_path, 1_000, None).add(Usage(400, 100, 7))
 
 
 @pytest.mark.parametrize(
@@ -64,11 +77,9 @@ def test_caps_are_the_user_s_own_and_amounts_one_can_spend(tmp_path: Path) -> No
     with pytest.raises(AuthorError, match="may not be set"):
         Config.read(tmp_path, home)
     (tmp_path / ".fanfold/config.toml").unlink()
-    assert DailyCaps.of(Config.read(tmp_path, home)) is None
+    assert not DailyCaps.of(Config.read(tmp_path, home)).today().limited
     read = Config.read(tmp_path, {**home, "FANFOLD_USD_PER_DAY": "2.5"})
-    caps = DailyCaps.of(read)
-    assert caps is not None
-    assert caps.today().max_micro_usd == 2_500_000
+    assert DailyCaps.of(read).today().max_micro_usd == 2_500_000
     for bad in ("0", "-1", "many", "nan"):
         with pytest.raises(AuthorError, match="dollars"):
             Config.read(tmp_path, {**home, "FANFOLD_USD_PER_DAY": bad})

@@ -173,8 +173,10 @@ class Account:
         if not self.is_limited:
             return OpenRequest(self, None)
         while True:
-            if self._caps is not None and self._caps.today().max_tokens is None and not need.priced:
-                raise OutOfBudget(self._caps.unpriced())
+            if self._caps is not None:
+                cap = self._caps.today()
+                if cap.max_micro_usd is not None and cap.max_tokens is None and not need.priced:
+                    raise OutOfBudget(self._caps.unpriced())
             room, _ = self._room(need, in_flight=True)
             if room >= MIN_OUTPUT_TOKENS:
                 break

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -604,7 +605,8 @@ def _report(task: str, node: Node, word: str, attempt: int, execution: int, **mo
 #   the payment still counts.
 # * Before each request the sum is read again, so a cap is exceeded by at most one request per running agent.
 # * When a cap is used up, the step stops after its last recorded turn, and its run waits for midnight.
-# * Only payments made while a cap is set are counted. Scripted agents cost nothing.
+# * Payments are counted without a cap too, so that a cap which is set later includes them. Then a ledger that
+#   cannot be written stops no run. Scripted agents cost nothing.
 # * A model without a known price is refused if the only cap is in dollars (`budget.unpriced`).
 
 FILE = "spending.sqlite"
@@ -634,22 +636,25 @@ class DailyCaps:
         self._opened: apsw.Connection | None = None
 
     @classmethod
-    def of(cls, config: Config) -> DailyCaps | None:
-        """The caps that the user set, or None if there are none."""
+    def of(cls, config: Config) -> DailyCaps:
+        """The caps that the user set, if any."""
         tokens, micro_usd = (config.values[key] for key in ("budget.tokens_per_day", "budget.usd_per_day"))
         assert not isinstance(tokens, str), "a whole number"
         assert not isinstance(micro_usd, str), "a whole number"
-        return None if tokens is None and micro_usd is None else cls(config.home, tokens, micro_usd)
+        return cls(config.home, tokens, micro_usd)
 
     def today(self) -> Ledger:
         """The caps, with the spending of all processes of the user today."""
+        if not self._ledger.limited:
+            return self._ledger
         rows = self._do("SELECT tokens, micro_usd FROM days WHERE day = ?", (self._day(),))
         self._ledger.spent_tokens, self._ledger.spent_micro_usd = rows[0] if rows else (0, 0)
         return self._ledger
 
     def add(self, usage: Usage) -> None:
         """Add a payment to the sum of today."""
-        self._do(_ADD, (self._day(), usage.tokens, usage.micro_usd or 0))
+        with nullcontext() if self._ledger.limited else suppress(WorldError):
+            self._do(_ADD, (self._day(), usage.tokens, usage.micro_usd or 0))
 
     def used_up(self) -> Failure:
         """The failure of a request that must wait until midnight."""
