@@ -1,5 +1,6 @@
 """What somebody at a terminal sees of agents while they work."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -61,3 +62,13 @@ def test_a_call_is_shown_while_it_is_carried_out(project: Project, monkeypatch: 
 def test_a_provider_that_wants_us_to_wait_is_shown(project: Project, monkeypatch: pytest.MonkeyPatch):
     with watched(project, "chat", lambda _: Fault("rate_limit", retry_after_s=40), monkeypatch) as terminal:
         terminal.until("rate_limit, tries again in 40 s")
+        explained = project("explain", "last", **os.environ).out
+        assert "work is running; its request failed: openai" in explained
+        assert "next attempt at" in explained
+        monkeypatch.setenv("TZ", "Asia/Seoul")
+        (logged,) = [
+            line for line in project("logs", "last", **os.environ).out.splitlines() if "next" in line
+        ]
+        transcript = project("transcript", "last", "work", **os.environ).out
+        assert "attempt 1 failed" in transcript
+        assert f"next attempt at {logged.rpartition(' ')[2]}" in transcript

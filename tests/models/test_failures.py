@@ -15,7 +15,7 @@ from fanfold.agents.entries import (
     Response,
     UserInput,
 )
-from fanfold.agents.models import failures
+from fanfold.agents.models import failures, requests
 from fanfold.agents.models.connections import Connections, Throttle
 from fanfold.agents.models.requests import Patience
 from fanfold.agents.models.session import ModelBackend
@@ -72,6 +72,21 @@ def test_a_stall_ends_as_a_timeout_and_is_tried_again(model):
     play([Fault("stall", after=5), Reply(text="here I am")], scene, stall_s=0.2)
 
 
+def test_the_silence_of_a_server_is_recorded_once_before_it_is_given_up(monkeypatch):
+    monkeypatch.setattr(requests, "SILENCE_S", 0.05)
+
+    async def scene(here):
+        assert (await here.run(request())).output == "here I am"
+        (silent,) = here.recorder.of(QueuedRequest)
+        assert silent.message == f"{MODELS[0]}: the server has sent nothing for 0.05 s"
+        (failed,) = here.recorder.of(FailedRequest)
+        assert silent.next_at < failed.next_at
+        entries = here.recorder.entries
+        assert entries.index(silent) < entries.index(failed)
+
+    play([Fault("stall", after=5), Reply(text="here I am")], scene, stall_s=0.4)
+
+
 def test_a_provider_asks_everybody_to_wait_and_everybody_does():
     waited = 0.15
 
@@ -105,15 +120,15 @@ def test_a_rate_limit_is_reported_to_the_sessions_that_wait_for_its_end():
     async def main():
         now, heard = 0.0, []
 
-        async def on_wait(wait_s, ahead):
+        async def on_wait(message, wait_s):
             nonlocal now
-            heard.append((wait_s, ahead))
+            heard.append((message, wait_s))
             now += wait_s
 
         throttle = Throttle(8, clock=lambda: now)
         throttle.slow_down(30.0)
         async with throttle.passing(on_wait):
-            assert heard == [(30.0, 0)]
+            assert heard == [("waits 30 s for the provider's rate limit", 30.0)]
 
     asyncio.run(main())
 

@@ -72,6 +72,7 @@ def test_require_changes_fails_a_writer_that_changed_nothing(tmp_path: Path) -> 
     assert (done.status, done.output) == ("failed", None)
     assert error is not None
     assert (error.code, error.message) == ("agent.no_changes", "fix changed no file")
+    assert f". fanfold transcript {done.run_id} fix shows what it did instead." in done.report
 
 
 @pytest.mark.full

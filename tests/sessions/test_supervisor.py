@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.entries import FailedRequest, News, Response, TextDelta, UserInput
+from fanfold.agents.entries import FailedRequest, News, QueuedRequest, Response, TextDelta, UserInput
 from fanfold.agents.spending import Account
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure, Usage
@@ -536,7 +536,7 @@ def test_a_thousand_sessions_at_once_take_less_than_100_kb_each(world):
 
 
 class Murmuring:
-    """A back end that says something again and again, and falls silent when it is told to."""
+    """A back end that says something again and again, then ends or waits for ever."""
 
     name = "murmuring"
 
@@ -550,8 +550,9 @@ class Murmuring:
                 progress(TextDelta("hm "))
             else:
                 await record(Response(text="hm"))
-        if request.prompt == "then be silent":
-            await asyncio.Event().wait()
+        while request.prompt == "then wait":
+            await asyncio.sleep(0.1)
+            await record(QueuedRequest(message="the server has sent nothing"), may_wait=True)
         return SessionResult(output="done")
 
 
@@ -573,7 +574,7 @@ def test_every_sign_of_life_begins_the_time_anew(world):
         asked: dict[str, Any] = {"backend": "murmuring", "journal": world.owner, "idle_ms": 600}
         result = await supervisor.run_step(world.request("talks"), **asked)
         assert result.output == "done"
-        silent = world.request("stops", prompt="then be silent")
+        silent = world.request("stops", prompt="then wait")
         failure = await failure_of(world, supervisor, silent, "murmuring", idle_ms=600)
         assert failure.code == "session.idle"
 

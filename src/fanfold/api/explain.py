@@ -16,7 +16,7 @@ from fanfold.api.display import counted, duration, when
 from fanfold.api.history import continue_command, find_run
 from fanfold.api.project import Project
 from fanfold.api.recipes import SuggestedSet
-from fanfold.api.report import Transitions
+from fanfold.api.report import Transitions, request_text
 from fanfold.api.run_documents import how_to_retry, run_error, wait_text
 from fanfold.api.step_documents import (
     ExplainedRun,
@@ -316,6 +316,8 @@ def explain_in(tree: RunTree, node: Node, workers: Sequence[WorkerRow] = ()) -> 
         message, blocked_by = f"{message} ({holder})", [holder]
     elif place := where_it_runs(workers, node, tree.root.id):
         message = f"{found.path} {place}" if place.startswith("waits") else f"{message} {place}"
+    if node.status == RUNNING and (about := tree.memory.requests.get((node.run.id, node.path))):
+        message = f"{message}; its {request_text(about)}"
     return ExplanationDocument(found.path, status_of(tree, node), found.reason, blocked_by, message)
 
 

@@ -65,7 +65,7 @@ from fanfold.kernel.state import (
 from fanfold.language.json_text import as_text
 from fanfold.language.terminal import CUT, fair_shares, one_line, shorten, shorten_line
 from fanfold.steps.phases import phases_of, publish_run, write_folder, write_private
-from fanfold.steps.records import DETACHED, SENT, is_agent
+from fanfold.steps.records import DETACHED, REQUEST_STATES, SENT, is_agent
 from fanfold.steps.run_config import how_to_resume
 from fanfold.steps.step_type import type_of
 from fanfold.steps.values import ReviewedClaim, extract, runs_below
@@ -299,7 +299,8 @@ def _error_lines(who: str, error: events.Failure, advice: str = "") -> list[str]
     text = f"- {who}{gist(error, FAILURE_CHARS)} (`{error.code}`)"
     if advice:
         first = advice.partition(" ")[0]
-        advice = advice[:1].upper() + advice[1:] if first.isalpha() else advice  # `require_changes` stays
+        is_word = first.isalpha() and first != "fanfold"  # `require_changes` and commands stay
+        advice = advice[:1].upper() + advice[1:] if is_word else advice
         text += f". {shorten_line(advice, FAILURE_CHARS)}."
     return [
         text,
@@ -539,21 +540,25 @@ class Transitions:
 
     def _of_model_request(self, envelope: events.Envelope, data: dict[str, JSON]) -> Transition | None:
         """Return the transition of a request to a model that failed or waits, or of a message to an agent."""
-        step, next_at = str(data.get("step", "")), data.get("next_at")
-        by, message = (one_line(str(data.get(name, "")), MAX_NOTE_CHARS) for name in ("by", "message"))
-        word, text = SENT, f"received a message from {by}"
+        step = str(data.get("step", ""))
+        word, text = SENT, f"received a message from {one_line(str(data.get('by', '')), MAX_NOTE_CHARS)}"
         if data.get("kind") != SENT or data.get("call"):
-            verb = {"failed_request": "failed", "queued_request": "waits"}.get(str(data.get("kind")))
-            if verb is None or not step:
+            if data.get("kind") not in REQUEST_STATES or not step:
                 return None
-            word, text = "retrying", f"request {verb}: {message}"
-            text += f"; next attempt at {local_time(next_at)}" if isinstance(next_at, int) and next_at else ""
+            word, text = "retrying", request_text(data)
         item = self._item(envelope.run_id, step)
         return Transition(envelope.at, _path(envelope, step), word, text, item)
 
     def _took(self, key: tuple[str, str], at: int) -> str:
         started = self._started.pop(key, None)
         return "" if started is None else f" {duration(at - started)}"
+
+
+def request_text(data: dict[str, JSON]) -> str:
+    """Describe a request to a model that failed or waits: why, and when it is made again."""
+    message, next_at = one_line(str(data.get("message", "")), MAX_NOTE_CHARS), data.get("next_at")
+    text = f"request {REQUEST_STATES[str(data.get('kind'))]}: {message}"
+    return text + (f"; next attempt at {local_time(next_at)}" if isinstance(next_at, int) and next_at else "")
 
 
 def _who(data: events.StepEvent | events.SubagentEvent, step: Step | None) -> str:

@@ -39,7 +39,7 @@ from fanfold.agents.entries import (
 )
 from fanfold.agents.instructions import compose, instructions_for, with_limits
 from fanfold.agents.role import Role
-from fanfold.api.display import StepUsage, counted, step_usage, when
+from fanfold.api.display import StepUsage, counted, local_time, step_usage, when
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import NOTHING_SPENT, Usage
@@ -402,7 +402,8 @@ class TranscriptWriter:
         args_shown = entry.id in self._asked and entry.args == self._asked[entry.id]
         self._asked |= {call.id: call.args for call in entry.tool_calls}
         title = _TITLES[entry.kind].format(turn=entry.turn, tool=entry.tool, name=entry.name or entry.stage)
-        facts = [entry.model, _price_of(entry.usage) if entry.usage else "", (entry.at or "")[11:19]]
+        at = local_time(entry.at)[11:] if entry.at else ""
+        facts = [entry.model, _price_of(entry.usage) if entry.usage else "", at]
         lines = [f"\n## {title}{''.join(f' · {fact}' for fact in facts if fact)}\n"]
         if entry.system:
             lines += ("\nsystem\n", *_quoted(entry.system))
@@ -415,10 +416,12 @@ class TranscriptWriter:
             lines += _data(entry.result)
         if entry.error is not None:
             hint = f" ({entry.error.hint})" if entry.error.hint else ""
-            lines += ("\nfailed\n", *_quoted(f"{entry.error.code}: {entry.error.message}{hint}"))
+            code = entry.error.code or entry.error.kind
+            lines += ("\nfailed\n", *_quoted(f"{code}: {entry.error.message}{hint}"))
         if entry.count:
-            after = f"; tried again at {entry.next_attempt[11:19]}" if entry.next_attempt else "; given up"
-            lines.append(f"\n{entry.count} failed{after}\n")
+            lines.append(f"\nattempt {entry.count} failed\n")
+        if entry.next_attempt:
+            lines.append(f"\nnext attempt at {local_time(entry.next_attempt)[11:]}\n")
         if entry.outcome:
             lines.append("\nIt is not known whether this happened: the process died meanwhile.\n")
         if entry.output is not UNSET and entry.output != entry.text:

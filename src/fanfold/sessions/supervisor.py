@@ -114,7 +114,8 @@ class RunningSession:
 
     async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
         """Add an entry to the log of the session. With `may_wait`, a later commit writes it."""
-        self._heard_at = self._task.get_loop().time()
+        if not isinstance(entry, QueuedRequest):
+            self._heard_at = self._task.get_loop().time()
         self._note_denial(entry)
         try:
             if self.request.save_files is not None:

@@ -41,6 +41,8 @@ from fanfold.workspace.artifacts import Artifact
 
 SENT = "sent"
 """The kind of session events that are texts of a person for the agent of a step."""
+REQUEST_STATES = {"failed_request": "failed", "queued_request": "waits"}
+"""The kinds of session events about requests to a model without a response, and the state of the request."""
 
 
 class ChangedPath(Struct, frozen=True):
@@ -468,17 +470,14 @@ class Memory:
         self.inputs: dict[str, str] = {}
         """Blob of each run's inputs."""
         self.run_started, self.run_ended = dict[str, int](), dict[str, int]()
+        self.summaries, self.questions = dict[Address, str](), dict[Address, str]()
+        """The summary of each step; each approval's rendered question with the details that it shows."""
         self.items: dict[Address, str] = {}
         """Blob of each map's list."""
         self.item_names: dict[Address, tuple[str, ...]] = {}
         """The names of map items, for the maps that readers have inspected."""
-        self.summaries: dict[Address, str] = {}
-        self.questions: dict[Address, str] = {}
-        """The rendered question of each approval, with the details that it shows."""
         self.shown: dict[Address, str] = {}
         """Blob of everything that a person sees before approving the work of a step."""
-        self.texts: dict[Address, list[SentText]] = {}
-        """The messages and answers that people sent to agent steps, in order."""
         self.changes: dict[str, list[FileChange]] = {}
         """The changes of each run's steps, in order of merging."""
         self.merged: list[tuple[str, FileChange]] = []
@@ -503,6 +502,8 @@ class Memory:
         """The task of the session of each agent step, shortened."""
         self.usage: dict[Address, Usage] = {}
         """The usage of all attempts of a step."""
+        self.texts, self.requests = dict[Address, list[SentText]](), dict[Address, dict[str, Any]]()
+        """What people sent to each agent step, in order; its last request if that has no response yet."""
         self._paid: dict[tuple[str, str, int], Usage] = {}
         """The payments that the sessions of each attempt reported."""
 
@@ -515,6 +516,7 @@ class Memory:
             self._observe_evidence(event.run, data)
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
+            self.requests.pop(address, None)
             if data.status in ("waiting", ASKED) and isinstance(data, StepEvent):
                 self.questions[address] = data.summary
                 if data.output is not None:
@@ -534,9 +536,8 @@ class Memory:
     def _observe_evidence(self, run: str, evidence: Evidence) -> None:
         data = evidence.data
         if evidence.type != "workspace_event":
-            if isinstance(data, dict) and data.get("kind") == SENT:
-                sent = SentText(data["text"], data["by"], data.get("call", ""))
-                self.texts.setdefault((run, data["step"]), []).append(sent)
+            if isinstance(data, dict):
+                self._observe_session(run, data)
             return
         fact = workspace_fact(data)
         address = (run, fact.step)
@@ -563,6 +564,13 @@ class Memory:
                 self.conflicts[address] = fact.paths
             case Resolve() | Digest():
                 self.settlers[run] = self.settlers.get(run, 0) + 1
+
+    def _observe_session(self, run: str, data: dict[str, Any]) -> None:
+        if data.get("kind") == SENT:
+            sent = SentText(data["text"], data["by"], data.get("call", ""))
+            self.texts.setdefault((run, data["step"]), []).append(sent)
+        elif data.get("kind") in REQUEST_STATES:
+            self.requests[run, str(data.get("step"))] = data
 
     def changes_of(self, run: str, step: str) -> list[FileChange]:
         """The files that one step changed, in order of merging."""
@@ -592,6 +600,7 @@ class Memory:
             self.held_by = None
         elif isinstance(data, Payment):
             address, attempt = (event.run, data.step), (event.run, data.step, data.attempt)
+            self.requests.pop(address, None)
             self.usage[address] = self.usage.get(address, NOTHING_SPENT) + data.usage
             self._paid[attempt] = self._paid.get(attempt, NOTHING_SPENT) + data.usage
         elif isinstance(data, RunFinished):

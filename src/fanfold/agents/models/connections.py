@@ -131,8 +131,8 @@ OPEN_S = 60.0
 
 
 NOTED_S = 1.0
-OnWait = Callable[[float, int], Awaitable[None]]
-"""Called with the seconds until the provider accepts requests again (0: unknown) and the queue length."""
+OnWait = Callable[[str, float], Awaitable[None]]
+"""Called with the reason why a request waits, and the seconds until its next attempt (0: unknown)."""
 
 
 class Throttle:
@@ -165,7 +165,7 @@ class Throttle:
                 self._refuse_until = self._clock() + self._open_s  # this request tries; the others still fail
             wait_s = self._not_before - self._clock()
             if wait_s >= NOTED_S and on_wait is not None:
-                await on_wait(wait_s, 0)
+                await on_wait(f"waits {wait_s:.0f} s for the provider's rate limit", wait_s)
                 on_wait = None
             elif wait_s > 0:
                 await asyncio.sleep(wait_s)
@@ -209,7 +209,8 @@ class Throttle:
             if on_wait is not None:
                 await asyncio.wait((place,), timeout=NOTED_S)
                 if not place.done():
-                    await on_wait(0.0, self._in_flight + self._waiting.index(place))
+                    ahead = self._in_flight + self._waiting.index(place)
+                    await on_wait(f"waits for a slot of the provider, {ahead} requests ahead", 0.0)
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
@@ -404,7 +405,7 @@ class Connections:
         """Create without connecting; `transport` replaces the network."""
         self._access = access
         self._transport = transport
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         self._max_in_flight = max_in_flight
         self._throttles: dict[str, Throttle] = {}
         self._open: dict[str, ModelConnection] = {}
@@ -428,7 +429,7 @@ class Connections:
             from pydantic_ai.models import create_async_httpx2_client
 
             self._client = create_async_httpx2_client(
-                timeout=httpx2.Timeout(self._stall_s, connect=min(CONNECT_S, self._stall_s)),
+                timeout=httpx2.Timeout(self.stall_s, connect=min(CONNECT_S, self.stall_s)),
                 limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
                 transport=self._transport,
             )

@@ -334,7 +334,7 @@ def _passing(kind: str, code: str, model: str, reason: str, wait_s: float | None
     hints = {
         "rate_limit": "lower the concurrency, or ask the provider for a higher limit",
         "timeout": "the provider did not answer in time; models.silence_s sets how long to wait",
-        "transport": "check the network and the provider's status, then try again; a fork keeps what is done",
+        "transport": "check the network and the provider's status, then try again: completed steps are kept",
     }
     failure = _failure(kind, code, model, reason, hints[kind], retryable=True)
     return Problem(failure=failure, again=True, wait_s=wait_s)
@@ -352,7 +352,7 @@ def _failure(kind: str, code: str, model: str, reason: str, hint: str, retryable
 def _connection(error: BaseException, what: str = "cannot be reached") -> str:
     """Return server, problem and the reason from the innermost error; the others only say that it failed."""
     why = [str(cause) for cause in _chain(error) if str(cause)]
-    return f"{_server(error) or 'the provider'} {what}: {why[-1] if why else ''}"
+    return f"{_server(error) or 'the provider'} {what}: {why[-1].rstrip('.') if why else ''}"
 
 
 def _silence(error: BaseException) -> str:

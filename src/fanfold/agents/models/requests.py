@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend import TRACE, Progress, SessionFailed, SessionRequest, is_cancelled
 from fanfold.agents.entries import AskingFor, Fallback, TextDelta
-from fanfold.agents.models.connections import CHARS_PER_TOKEN, Connections, ModelConnection
+from fanfold.agents.models.connections import CHARS_PER_TOKEN, Connections, ModelConnection, OnWait
 from fanfold.agents.models.failures import (
     Problem,
     WrongResponse,
@@ -56,6 +56,8 @@ MAX_SHOWN_CHARS = 2_000
 TRIAL_TOKENS = 1_000
 """The output limit of a trial; a model that reasons needs some of it before it answers."""
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+SILENCE_S = 20.0
+"""After so much time without a part of a response, the silence of the server is recorded."""
 _chance = random.SystemRandom()
 Bill = Callable[["ModelResponse | None", Problem, int, float | None], Awaitable[None]]
 """Records a request without a usable response: its cost, and the seconds until its retry."""
@@ -63,11 +65,6 @@ Bill = Callable[["ModelResponse | None", Problem, int, float | None], Awaitable[
 
 async def _not_recorded(*_: object) -> None:
     return None
-
-
-NoteWait = Callable[[float, int], Awaitable[None]]
-"""Records that a request waits until the provider accepts it: for how many seconds (0: until one of the
-earlier requests has its response), and how many requests are ahead."""
 
 
 class TooLong(BaseException):
@@ -101,11 +98,14 @@ class ModelClient:
         subject: str = "",
     ) -> None:
         self.bill: Bill = _not_recorded
-        self.note_wait: NoteWait = _not_recorded
+        self.note_wait: OnWait = _not_recorded
         self._subject = subject
         self._probes = request.probe
         self._heard = False
         """Whether anything arrived for the last request."""
+        self._heard_at = 0.0
+        self._watch: asyncio.TimerHandle
+        self._noting: asyncio.Future[None] | None = None
         self._partial: ModelResponse | None = None
         """The part of the last response that arrived before it broke off; providers charge for it."""
         self._max_output_tokens = request.max_output_tokens
@@ -217,17 +217,21 @@ class ModelClient:
         parameters: ModelRequestParameters,
         how: ModelSettings,
     ) -> ModelResponse:
+        loop = asyncio.get_running_loop()
         prepared = there.model.prepare_messages(messages, parameters)
         shown = _ShownText(self._progress, self.redactor)
         self._heard, self._partial = False, None
         async with AsyncExitStack() as stack:
+            self._heard_at = loop.time()
+            self._watch_silence(there, loop)
+            stack.callback(lambda: self._watch.cancel())  # noqa: PLW0108 - the latest watch
             with decoding():
                 opened = there.model.request_stream(prepared, how, parameters)
                 stream = await stack.enter_async_context(opened)
             try:
                 async with aclosing(_events(stream)) as events:
                     async for event in events:
-                        self._heard = True
+                        self._heard, self._heard_at = True, loop.time()
                         shown.take(event)
                 shown.flush()
                 with decoding():
@@ -239,6 +243,16 @@ class ModelClient:
                     part.usage.output_tokens = max(part.usage.output_tokens, written)
                 self._partial = part if self._heard or _is_counted(part) else None
                 raise
+
+    def _watch_silence(self, there: ModelConnection, loop: asyncio.AbstractEventLoop) -> None:
+        """Record once if the server sends nothing for a while."""
+        quiet_s, limit_s = loop.time() - self._heard_at, self._connections.stall_s
+        if quiet_s < SILENCE_S:
+            self._watch = loop.call_later(SILENCE_S - quiet_s, self._watch_silence, there, loop)
+        elif limit_s > SILENCE_S:
+            message = f"{there.name}: the server has sent nothing for {SILENCE_S:g} s"
+            self._noting = asyncio.ensure_future(self.note_wait(message, limit_s - quiet_s))
+            self._noting.add_done_callback(lambda noted: noted.cancelled() or noted.exception())
 
     async def _open(
         self, there: ModelConnection, messages: list[ModelMessage], parameters: ModelRequestParameters

@@ -294,10 +294,7 @@ class ModelSession:
         may_wait = usage is None or failure.kind == "cancelled"  # the end of the step is recorded at once
         await self._record_raw(redacted(failed, self._redactor.json), may_wait=may_wait)
 
-    async def _note_wait(self, wait_s: float, ahead: int) -> None:
-        message = f"waits {wait_s:.0f} s for the provider's rate limit"
-        if not wait_s:
-            message = f"waits for a slot of the provider, {ahead} requests ahead"
+    async def _note_wait(self, message: str, wait_s: float) -> None:
         next_at = round((time.time() + wait_s) * 1_000) if wait_s else 0
         entry = QueuedRequest(model=self._asker.model, message=message, next_at=next_at)
         await self._record_raw(entry, may_wait=True)
