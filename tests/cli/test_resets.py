@@ -155,6 +155,25 @@ def test_a_limit_is_bypassed_by_the_other_back_ends_of_the_role(world: LimitedWo
     assert len(world.agents.calls()) == 4, "one agent met the limit, and three others did the work"
 
 
+def test_items_that_wait_for_a_provider_are_explained_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    project = Project(tmp_path / "project", clean_environment(tmp_path / "home"))
+    each = '{id: each, for_each: "[1,2,3]", agent: explorer, prompt: Look., retry: {attempts: 1}}'
+    project.file("r.yaml").write_text(f"name: r\nsteps: [{each}]\n")
+    with Provider(lambda _: Fault("overloaded", retry_after_s=0)) as provider:
+        project.environment |= provider.environment | {"FANFOLD_MODEL": MODELS["chat"]}
+        process = project.start("run", "r.yaml", "--yes")
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            one_line = "  each[0] … each[2] (3 steps): each waits: openai is not available"
+            while one_line not in (explained := project("explain", "last").out):
+                assert time.monotonic() < deadline, explained
+                time.sleep(0.2)
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def test_a_subagent_waits_for_a_provider_that_is_out_and_completes(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     project = Project(tmp_path / "project", clean_environment(tmp_path / "home"))

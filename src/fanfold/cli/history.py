@@ -242,6 +242,8 @@ def _alike_together(steps: Sequence[ExplanationDocument]) -> Iterator[str]:
     for one in steps:
         # Compare without the path: the name of a step may be a word of the sentence.
         begins = one.message.find(f" {SENTENCES.get(one.reason, '')}", len(one.path))
+        if begins < 0:  # it waits for a provider, or for a worker
+            begins = len(one.path)
         why = re.sub(_NUMBER, "…", one.message[begins + 1 :])
         path = one.path if one.status in (FAILED, TIMED_OUT) else re.sub(_NUMBER, "…", one.path)
         groups.setdefault((path, why), []).append(one)
