@@ -57,6 +57,7 @@ from fanfold.workspace.beneath import (
 from fanfold.workspace.ignored import CACHES, DEPENDENCIES, Ignoring
 from fanfold.workspace.programs import mounter, unmounter
 from fanfold.workspace.programs.launcher import escaped, read_whole, unescaped
+from fanfold.workspace.scan import is_bytecode
 
 # -----------------------------------------------------------------------------------------------------------
 # Ignored new files that are merged, because the write-set asks for them
@@ -68,6 +69,8 @@ from fanfold.workspace.programs.launcher import escaped, read_whole, unescaped
 # * A pattern that matches everything does not ask for ignored files.
 # * A pattern applies to an ignored folder only if it names it: `build/**` includes the files of an ignored
 #   `build`, `src/**` none of an ignored `src/build`.
+# * Bytecode is only merged if the pattern names the file, its suffix or its ignored folder: Python would load
+#   it instead of source, and git would not show it.
 # * A file that the project already has is never replaced unnoticed. If the pattern names the file, its suffix
 #   or its ignored folder, it is a conflict. If only a wildcard matches it, it is left out. Otherwise a
 #   program that compiles next to its sources could run only once.
@@ -93,7 +96,7 @@ def asked_for(
         named = bool(folder and reaching) or any(
             not glob.subtree and glob.text.rpartition("/")[2].strip("*") for glob in reaching
         )
-        if named or (reaching and not ignoring.is_there(path)):
+        if named or (reaching and not is_bytecode(path) and not ignoring.is_there(path)):
             asked.add(path)
     return asked
 
@@ -465,6 +468,8 @@ class TouchedPaths:
             entries = list(listing)
         for entry in entries:
             where = prefix + entry.name
+            if entry.is_symlink() and where not in self.known.files and self.own(entry.name, where):
+                continue  # tools take what is behind it for theirs
             if not entry.is_dir(follow_symlinks=False):
                 if was is None or FileEntry.of(entry.stat(follow_symlinks=False)) != was.get(where):
                     self.paths.add(where)

@@ -164,6 +164,9 @@ _IN_GIT = (
     gone("a link in place of bytecode in an ignored folder", "mkdir src/c; ln -s ../src/c build/__pycache__", "build/__pycache__", says=DONE),
     gone("a link in place of bytecode in the write-set", "mkdir -p src/n/c; ln -s c src/n/__pycache__", "src/n/__pycache__", says=DONE),
     gone("a link in place of bytecode without source in an ignored folder", "echo evil > src/x; ln -s ../src/x build/n.pyc", "build/n.pyc", says=DONE),
+    gone("bytecode without source in a snapshot", "echo evil > src/json.pyc", "src/json.pyc", says=DONE, workspace_mode="isolated"),
+    gone("a link in place of bytecode in a snapshot", "mkdir -p src/n/c; echo evil > src/n/c/a.pyc; ln -s c src/n/__pycache__", "src/n/__pycache__", "src/n/c/a.pyc", says=DONE, workspace_mode="isolated"),
+    gone("a link in place of modules in a snapshot", "mkdir -p src/n/m; ln -s m src/n/node_modules", "src/n/node_modules", says=DONE, workspace_mode="isolated"),
     gone("a link in place of an ignored folder", "mv build src/b; ln -s src/b build; " + SETTINGS.format("src/b"), "src/b/.claude"),
     # ------------------------------------------------------------------------------ kinds and modes
     gone("a pipe in an ignored folder", python("import os; os.mkfifo('build/pipe')"), "build/pipe", says=DONE),
