@@ -22,14 +22,17 @@ NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost
 
 
 def http_routes() -> str:
-    """The table of all routes of the server."""
+    """All routes of the server: a table of those of one run, and one of the others."""
     from fanfold.server.routes import routes
 
-    rows = [
-        f"| {route.method} | `{route.path}` | {route.summary} |"
-        for route in sorted(routes(), key=lambda route: (route.path, route.method))
-    ]
-    return "\n".join(["| | path | |", "|---|---|---|", *rows])
+    of_a_run = "/api/runs/{run}/"
+    tables = {"Below `/api`": "/api/", f"Below `{of_a_run.rstrip('/')}`": of_a_run}
+    rows: dict[str, list[str]] = {title: ["| | path | |", "|---|---|---|"] for title in tables}
+    for route in sorted(routes(), key=lambda route: (route.path, route.method)):
+        title = list(tables)[route.path.startswith(of_a_run)]
+        path = route.path.removeprefix(tables[title])
+        rows[title].append(f"| {route.method} | `{path}` | {route.summary} |")
+    return "\n\n".join(f"{title}:\n\n" + "\n".join(lines) for title, lines in rows.items())
 
 
 def costs() -> str:

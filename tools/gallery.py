@@ -29,7 +29,7 @@ SHOWN = {
     "ask-a-person": "Text and data",
 }
 """The recipes on the page, and the group of each."""
-MAX_CHARS = 70
+MAX_CHARS = 50
 _HEAD = """\
 # Gallery
 
