@@ -136,7 +136,7 @@ def test_what_folders_tell_is_bounded(tmp_path):
     below = read_instructions(str(tmp_path)).below
     text = instructions_for(below, ["a/b/**"])
     assert len(text) < MAX_BYTES
-    assert "a/b has instructions of its own" in text
+    assert "a/b has its own instructions" in text
     for i in range(MAX_FOLDERS + 10):
         (tmp_path / f"f{i:05}").mkdir()
     nested(tmp_path, z="late")

@@ -339,7 +339,7 @@ NAMED = 'name = "a"\nmodel = true\n'
         (['tool = "read_file"\n[pipeline.args]\npath = "a"\nwhere = "b"'], 8, 'takes no "where"'),
         (['tool = "fetch_url"\nargs = {url = "{{prompt}}"}'], 5, "network"),
         (['tool = "read_file"\nargs = {path = "a", limit = nan}'], 6, "JSON has no such numbers"),
-        (['model = true\nprompt = "{{previous}}"'], 6, '"previous" means nothing here'),
+        (['model = true\nprompt = "{{previous}}"'], 6, '"previous" is unknown here'),
         (['model = true\nprompt = "{{inputs.x}}"'], 6, "there are prompt"),
         (['model = true\nprompt = "{{prompt"'], 6, "is not closed"),
         (["model = true", "model = true"], 7, 'needs a "prompt"'),

@@ -34,7 +34,7 @@ def write(tmp_path):
     [
         ('program = ""\noutput = "text"\n', "names no program"),
         ('output = "text"\n', "program"),
-        ('program = "./own"\noutput = "text"\n', "a name on PATH or a whole path"),
+        ('program = "./own"\noutput = "text"\n', "a name on PATH or a full path"),
         (FINE + "colour = 1\n", "colour"),
         (FINE + 'like = "cluade"\n', '"cluade"'),
         (FINE + 'like = "odd"\n', "like itself"),
@@ -99,7 +99,7 @@ def test_a_profile_is_like_another_of_the_user_s_whatever_they_are_called(write,
     assert profile is not None
     assert (profile.program, profile.provider, profile.title) == ("one", "somebody", one)
     write(other, FINE + f'like = "{one}"\n')
-    with pytest.raises(AuthorError, match="would be like itself"):
+    with pytest.raises(AuthorError, match="cannot be like itself"):
         find_profile(one, home)
 
 

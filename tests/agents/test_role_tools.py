@@ -66,7 +66,7 @@ def test_a_role_that_cannot_delegate_here_says_so(tmp_path, tool):
     assert role.tools == ("Read",)
     (notice,) = notices
     assert (notice.code, notice.severity) == ("role.lacks", "warning")
-    assert f"does without {tool}" in notice.message
+    assert f"works without {tool}" in notice.message
 
 
 def test_a_note_stands_at_the_line_of_the_tool(tmp_path):
@@ -96,7 +96,7 @@ def test_a_disallowed_pattern_takes_the_whole_tool_and_says_so(tmp_path):
     role, (notice,) = claude(tmp_path, "tools: Read, Bash\ndisallowedTools: Bash(rm:*)")
     assert (role.tools, role.read_only) == (("Read",), True)
     assert (notice.severity, notice.line) == ("note", 5)
-    assert "does without Bash" in notice.message
+    assert "works without Bash" in notice.message
 
 
 SERVERS = "mcpServers:\n  wiki: {command: a}\n  mail: {command: b}\n"

@@ -338,7 +338,7 @@ def test_a_declared_role_without_a_description_is_told_where_it_may_stand(projec
     write(project / ".codex/config.toml", '[agents.scout]\nconfig_file = "agents/scout.toml"\n')
     write(project / ".codex/agents/scout.toml", 'developer_instructions = "Look."\n')
     (notice,) = load(project, home).notices
-    assert (notice.role, notice.help) == ("scout", "say it in the file, or beside its `config_file`")
+    assert (notice.role, notice.help) == ("scout", "add it to the file, or next to its `config_file`")
 
 
 def test_a_mistyped_description_is_pointed_at(project, home):

@@ -138,7 +138,7 @@ def test_a_recipe_that_somebody_else_changed_is_not_written_over(console: Consol
     file.write_text(theirs)
     expect(page.get_by_text("No problems found.")).to_be_visible()
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.locator(".toast")).to_contain_text("is not what you saw any more")
+    expect(page.locator(".toast")).to_contain_text("changed since you read it")
     assert file.read_text() == theirs
     expect(field).to_have_value(re.compile("edited here"))
 

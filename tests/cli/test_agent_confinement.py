@@ -89,7 +89,7 @@ def test_nothing_secret_is_lent_before_the_user_says_what(agents, fanfold, monke
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
     error = run(fanfold, agents.recipe(step("coder")))["error"]
-    assert "you did not say which of your credentials Claude Code may have" in error["message"]
+    assert "no credentials are configured for Claude Code" in error["message"]
     assert 'credentials = ["ANTHROPIC_API_KEY"]' in json.dumps(error).replace('\\"', '"')
     agents.profile("claude", "credentials = []\n")
     assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"

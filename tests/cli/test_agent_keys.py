@@ -45,10 +45,10 @@ def test_claims_are_those_of_the_widest_role_that_may_come(project, fanfold):
 @pytest.mark.parametrize(
     ("step", "code", "words"),
     [
-        ('agent: "{{inputs.who}}", prompt: x', "recipe.missing_key", "the roles it may give"),
+        ('agent: "{{inputs.who}}", prompt: x', "recipe.missing_key", "the roles that it may give"),
         ('agent: "{{inputs.who}}", agents: [nobody], prompt: x', "recipe.unknown_role", "nobody"),
         ('agent: "{{inputs.who}}", agents: [], prompt: x', "recipe.bad_value", "must not be empty"),
-        ("agent: explorer, agents: [critic], prompt: x", "recipe.conflicting_keys", "belongs to a template"),
+        ("agent: explorer, agents: [critic], prompt: x", "recipe.conflicting_keys", "needs a template"),
         ('agent: "{{steps.z.output}}", agents: [critic], prompt: x', "recipe.unknown_step", '"z"'),
         ("prompt_file: missing.md", "recipe.bad_value", "cannot be read"),
         ("prompt_file: ../../secret.md", "recipe.bad_value", "cannot be read"),
@@ -56,7 +56,7 @@ def test_claims_are_those_of_the_widest_role_that_may_come(project, fanfold):
         ("prompt_file: empty.md", "recipe.bad_value", "is empty"),
         ("prompt: x, prompt_file: good.md", "recipe.conflicting_keys", "not both"),
         ("prompt: x, continue: z", "recipe.unknown_step", '"z"'),
-        ("prompt: x, continue: v", "recipe.conflicting_keys", "no agent step"),
+        ("prompt: x, continue: v", "recipe.conflicting_keys", "not an agent step"),
         ("prompt: x, agent: critic, continue: first", "recipe.conflicting_keys", "another role"),
         ("prompt: x, continue: looked", "recipe.conflicting_keys", "write agent: explorer"),
         ("prompt: x, continue: first, for_each: '[1]'", "recipe.conflicting_keys", "not from or into a map"),

@@ -84,7 +84,7 @@ def test_an_agent_that_speaks_the_protocol_gets_them_with_its_session(agents, fa
     ("name", "more", "why"),
     [
         ("gemini", "", 'write backend = "gemini-acp" into the role'),
-        ("copilot", "", "let another back end do the work"),
+        ("copilot", "", "use another back end"),
         ("goose", "", 'write backend = "goose-acp" into the role'),
         ("opencode", 'enabled_tools = ["find"]\n', "let the role have all tools"),
         ("codex", '[mcp_servers.far]\nurl = "https://wiki.example/mcp"\n', "network = true"),

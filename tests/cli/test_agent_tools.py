@@ -76,7 +76,7 @@ def test_an_agent_that_cannot_be_kept_to_a_list_is_refused_before_anything_runs(
     refused = fanfold("run", agents.recipe(step("reader")), "--yes", "--json")
     assert refused.status == 2
     assert refused.json()["error"]["code"] == "role.refused"
-    assert f'says tools, which "{name}" would not keep to' in refused.json()["error"]["message"]
+    assert f'says tools, which "{name}" does not enforce' in refused.json()["error"]["message"]
     assert not agents.homes()
 
 

@@ -63,18 +63,18 @@ def test_a_set_step_that_cannot_be_worked_out_fails_with_the_reason(project, fan
         ("wait: '[1]'", "recipe.bad_expression", "a list, where a time is needed"),
         ("wait: 9000h", "recipe.limit", "must be from 0s to"),
         ("wait: -1", "recipe.limit", "must be from 0s to"),
-        ("{wait: 1s, timeout: 2s}", "recipe.conflicting_keys", "all the time it has"),
+        ("{wait: 1s, timeout: 2s}", "recipe.conflicting_keys", "exactly the time that it waits"),
         ("end: done", "recipe.bad_value", "completed"),
         ("end: success", "recipe.bad_value", "write completed"),
         ("{ask: q, choices: []}", "recipe.bad_value", "at least one"),
         ("{ask: q, choices: [a, a]}", "recipe.bad_value", "different"),
-        ("{ask: q, choices: [a], default: b}", "recipe.bad_value", "is no choice"),
+        ("{ask: q, choices: [a], default: b}", "recipe.bad_value", "is not one of the choices"),
         ("{ask: q, choices: [a], output_schema: {}}", "recipe.conflicting_keys", "not both"),
-        ("{ask: q, output_schema: {type: integer}, default: x}", "recipe.bad_value", "does not fit"),
+        ("{ask: q, output_schema: {type: integer}, default: x}", "recipe.bad_value", "does not match"),
         ("{ask: q, default: 3}", "recipe.bad_type", "must be text"),
         ("{ask: q, choices: inputs.nothing}", "recipe.unknown_input", "nothing"),
         ("{approve: q, choices: lines('a')}", "recipe.bad_type", "an `ask` step takes an expression"),
-        ("{approve: q, default: 3}", "recipe.bad_value", "is no choice"),
+        ("{approve: q, default: 3}", "recipe.bad_value", "is not one of the choices"),
     ],
 )
 def test_what_such_a_step_cannot_mean_is_refused_where_it_stands(project, fanfold, step, code, words):
@@ -169,7 +169,7 @@ def test_a_person_answers_in_words_by_choice_and_with_data(project, fanfold, unt
         ("size", "many", 'fits {"type":"integer","minimum":1}'),
         ("size", "0", "less than the minimum"),
         ("words", " ", "is empty"),
-        ("names", "x", "asks nobody"),
+        ("names", "x", "asks no question"),
     ):
         refused = fanfold("answer", "last", step, text)
         assert (refused.status, problem in refused.err) == (2, True), (step, refused.err)

@@ -239,7 +239,7 @@ def test_long_texts_stand_beside_the_cassette(project, fanfold):
     assert fanfold("test").status == 0
     text.write_text("other")
     done = fanfold("test")
-    assert (done.status, "is not the text that was recorded" in done.out) == (1, True)
+    assert (done.status, "differs from the recorded text" in done.out) == (1, True)
 
 
 def test_record_does_not_overwrite_a_cassette(recorded, fanfold):
@@ -313,7 +313,7 @@ def test_two_runs_are_compared(recorded, fanfold, project):
         (["--repeat", "1001"], "usage.out_of_range"),
         (["--mode", "live-changed"], "usage.missing_option"),
         (["nothing"], "cassette.none"),
-        (["facts.yaml"], "this file is no cassette"),
+        (["facts.yaml"], "this file is not a cassette"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(recorded, fanfold, words, code):

@@ -134,7 +134,7 @@ def test_a_person_is_asked_before_anything_is_delegated_and_may_change_that(talk
     screen.type("/permission auto\r")
     screen.until("permission: auto")
     screen.type("/permission all\r")
-    screen.until("all is no permission")
+    screen.until("all is not a permission")
     leave(screen)
 
 

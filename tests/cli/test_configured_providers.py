@@ -109,8 +109,8 @@ def test_a_project_can_neither_define_a_provider_nor_redirect_a_key(tmp_path: Pa
         ("[providers.azure]\n", "config.bad_value", "base_url is missing"),
         ("[providers.openai]\nbase_url = 'https://x.example'\n", "config.bad_value", "built-in"),
         ("[providers.local]\nbase_url = 'https://x.example'\n", "config.bad_value", "built-in"),
-        ("[providers.'A B']\nbase_url = 'https://x.example'\n", "config.bad_value", "is no provider"),
-        ("[providers]\nacme = 3\n", "config.bad_value", "is no provider"),
+        ("[providers.'A B']\nbase_url = 'https://x.example'\n", "config.bad_value", "is not a provider"),
+        ("[providers]\nacme = 3\n", "config.bad_value", "is not a provider"),
         (
             "[providers.acme]\nbase_uri = 'https://x.example'\n",
             "config.unknown_key",

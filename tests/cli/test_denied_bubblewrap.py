@@ -179,7 +179,7 @@ def test_the_levels_decide_and_the_user_may_accept_the_risk() -> None:
         choose_level(Levels(*none))
     assert refused.value.hint.startswith("allow it")
     assert choose_level(Levels(*none), unsafe=True) == "unsafe"
-    with pytest.raises(WorldError, match="kept to its provider"):
+    with pytest.raises(WorldError, match="limited to its provider"):
         check_reach(Levels(*weak))
     check_reach(Levels(*weak), unsafe=True)
     check_reach(Levels(none[0], Level("landlock", True)))

@@ -42,7 +42,7 @@ def test_a_conflict_names_the_command_that_runs_the_step_again(fanfold, project,
     until(lambda _: list(project.glob(".fanfold/subagents/*/child.json")))
     (project / "a").write_text("ours\n")
     said = process.communicate()[1].decode()
-    run = said.partition("from what is there now: fanfold fork ")[2].split()[0]
+    run = said.partition("on the current files: fanfold fork ")[2].split()[0]
     assert f"fanfold fork {run} --from w\n" in said
     assert f"what it changed is kept: fanfold diff {run} w\n" in said
     assert "changed nothing" not in fanfold("explain", run, "w").out

@@ -106,7 +106,7 @@ def test_nothing_goes_on_where_workflows_are_switched_off(fanfold, shell, many):
     for extra in ([], ["--detach"]):
         refused = shell("resume", "last", "--budget-tokens", "9999", *extra, FANFOLD_WORKFLOWS="off")
         assert refused.status == 4
-        assert "switched off" in refused.err
+        assert "disabled" in refused.err
     assert shell("inspect", "last", FANFOLD_WORKFLOWS="off").status == 0
     assert fanfold("runs", "--json").json()[0]["status"] == "paused"
 

@@ -472,7 +472,7 @@ def test_a_store_whose_making_was_cut_short_is_one_in_which_nothing_has_run(fanf
     for words in ([], ["runs"], ["verify", "--all"], ["doctor"], ["query", "x"]):
         found = fanfold(*words)
         assert (found.status, found.err) == (0, ""), words
-    assert "nothing has run in" in fanfold("explain", "last").err
+    assert "no run has started in" in fanfold("explain", "last").err
     assert fanfold("run", "r.yaml").status == 0
     assert fanfold("verify", "--all").status == 0
 

@@ -135,8 +135,8 @@ def test_a_mistyped_command_gets_a_suggestion(fanfold):
         (["mcp", "instal", "claude"], "hint: did you mean install?\n"),
         (["runs", "--status", "complete"], "hint: did you mean completed?\n"),
         (["models", "zzz"], "hint: fanfold models --help shows how it is used\n"),
-        (["runs", "--limit", "many"], "'many' is no whole number\n"),
-        (["wait", "--timeout", "long"], "'long' is no number\n"),
+        (["runs", "--limit", "many"], "'many' is not an integer\n"),
+        (["wait", "--timeout", "long"], "'long' is not a number\n"),
     ],
 )
 def test_a_value_that_cannot_be_meant_gets_a_suggestion(fanfold, arguments, words):

@@ -153,7 +153,7 @@ def test_a_gate_for_which_nothing_is_found_is_refused(fanfold, project: Path):
     for command in (["check", "gated.yaml"], ["run", "gated.yaml", "--yes"]):
         done = fanfold(*command)
         assert done.status == 2
-        assert "nothing in this project says how to run its tests" in done.out + done.err
+        assert "this project does not define how to run its tests" in done.out + done.err
     assert fanfold("runs", "--json").json() == []
 
 

@@ -90,7 +90,7 @@ GUARDS = {
     'printf "{\\"decision\\": \\"block\\", \\"reason\\": \\"no\\"}"': "no",
     'printf "{\\"hookSpecificOutput\\": {\\"permissionDecision\\": \\"ask\\"}}"': "denied the call",
     'printf "{\\"hookSpecificOutput\\": {\\"updatedInput\\": {}}}"': "may only deny",
-    'printf "{broken"': "cannot be understood",
+    'printf "{broken"': "is not valid",
 }
 
 

@@ -33,7 +33,7 @@ def test_warnings_concern_the_roles_that_a_recipe_uses_and_others_are_counted(fa
     assert said == "note: 2 other role files have warnings: fanfold agents lists them\n"
     listed = fanfold("agents").err
     assert "broken.toml" in listed
-    assert "does without memory" in listed
+    assert "works without memory" in listed
     (project / "good.yaml").write_text(GOOD.replace("explorer", "other"))
     result = fanfold("check", "good.yaml", "--json")
     assert (result.status, diagnostics(result)) == (0, [("role.lacks", "warning")])
@@ -70,7 +70,7 @@ def test_what_a_role_lacks_is_told_once_when_it_is_used(fanfold, project):
     (project / "good.yaml").write_text(GOOD.replace("explorer", "needy"))
     (project / "script.yaml").write_text("default: done\n")
     said = fanfold("run", "good.yaml", "--script", "script.yaml", "--yes").err
-    assert said.count("does without WebSearch, memory and skills") == 1
+    assert said.count("works without WebSearch, memory and skills") == 1
     assert said.count("WebFetch") == 1
     assert said.count('"nowhere"') == 0  # of which its tools name nothing
 

@@ -100,7 +100,7 @@ def test_a_skill_is_found_listed_in_the_prompt_and_read_on_demand(
     assert "Run it." in found
     assert "echo ran" in found
     assert "has no file ../../../etc/passwd" in found
-    assert "you have no such skill" in found
+    assert "there is no such skill" in found
 
 
 @pytest.mark.full
@@ -169,7 +169,7 @@ def test_a_missing_skill_of_a_step_is_refused_before_anything_is_spent(
     refused = fanfold("run", "x.yaml", "--yes", "--model", "local:smollm2")
     assert "its folder has no readable SKILL.md; links are not followed" in refused.err
     (project / "x.yaml").write_text(STEP % "'../x'")
-    assert "is no name of a skill" in fanfold("check", "x.yaml").err
+    assert "is not the name of a skill" in fanfold("check", "x.yaml").err
 
 
 def test_a_dry_run_shows_the_skills_in_prompts_and_copies_none(

@@ -119,7 +119,7 @@ def test_a_subagent_is_looked_at_like_any_step(agents):
     one = agents("inspect", "hand", "scout", "--json").json()
     assert (one["path"], one["role"], one["output"]) == ("scout#2", "explorer", "I am scout#2")
     assert "fanfold transcript hand 'scout#2'" in agents("inspect", "hand", "scout").out
-    assert "it could start when it was asked for" in agents("explain", "hand", "scout#2").out
+    assert "it could start when it was requested" in agents("explain", "hand", "scout#2").out
     assert [hit["path"] for hit in agents("query", "hand", "scout", "--json").json()["hits"]]
 
 

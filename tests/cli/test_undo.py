@@ -91,7 +91,7 @@ def test_the_latest_step_alone_is_taken_back_and_an_earlier_one_names_who_is_in_
     error = refused.json()["error"]
     assert error["code"] == "changes.changed_since"
     assert error["details"]["changed"] == [{"path": "src/a.txt", "by": f"{merged} second"}]
-    assert error["hint"] == f"take that back first: fanfold undo {merged} second"
+    assert error["hint"] == f"revert that first: fanfold undo {merged} second"
     assert fanfold("undo", merged, "second").status == 0
     assert content(project / "src") == {"a.txt": "first\n", "new/n.txt": "n\n"}
     assert fanfold("undo", merged, "first").status == 0
@@ -138,7 +138,7 @@ def test_what_a_later_run_changed_is_taken_back_first(fanfold, project, before, 
     )
     later = fanfold("run", "writes.yaml", "--script", "script.yaml", "--yes", "--json").json()["run_id"]
     refused = fanfold("undo", merged, "--json").json()["error"]
-    assert refused["hint"] == f"take that back first: fanfold undo {later} second"
+    assert refused["hint"] == f"revert that first: fanfold undo {later} second"
     assert fanfold("undo", later).status == 0
     assert fanfold("undo", merged).status == 0
     assert content(project / "src") == before

@@ -101,13 +101,13 @@ def test_output_order(make_store: Make, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_collection(make_store: Make) -> None:
     open_store = make_store(COLLECTS)
-    with pytest.raises(Exception, match="holds nothing under"):
+    with pytest.raises(Exception, match="has no blob"):
         SUITE.test_a_value_that_a_run_starts_to_use_survives_the_deletion_of_another(open_store(), open_store)
 
 
 def test_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PostgresStore, "_is_stored", lambda *_: False)
-    with pytest.raises(Exception, match="another number was to be appended"):
+    with pytest.raises(Exception, match="so the batch does not follow it"):
         commit_through_a_crash(lose_the_result=True)
 
 

@@ -99,7 +99,7 @@ def test_what_is_not_carried_over_is_told_with_its_line(
     assert main(["convert", "w.yaml", "-o", "recipe.yaml"]) == 0
     told = capsys.readouterr().err
     assert "w.yaml:2: not carried over: workflow: provider" in told
-    assert "w.yaml:4: not carried over: node a: odd: recipes have nothing like it" in told
+    assert "w.yaml:4: not carried over: node a: odd: recipes have no counterpart" in told
     assert main(["check", "recipe.yaml"]) == 0
     capsys.readouterr()
 

@@ -34,7 +34,7 @@ def test_it_is_told_to_end_and_ends_with_its_last_step():
     run.add(agent("a"))
     run.report_run(EndRequested())
     assert run.status() == "running"
-    with pytest.raises(BugError, match="takes no more steps"):
+    with pytest.raises(BugError, match="accepts no more steps"):
         run.add(agent("b"))
     run.complete("a")
     assert run.status() == "completed"
@@ -189,7 +189,7 @@ def test_what_an_agent_asked_for_ends_with_it():
     run.complete("a")
     assert run.stops == [("b", "cancelled")]
     assert run.status("c") == "cancelled"
-    with pytest.raises(BugError, match="a does not run"):
+    with pytest.raises(BugError, match="a is not running"):
         run.add(agent("d", parent="a"))
 
 

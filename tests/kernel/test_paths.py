@@ -279,7 +279,7 @@ def test_sets_overlap_when_any_pair_does():
         ("a{b,c", 1, "never closed"),
         ("{a,{b}", 0, "never closed"),
         ("x[az-a]", 3, "z-a"),
-        ("[!\x01-\U0010ffff]", 0, "no character"),
+        ("[!\x01-\U0010ffff]", 0, "is empty"),
         ("a**b", 1, "whole segment"),
         ("a/**b", 2, "whole segment"),
         ("***", 0, "whole segment"),

@@ -87,7 +87,7 @@ def test_a_gate_for_which_the_project_says_nothing_is_refused_by_check(tmp_path:
     command = [sys.executable, "-m", "fanfold.cli.main", "check", "r.yaml"]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 2
-    assert f"nothing in this project says how to run its {gate}" in checked.stdout + checked.stderr
+    assert f"this project does not define how to run its {gate}" in checked.stdout + checked.stderr
 
 
 def test_what_the_gate_said_reaches_a_prompt_that_does_not_place_it(tmp_path: Path):

@@ -75,7 +75,7 @@ def test_what_is_not_there_counts_against_the_verdict(project: Path, invented: d
     assert result.status == "partial"
     said = result.steps["work#1/verify"].output
     assert (said["pass"], said["evidence"][-1]["found"]) == (False, False)
-    assert "quoted what is not there" in said["feedback"]
+    assert "quoted text that does not exist" in said["feedback"]
     error = result.steps["work"].error
     assert error is not None
     assert error.code == "step.not_converged"

@@ -247,7 +247,7 @@ steps:
         await chat.say(text, suited)
         saved = (opened.folder / ".fanfold/workflows/find-switch.yaml").read_text()
         assert "Explain this: {{steps.scout.output}}" in saved
-        assert "not for this session" in heard_errors(chat)[0]
+        assert "not available in this session" in heard_errors(chat)[0]
 
     play(opened, story, Options(permission="auto", script=script))
 

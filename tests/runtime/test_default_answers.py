@@ -53,7 +53,7 @@ def test_a_default_of_reject_fails_the_step_and_its_dependents_are_skipped(tmp_p
     steps = {"ok": "failed", "go": "skipped", "aside": "completed"}
     assert seen(result) == ("partial", steps, "reject", "approval.rejected")
     assert result.steps["ok"].output["by"] == "default"
-    assert "nobody answered ok in time" in str(result.steps["ok"].error)
+    assert "ok was not answered in time" in str(result.steps["ok"].error)
 
 
 @pytest.mark.parametrize(

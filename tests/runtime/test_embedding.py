@@ -393,7 +393,7 @@ def test_a_function_of_the_program_is_waited_for_by_whoever_does_not_have_it(pro
         while (seen := ff.explain(waiting.run_id)).status != "paused":
             assert seen.status in ("waiting", "running"), seen
         assert "only_in_this_program" in seen.message
-        assert "is one of the program that began this run" in seen.message
+        assert "belongs to the program that started this run" in seen.message
         ff.pause(waiting.run_id)  # returns when the other has let go of it
         assert ff.resume(waiting.run_id).result().output == "from here"
 

@@ -307,7 +307,7 @@ steps:
 """
     result = run(tmp_path, recipe)
     assert result.steps["before"].output == "as permitted"
-    _refused(result, "look", "steps/late.py was not there when this run was permitted")
+    _refused(result, "look", "steps/late.py did not exist when this run was permitted")
     _refused(result, "after", "steps/words.py changed since this run was permitted")
     again = ["fork", result.run_id, "--from", "after", "--project", str(tmp_path), "--yes"]
     assert main(again) == 0

@@ -220,7 +220,7 @@ def test_a_dry_run_tells_of_models_that_are_named_and_cannot_work(place: Place) 
     with_key = json.loads(place.cli("run", "r.yaml", "--dry-run", "--json", ANTHROPIC_API_KEY="k").stdout)
     assert with_key["would_run"] is True
     assert with_key["warnings"] == [
-        'fallback nowhere:x will not be used: "nowhere:x" names no provider known here'
+        'fallback nowhere:x will not be used: "nowhere:x" names an unknown provider'
     ]
     recipe.write_text(STEP % ("explorer", ""))
     unnamed = json.loads(place.cli("run", "r.yaml", "--dry-run", "--json").stdout)
@@ -342,6 +342,6 @@ steps:
         done = place.run(recipe, options={"budget_micro_usd": 1_000_000}, **running.environment)
         assert done.status == "paused"
         assert done.error is not None
-        assert "no known price" in done.error.message
+        assert "is unknown" in done.error.message
         both = {"budget_micro_usd": 1_000_000, "budget_tokens": 9_000}
         assert place.run(recipe, options=both, **running.environment).status == "completed"

@@ -106,7 +106,7 @@ def test_an_argument_of_another_type_is_told_by_its_name(ff, run, wrong, call):
 
 
 def test_a_handle_in_the_place_of_an_id_is_told_the_id(ff, run):
-    assert refusal(ff.inspect, run).hint == f'say which by its id: "{run.id}"'
+    assert refusal(ff.inspect, run).hint == f'name it by its id: "{run.id}"'
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_ms": -1}, {"write_set": "src"}, {"merge": "maybe"}, {"name": 5}])

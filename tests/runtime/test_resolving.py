@@ -296,7 +296,7 @@ def test_of_what_is_no_text_the_agent_gets_both_sides_and_none_of_it_stays(world
     assert world.file("src/gone.txt").read_text() == "changed\n"
     assert sorted(path.name for path in world.file("src").iterdir()) == ["a.txt", "gone.txt", "logo"]
     asked = world.session(1)[0]["text"]
-    assert "- src/logo: changed on both sides, and not as text" in asked
+    assert "- src/logo: changed on both sides and not text" in asked
     assert "- src/gone.txt: the project deleted or moved it" in asked
 
 

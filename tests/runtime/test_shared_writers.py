@@ -168,7 +168,7 @@ def test_a_violation_of_an_attempt_is_not_forgotten_by_the_next(project: Path, e
     recipe = shared(f"test -e new.txt && exit 0; touch new.txt; {end}")
     step = run(project, recipe.replace("workspace_mode", f"{retry}, workspace_mode")).steps["w"]
     assert step.error is not None
-    assert "changed what it may not: new.txt" in step.error.message
+    assert "changed forbidden paths: new.txt" in step.error.message
 
 
 def test_beside_another_shared_writer_it_is_a_warning_since_nobody_knows_whose_it_is(project: Path) -> None:

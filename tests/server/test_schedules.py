@@ -288,14 +288,14 @@ def test_a_function_whose_code_changed_is_not_called_until_the_schedule_is_added
     (folder / ".fanfold/workflows/calls.yaml").write_text(recipe)
     job = Schedule(name="job", recipe="calls", cron="* * * * *")
     other = "def work():\n    return 2\n"
-    assert "calls does changed" in refusal_after(folder, job, "tools.py", other)
+    assert "effects of calls changed" in refusal_after(folder, job, "tools.py", other)
 
 
 def test_a_recipe_that_came_to_need_many_agents_is_refused_until_it_is_added_again(folder):
     file = ".fanfold/workflows/reads.yaml"
     steps = ", ".join(f"{{id: a{number}, agent: explorer, prompt: x}}" for number in range(60))
     job = Schedule(name="job", recipe="reads", cron="* * * * *")
-    assert "reads does changed" in refusal_after(folder, job, file, f"name: reads\nsteps: [{steps}]\n")
+    assert "effects of reads changed" in refusal_after(folder, job, file, f"name: reads\nsteps: [{steps}]\n")
 
 
 def test_a_recipe_that_changes_while_the_question_is_open_is_not_permitted(project):

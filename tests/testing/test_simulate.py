@@ -139,7 +139,7 @@ def test_a_child_run_that_reaches_for_a_step_of_its_parent_is_noticed():
     plan = Plan(
         name="p", inputs=TOPIC, steps=(reading("a", "inputs.topic"), call), workflows={"child": child}
     )
-    with pytest.raises(InvariantError, match="not in sight"):
+    with pytest.raises(InvariantError, match="not visible"):
         drive(plan)
 
 

@@ -57,7 +57,7 @@ def test_saved_workflows_are_listed_with_their_inputs_and_a_broken_one_with_its_
         "description": "Two readers and a summary",
         "inputs": [{"name": "topic", "required": True}],
     }
-    assert 'step "a" does not say what it does' in listed["torn"]["problem"]
+    assert 'step "a" has no key that determines its type' in listed["torn"]["problem"]
     assert "audit-fix-verify" in listed
 
 
@@ -116,7 +116,7 @@ def test_what_is_not_found_has_the_nearest_name_or_a_tool_call_as_its_hint(call,
 @pytest.mark.parametrize(
     ("hint", "shown"),
     [
-        ("fanfold list shows some to begin with", "list_workflows() shows some to begin with"),
+        ("fanfold list shows examples", "list_workflows() shows examples"),
         (
             "fanfold inspect d27kawb5kwrc --steps lists them",
             'workflow_status(run: "d27kawb5kwrc") lists them',
@@ -467,7 +467,7 @@ def test_the_master_switch_withholds_what_drafts_and_starts_workflows(call, proj
     switched_off = wire(project)
     assert NAMES - {tool.name for tool in offered(switched_off)} == {"plan_workflow", "run_workflow"}
     guidance = instructions(switched_off)
-    assert "Workflows are switched off here." in guidance
+    assert "Workflows are disabled here." in guidance
     assert not [name for name in ("plan_workflow", "run_workflow", "read-two") if name in guidance]
     assert "- explorer: " in guidance
     switched_off.close()

@@ -117,7 +117,7 @@ def test_what_cannot_be_laid_out_is_refused_and_leaves_nothing(project: Path):
     source = spaces.open_child("s1")
     write(source.path, {"new": "a file"})
     write(project, {"new/inner": "a folder"})
-    with pytest.raises(WorldError, match="cannot be laid out"):
+    with pytest.raises(WorldError, match="cannot be presented"):
         spaces.open_disputed("s1-r1", source)
     spaces.close(source)
     assert os.listdir(project / ".fanfold/subagents") == [".gitignore"]

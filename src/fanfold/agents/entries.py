@@ -384,6 +384,6 @@ class CallLoops:
     def failure(self) -> Failure:
         """Return the failure of a step whose agent did not stop."""
         calls = f"one call of {self.tool}" if self._is_one_call else f"calls without progress ({self.tool} …)"
-        message = f"its agent repeated {calls}, also after a warning"
-        hint = "look at its transcript, then change the prompt, its tools or its model"
+        message = f"its agent repeated {calls}, even after a warning"
+        hint = "read its transcript, then change the prompt, its tools or its model"
         return Failure("agent", "agent.loop", message, hint, retryable=False)

@@ -95,7 +95,7 @@ def instructions_for(below: Mapping[str, str], sets: Iterable[str]) -> str:
 
 def point_to(folder: str) -> str:
     """Return the reference to instructions that exceed the limit."""
-    return f"[{folder} has instructions of its own, in {' and '.join(FILES)}: read them first]"
+    return f"[{folder} has its own instructions, in {' and '.join(FILES)}: read them first]"
 
 
 def above(path: str) -> Iterator[str]:

@@ -202,8 +202,8 @@ class _ToolStage:
     def _outcome(self, entry: ToolResult) -> JSON:
         """Return the result or raise the failure of a call; the same for a new and a stored one."""
         if entry.outcome == "unknown":
-            message = f"the process died while {self._tool} ran; it is unknown whether it happened"
-            hint = "look at the workspace, then retry the run: the step begins again"
+            message = f"the process died while {self._tool} ran; it is unknown whether it finished"
+            hint = "inspect the workspace, then retry the run: the step starts again"
             raise SessionFailed(Failure("tool", "tool.outcome_unknown", message, hint, retryable=False))
         error = entry.error
         if error is not None:

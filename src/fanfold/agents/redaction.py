@@ -222,12 +222,12 @@ def _each(value: JSON, clean: Callable[[str], str]) -> JSON:
         return clean(value)
     if isinstance(value, Mapping):
         keys = [clean(key) if isinstance(key, str) else key for key in value]
-        values = [_each(one, clean) for one in value.values()]
+        values = [_each(item, clean) for item in value.values()]
         if _same(value, keys) and _same(value.values(), values):
             return value
         return dict(zip(keys, values, strict=True))
     if isinstance(value, list | tuple):
-        items = [_each(one, clean) for one in value]
+        items = [_each(item, clean) for item in value]
         return value if _same(value, items) else items
     return value
 

@@ -166,7 +166,9 @@ def claude_restrictions(entries: Entries, notes: Notes) -> Restrictions:
         notes.note("role.note", "permissionMode bypassPermissions gives it no more than any other role", node)
     elif node is not None and mode not in ("plan", "dontAsk") and mode.lower() not in _AS_USUAL:
         hint = "there are default, acceptEdits, plan, dontAsk and bypassPermissions"
-        notes.error(".refused", f"permissionMode {quoted(mode)} is not known and cannot be kept", node, hint)
+        notes.error(
+            ".refused", f"permissionMode {quoted(mode)} is unknown, so it cannot be enforced", node, hint
+        )
     readonly = entries.nodes.get("readonly")
     reads = readonly is not None and not (isinstance(readonly, Scalar) and readonly.value is False)
     isolation = entries.nodes.get("isolation")
@@ -174,8 +176,8 @@ def claude_restrictions(entries: Entries, notes: Notes) -> Restrictions:
     none = isinstance(isolation, Scalar) and (isolation.value in (None, False) or text in ("none", "shared"))
     if isolation is not None and text != "worktree" and not none:
         shown = quoted(text) if isinstance(isolation, Scalar) else "that"
-        hint = "`isolation: worktree` is the one there is"
-        notes.error(".refused", f"isolation {shown} cannot be kept here", isolation, hint)
+        hint = "only `isolation: worktree` is supported"
+        notes.error(".refused", f"isolation {shown} is not supported here", isolation, hint)
     hooks = entries.nodes.get("hooks")
     guards, lacked = ((), ()) if hooks is None else read_hooks(hooks, notes)
     return Restrictions(mode == "plan" or reads, mode != "dontAsk", text == "worktree", guards, lacked)
@@ -188,7 +190,7 @@ def read_hooks(hooks: Node, notes: Notes) -> tuple[tuple[CallGuard, ...], tuple[
     """
 
     def refuse(message: str, at: Node) -> None:
-        hint = "only `type: command` can judge a call here; remove the hook, or use another role"
+        hint = "only `type: command` can check a call here; remove the hook, or use another role"
         notes.error(".refused", message, at, hint)
 
     guards: list[CallGuard] = []
@@ -226,7 +228,7 @@ def _read_group(group: Node, refuse: Callable[[str, Node], None]) -> Iterator[Ca
         seconds = timeout.value if isinstance(timeout, Scalar) and type(timeout.value) is int else 60
         if kind != "command" or not command.strip() or unknown:
             what = next(iter(sorted(unknown)), f"type {kind or 'none'}")
-            refuse(f"its hooks guard tools in a way that cannot be kept here ({what})", hook)
+            refuse(f"its hooks guard tools in a way that is not supported here ({what})", hook)
         elif not 1 <= seconds <= MAX_GUARD_S:
             refuse(f"the timeout of a hook must be from 1 to {MAX_GUARD_S} seconds", hook)
         else:
@@ -240,8 +242,8 @@ def codex_sandbox(entries: Entries, notes: Notes) -> SandboxMode | None:
         return None
     known = _PROFILES.get(profile.text) if isinstance(profile, Scalar) else None
     if known is None:
-        hint = "say `sandbox_mode` instead, which is kept"
-        notes.error(".refused", "the profile in default_permissions cannot be kept here", profile, hint)
+        hint = "write `sandbox_mode` instead; it is enforced"
+        notes.error(".refused", "the profile in default_permissions is not supported here", profile, hint)
     return known
 
 
@@ -499,7 +501,7 @@ class _RoleMaker:
             source=content.source.file,
         )
         if content.lacked:
-            message = f'role "{name}" does without {listed(content.lacked)}, which do not exist here'
+            message = f'role "{name}" works without {listed(content.lacked)}, which do not exist here'
             self._notes.warning("role.lacks", message, entries.head())
         return role if content.report.ok else None
 
@@ -530,7 +532,7 @@ class _RoleMaker:
         if not text and (node is not None or not self._entries.has("description")):
             at = node or self._entries.head()
             beside = self._declared is not None and self._entries.shape is not MD
-            hint = "say it in the file, or beside its `config_file`" if beside else ""
+            hint = "add it to the file, or next to its `config_file`" if beside else ""
             words = {word.text: word for word, _ in self._entries.mapping.entries}
             if node is None and (near := nearest("description", words)) is not None:
                 at, hint = words[near], f'write "description" instead of {quoted(near)}'

@@ -98,7 +98,7 @@ def claude_tools(
     if isinstance(tools, tree.Mapping):  # as in OpenCode: each tool is true or false
         for key, on in tools.entries:
             if not isinstance(on, Scalar) or not isinstance(on.value, bool):
-                notes.error(".bad_type", "a tool is switched on or off by true or false", on)
+                notes.error(".bad_type", "a tool must be true (on) or false (off)", on)
             elif on.value:
                 continue
             taken.append(_Word(key.text, (key.start, key.end)))
@@ -166,7 +166,9 @@ class _Reading:
                     commands += self._patterns(pattern, word)
                 kept.append(name)
             else:
-                message = f'"{word.text}" narrows a tool, which cannot be done here: the role does without '
+                message = (
+                    f'"{word.text}" narrows a tool, which is not supported here: the role works without '
+                )
                 self._notes.note("role.note", message + name, word.span)
         return GrantedTools(list(dict.fromkeys(kept)), tuple(commands or ()), tuple(self._lacked))
 
@@ -175,7 +177,7 @@ class _Reading:
         for text in list(filter(None, map(str.strip, written.split(",")))) or [""]:
             read = read_pattern(text)
             if isinstance(read, str):
-                message = f'"{word.text[:MAX_WORD]}" cannot be kept: {read}'
+                message = f'"{word.text[:MAX_WORD]}" is not supported: {read}'
                 hint = "name one program with its arguments, `Bash(git diff:*)`, or leave the pattern out"
                 self._notes.error(".refused", message, word.span, hint)
                 continue
@@ -204,7 +206,7 @@ class _Reading:
             )
             if more and taken:
                 message = (
-                    f'"{word.text}" is part of a tool, and only all of it can go: the role does without '
+                    f'"{word.text}" is part of a tool, which cannot be removed alone: the role works without '
                 )
                 self._notes.note("role.note", message + ", ".join(taken), word.span)
         return left
@@ -213,7 +215,7 @@ class _Reading:
         """Refuse a name similar to one of our tools. An unknown tool needs no removal and is ignored."""
         near = None if _is_tool_somewhere(name) else nearest(name[:MAX_WORD], (*ALIASES, *BY_NAME))
         if near is not None:
-            message = f'it is not to have "{name[:MAX_WORD]}", and there is no such tool'
+            message = f'it must not have "{name[:MAX_WORD]}", and there is no such tool'
             self._notes.error(".refused", message, word.span, f'did you mean "{near}"?')
 
     def _note_unknown(self, name: str, word: _Word) -> None:
@@ -436,7 +438,7 @@ class _StageReader:
         if bounds.tools is not None and tool not in {ALIASES.get(name, name) for name in bounds.tools}:
             notes.error(".bad_value", f'the role does not allow the tool "{tool}" (see its "tools")', node)
         if spec.mutates and bounds.read_only:
-            notes.error(".bad_value", f'the role is read-only, and "{tool}" changes things', node)
+            notes.error(".bad_value", f'the role is read-only, but "{tool}" makes changes', node)
         if tool == "fetch_url" and not bounds.network:
             notes.error(".bad_value", '"fetch_url" needs `network = true` in the role', node)
         known, given = spec.schema["properties"], {key.text: key for key, _ in entries.pairs("args")}
@@ -463,7 +465,7 @@ class _StageReader:
             root, parts = hole.path.root, hole.path.parts
             # A placeholder refers to a whole value: `previous`, or `stages.draft` for any of its fields.
             if (f"stages.{parts[0]}" if root == "stages" and parts else root) not in known:
-                message = f'"{hole.path.text}" means nothing here; there are {", ".join(known)}'
+                message = f'"{hole.path.text}" is unknown here; there are {", ".join(known)}'
                 self._notes.error(".bad_template", message, node.span(hole.start, hole.end))
 
 
@@ -491,5 +493,5 @@ def fill(value: JSON, values: Mapping[str, JSON]) -> JSON:
     if isinstance(value, Mapping):
         return {key: fill(one, values) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [fill(one, values) for one in value]
+        return [fill(item, values) for item in value]
     return value

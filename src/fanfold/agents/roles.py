@@ -145,10 +145,10 @@ def load_roles(roots: Sequence[Root], project: Path | None = None, *, has_anthro
     for rank, root in enumerate(roots):
         before = len(notices)
         found, described = _read_root(root, notices)
-        files |= {one.role.source: one for one in found}
-        for file in (*(one.role.source for one in found), *(notice.file for notice in notices[before:])):
+        files |= {entry.role.source: entry for entry in found}
+        for file in (*(entry.role.source for entry in found), *(notice.file for notice in notices[before:])):
             ranks.setdefault(file, rank)
-        in_order = sorted([*(one.role for one in found), *described], key=_newest_first)
+        in_order = sorted([*(entry.role for entry in found), *described], key=_newest_first)
         _take(chosen, notices, in_order)
     _take(chosen, notices, list(ROLES))
     if project is not None:
@@ -255,13 +255,13 @@ def _is_usable(role: Role, known: Registry, files: Mapping[str, RoleFile], notic
         elif other.pipeline:
             problem = f'role "{stage.agent}" has a pipeline of its own; stages do not nest'
         elif other.backend not in (None, "model"):
-            problem = f'role "{stage.agent}" is no model but a program, which cannot be a stage'
+            problem = f'role "{stage.agent}" is a program; only a model can be a stage'
         if problem:
             text = f"{IGNORED}stage {number} of the pipeline: {problem}"
             notices.append(files[role.source].notice("role.invalid", text, "agent", number))
             return False
     if role.backend is not None and role.needs_our_tools and is_program(role.backend):
-        message = f'{IGNORED}it says {role.needs_our_tools}, which "{role.backend}" would not keep to'
+        message = f'{IGNORED}it says {role.needs_our_tools}, which "{role.backend}" does not enforce'
         notices.append(files[role.source].notice("role.refused", message, "backend"))
         return False
     return True
@@ -276,12 +276,12 @@ def _note_network(role: Role, files: Mapping[str, RoleFile], notices: list[Notic
     fetching = ("WebFetch",) if _is_claude(role) else ("WebFetch", "fetch_url")
     if any(name in fetching for name in role.tools or ()):
         message = (
-            f'role "{role.name}" may fetch no page (WebFetch) without the network: set `{setting}` in it'
+            f'role "{role.name}" cannot fetch pages (WebFetch) without network access: set `{setting}` in it'
         )
         notices.append(files[role.source].notice("role.needs_network", message, "tools"))
     for name, settings in role.mcp_servers.items():
         if is_wanted(name, role.tools) and _is_remote(settings):
-            message = f'role "{role.name}" may not reach its MCP server "{name}": set `{setting}` in it'
+            message = f'role "{role.name}" cannot reach its MCP server "{name}": set `{setting}` in it'
             notices.append(files[role.source].notice("role.needs_network", message, "mcp_servers"))
 
 
@@ -292,7 +292,7 @@ def _with_model_here(role: Role, files: Mapping[str, RoleFile], notices: list[No
         return role
     message = (
         f'role "{role.name}" asks for {role.model}, which needs {ANTHROPIC.key_variable}: '
-        "it is done by the run's own model"
+        "the run's own model is used"
     )
     notices.append(files[role.source].notice("role.model", message, "model"))
     return structs.replace(role, model=None)
@@ -350,7 +350,7 @@ class NamedServers:
         declared = role.mcp_servers
         # As in Claude Code, a tool of a server that the role does not define belongs to a server of the
         # project.
-        listed = [one.split("__")[1] for one in role.tools or () if one.startswith("mcp__")]
+        listed = [tool.split("__")[1] for tool in role.tools or () if tool.startswith("mcp__")]
         if all(declared.values()) and all(any(name in spellings(one) for one in declared) for name in listed):
             return role
         if self._found is None:
@@ -366,7 +366,7 @@ class NamedServers:
         for name in dict.fromkeys([*declared, *listed]):
             if name not in known and is_wanted(name, role.tools):
                 message = f'role "{role.name}" names the MCP server "{name[:64]}", which is not configured'
-                hint = f"say it in {FILE} of the project, or in the role"
+                hint = f"add it to {FILE} of the project, or to the role"
                 notice = Notice("role.no_server", message, role.source, role=role.name, help=hint)
                 self._notices.append(notice)
         return structs.replace(role, mcp_servers=servers, project_servers=named)

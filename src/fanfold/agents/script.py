@@ -154,7 +154,9 @@ class _AnswerReader:
         for path, _ in entries.pairs("steps"):
             if not re.match(_PATH, path.text):
                 hint = "write it as the log does; * stands for a number only: pages[*]/check, heal#*"
-                self.notes.error("script.bad_path", f"{quoted(path.text)} is not a path of steps", path, hint)
+                self.notes.error(
+                    "script.bad_path", f"{quoted(path.text)} is not the path of a step", path, hint
+                )
         return {path.text: self.answers(given) for path, given in entries.pairs("steps")}
 
     def answers(self, node: Node) -> tuple[Answer, ...]:
@@ -388,7 +390,7 @@ class _Calls:
 
     def _wrong_arguments(self, call: ScriptedCall) -> str:
         """Return the problem with the arguments, as for a model; empty for a tool that the role lacks."""
-        offered = any(one.name == call.tool for one in self._toolbox.offered())
+        offered = any(offered_tool.name == call.tool for offered_tool in self._toolbox.offered())
         return wrong_call(self._toolbox, call.tool, call.args) if offered else ""
 
     async def is_done(self, call: ScriptedCall) -> bool:

@@ -107,7 +107,9 @@ def check_skills(needed: Iterable[str], wanted: Iterable[str], roots: Sequence[S
             hint = hint if known else f"put a folder with a {FILE} into .fanfold/skills"
             raise AuthorError("skill.not_found", f'there is no skill "{one_line(name)}" here', hint=hint)
         if found is None:
-            warnings.append(f'a role names the skill "{one_line(name)}", which is not here: it does without')
+            warnings.append(
+                f'a role names the skill "{one_line(name)}", which does not exist here: it works without'
+            )
         elif found[0].brought and _find(name, [root for root in roots if not root.brought]) is not None:
             warnings.append(f'the skill "{name}" is the project\'s, which shadows yours')
     return warnings
@@ -219,7 +221,7 @@ class SkilledTools(ToolsAround):
             return await super().call(name, args)
         skill = self._skills.get(str(args.get("skill")))
         if skill is None:
-            message = f"you have no such skill; you have {', '.join(self._skills)}"
+            message = f"there is no such skill; you have {', '.join(self._skills)}"
             raise ToolFailed("tool", "skill.not_found", message)
         path = str(args.get("path") or FILE)
         text = await asyncio.to_thread(_read, skill, path)

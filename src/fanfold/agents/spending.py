@@ -233,7 +233,7 @@ def _used_up(ledger: Ledger | None, need: RequestNeed) -> Failure:
         next_one = f"${need.micro_usd() / 1e6:.4f}" if need.micro_usd() >= 100 else ""
     message = f"the budget is used up: {spent} of {of} spent"
     if ledger.unknowable:
-        message = "the budget in dollars cannot be kept: the price of what was spent is not known"
+        message = "the budget in dollars cannot be enforced: the price of the spent tokens is unknown"
     elif next_one:
         message += f", and the next request needs about {next_one} for its input"
     hint = "resume the run with a higher budget: it continues after the last recorded turn"

@@ -206,7 +206,9 @@ def is_wanted(server: str, listed: Sequence[str] | None) -> bool:
     if listed is None:
         return True
     names = spellings(f"mcp__{server}")
-    return any(one in names or one.startswith(tuple(f"{name}__" for name in names)) for one in listed)
+    return any(
+        pattern in names or pattern.startswith(tuple(f"{name}__" for name in names)) for pattern in listed
+    )
 
 
 def narrowed(
@@ -236,8 +238,8 @@ def _is_of(name: str, listed: Sequence[str], whole: set[str]) -> bool:
     """Return whether a name is a tool, or all tools, of a server that is listed as a whole."""
     if name in whole:  # a server whose name starts like another's is not a tool of that one
         return f"{name}__*" in listed
-    listed_whole = (one.removesuffix("__*") for one in listed)
-    return any(name.startswith(f"{one}__") for one in listed_whole if one in whole)
+    listed_whole = (pattern.removesuffix("__*") for pattern in listed)
+    return any(name.startswith(f"{server}__") for server in listed_whole if server in whole)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -262,10 +264,10 @@ def read_pattern(text: str) -> tuple[str, ...] | str:
     """Return the words of a pattern, with `*` at the end for any following words; or the problem with it.
 
     >>> read_pattern("git diff:*"), read_pattern("make test"), read_pattern("git log | head")
-    (('git', 'diff', '*'), ('make', 'test'), 'it needs a shell, and there is none here')
+    (('git', 'diff', '*'), ('make', 'test'), 'it needs a shell, which commands do not have')
     """
     if re.search(_SHELL, text):
-        return "it needs a shell, and there is none here"
+        return "it needs a shell, which commands do not have"
     written = text.removesuffix(":*") + " *" if text.endswith(":*") else text
     try:
         words = shlex.split(written)
@@ -303,9 +305,9 @@ def why_not(lists: Sequence[Sequence[str]], argv: Sequence[str]) -> str:
         return ""
     for word in argv:
         if word in OPERATORS:
-            return f'there is no shell, so "{word}" is no sign but an argument; run one program at a time'
+            return f'there is no shell, so "{word}" is only an argument; run one program at a time'
     for listed in lists:
-        if not any(allows(tuple(shlex.split(one)), argv) for one in listed):
+        if not any(allows(tuple(shlex.split(pattern)), argv) for pattern in listed):
             return f"this role may only run: {'; '.join(listed)}"
     return ""
 
@@ -367,7 +369,7 @@ def parse(patch: str) -> list[FilePatch]:
         if lines[i].startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ "):
             old, new = _name(lines[i][4:], "a/"), _name(lines[i + 1][4:], "b/")
             if old is None and new is None:
-                raise PatchError("a file needs a name on one side")
+                raise PatchError("the --- or the +++ line must name a file")
             changes.append(FilePatch(old, new, []))
             i += 2
         elif lines[i].startswith("@@"):
@@ -379,7 +381,7 @@ def parse(patch: str) -> list[FilePatch]:
         else:
             i += 1
     if not changes:
-        raise PatchError("this is no unified diff: it has no --- and +++ lines")
+        raise PatchError("this is not a unified diff: it has no --- and +++ lines")
     return changes
 
 
@@ -422,7 +424,7 @@ def apply(change: FilePatch, text: str | None) -> str:
     name = change.new or change.old
     if change.old is None:
         if text is not None:
-            raise PatchError(f"{name} shall be created but is there already")
+            raise PatchError(f"{name} exists already, so the patch cannot create it")
         lines = [line for hunk in change.hunks for line in hunk.new]
         ends = not change.hunks or change.hunks[-1].new_ends
         return "\n".join(lines) + ("\n" if lines and ends else "")
@@ -434,7 +436,9 @@ def apply(change: FilePatch, text: str | None) -> str:
         place = _place(lines, hunk, at, hunk.line - 1 + moved)
         if place is None:
             shown = next((line for line in hunk.old if line.strip()), "")[:80]
-            raise PatchError(f"hunk {number} does not fit {name}: its lines are not there (first: {shown!r})")
+            raise PatchError(
+                f"hunk {number} does not fit {name}: the file does not contain its lines (first: {shown!r})"
+            )
         new = list(hunk.new)
         end = place + len(hunk.old)
         if not hunk.new_ends and end == len(lines) - 1 and lines[end] == "":

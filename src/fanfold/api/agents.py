@@ -280,7 +280,7 @@ def probe_model(config: Config, name: str) -> ModelTrial:
     row = next((row for row in config.providers if row.name == name), None)
     if row is not None and not row.default_model:
         message = f"{name} has no model of its own to try"
-        raise AuthorError("model.unnamed", message, hint=f"name a model of it: {name}:MODEL")
+        raise AuthorError("model.unnamed", message, hint=f"add the model: {name}:MODEL")
     choice = choose_model(config, local_state(config.home), flag=row.default if row else name)
     if choice.provider is None:
         message = f"{choice.model} is the local model, which needs no test of a connection"

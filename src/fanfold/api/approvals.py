@@ -242,7 +242,7 @@ def pending_question(tree: RunTree, path: str) -> PendingQuestion:
     """Return the open question at a tree path."""
     node = find_node(tree.state, path)
     if node is None or not is_open(node):
-        raise NotFoundError("approval.none", f"nothing at {path} waits for an answer")
+        raise NotFoundError("approval.none", f"no step at {path} waits for an answer")
     return _read(tree, node)
 
 

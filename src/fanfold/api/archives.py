@@ -208,7 +208,7 @@ def find_data(page: bytes) -> bytes:
     end = page.find(_CLOSING.encode(), start)
     if start < 0 or end < 0:
         hint = "fanfold export last makes one of the latest run"
-        raise AuthorError("archive.not_one", "this file holds no run", hint=hint)
+        raise AuthorError("archive.not_one", "this file contains no run", hint=hint)
     return page[start + len(_OPENING) : end]
 
 
@@ -345,14 +345,16 @@ def import_run(project: Project, page: bytes) -> ImportResult:
 
 def _read(page: bytes) -> RunContents:
     if len(page) > MAX_BYTES:
-        raise AuthorError("archive.too_large", f"a file that holds a run has at most {MAX_BYTES:,} bytes")
+        raise AuthorError("archive.too_large", f"a file with a run has at most {MAX_BYTES:,} bytes")
     try:
         contents = msgspec.json.decode(find_data(page), type=RunContents)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise _bad(f"its data cannot be read: {error}") from None
     if contents.format != FORMAT:
         message = f"this file has format {contents.format}, and this Fanfold reads {FORMAT}"
-        raise AuthorError("archive.format", message, hint="import it with the Fanfold that made it")
+        raise AuthorError(
+            "archive.format", message, hint="import it with the version of Fanfold that exported it"
+        )
     _check_names(contents)
     return contents
 
@@ -445,7 +447,7 @@ def _write(store: protocol.Store, contents: RunContents, batches: list[protocol.
 
 
 def _bad(why: str) -> WorldError:
-    return WorldError("archive.refused", f"the run in this file is not taken: {why}")
+    return WorldError("archive.refused", f"the run in this file is refused: {why}")
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -212,11 +212,11 @@ def _recover(found: ResolvedRun, children: Sequence[str], request: str, name: st
     request = request or "\n".join(words_of(node) for node in found.run.scope.children if is_lead(node))
     emission = recover(delegations, request=request, name=name)
     if emission.recipe is None:
-        message = f"nothing was delegated in run {found.run.id}"
+        message = f"no task was delegated in run {found.run.id}"
         if emission.left_out:
             reasons = "; ".join(f"{one.name}: {one.why}" for one in emission.left_out[:3])
-            message = f"nothing that was delegated in run {found.run.id} completed: {reasons}"
-        hint = f"fanfold inspect {found.run.id} shows who worked"
+            message = f"no delegated task in run {found.run.id} completed: {reasons}"
+        hint = f"fanfold inspect {found.run.id} lists its agents"
         raise NotFoundError("capture.nothing", message, hint=hint)
     return emission, emission.recipe
 
@@ -288,8 +288,8 @@ def convert_file(project: Project, file: Path, system: str | None) -> ConvertedR
 
     data = read_named(project.folder, file, MAX_FOREIGN_BYTES + 1)
     if file.suffix in PROGRAMS:
-        message = f"{file} is a program: a graph that is built in code cannot be read off it"
-        hint = "write its steps as a recipe; fanfold list shows some to begin with"
+        message = f"{file} is a program: a graph that is built in code cannot be converted"
+        hint = "write its steps as a recipe; fanfold list shows examples"
         raise AuthorError("convert.unreadable", message, hint=hint)
     if len(data) > MAX_FOREIGN_BYTES:
         raise AuthorError("convert.unreadable", f"{file} is longer than {MAX_FOREIGN_BYTES:,} bytes")
@@ -327,7 +327,7 @@ def set_up_editors(project: Project) -> EditorSetUp:
         after = set_entry(before, where, RECIPE_GLOBS) if entry_at(before, where) is None else before
     except SettingsUnreadableError:
         line = f'"yaml.schemas": {{"./{SCHEMA_FILE}": {msgspec.json.encode(RECIPE_GLOBS).decode()}}}'
-        note = f"The settings could not be understood and were left alone; add this yourself:\n  {line}"
+        note = f"The settings could not be parsed and were not changed; add this yourself:\n  {line}"
         return EditorSetUp(schema=schema, settings="unchanged", note=note)
     return EditorSetUp(schema=schema, settings=_write(project.folder, SETTINGS_FILE, after))
 
@@ -348,7 +348,7 @@ def _write(top: Path, path: str, text: str) -> str:
         write_beneath(top, path, text.encode())
     except OSError as error:
         message = f"{top / path} cannot be written: {error.strerror}"
-        raise WorldError("world.io", message, hint="no link is followed there") from None
+        raise WorldError("world.io", message, hint="replace the link: links are not followed there") from None
     return "written"
 
 
@@ -388,7 +388,7 @@ def fix(project: Project, recipe: CheckedRecipe) -> tuple[CheckedRecipe, int]:
         file = Path(recipe.found.file)
         target = file.resolve()
         if file.is_symlink() and not target.is_relative_to(Path.cwd().resolve()):
-            hint = f"fix the file that it leads to: {target}"
+            hint = f"fix the target of the link: {target}"
             raise WorldError("world.io", f"{file} is a link that leads out of this folder", hint=hint)
         write_whole(target, recipe.found.data, mode=target.stat().st_mode & 0o7777, exactly=True)
     return recipe, fixed

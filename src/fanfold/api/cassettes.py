@@ -116,7 +116,7 @@ def _recipe_name(project: Project, plan: Plan, folder: Path) -> str:
     except FanfoldError:
         pass  # it is a file that the library does not know
     if not file or not Path(file).is_relative_to(project.folder):
-        message = f"the recipe {plan.name} is not in a file of this project, so no test can find it"
+        message = f"the recipe {plan.name} is not in a file of this project, so a test cannot find it"
         raise AuthorError("cassette.no_recipe", message, hint="save the recipe in the project, and run that")
     named = os.path.relpath(file, os.path.realpath(folder))
     return named if named.startswith("..") else f"./{named}"

@@ -81,7 +81,7 @@ def diff(project: Project, run: str, step: str | None = None, at: int | None = N
         for one in _of_node(spaces, found.tree, found.run, node)
     ]
     if top is not None and not steps:
-        raise NotFoundError("changes.none", f"{step} is {top.status}, and nothing that it changed is there")
+        raise NotFoundError("changes.none", f"{step} is {top.status}, and its changes no longer exist")
     return RunChanges(found.run.id, steps)
 
 
@@ -247,9 +247,9 @@ def _conflicting(path: str, conflicts: tuple[MergeConflict, ...], run: str) -> W
     rows = [{**msgspec.to_builtins(one), "sides": who_changed(one)} for one in conflicts]
     return WorldError(
         "workspace.conflict",
-        f"{path} does not go together with the project: {named}; nothing was changed",
+        f"{path} conflicts with the project: {named}; nothing was changed",
         hint=f"fanfold diff {run} {shlex.quote(path)} shows what it proposes;"
-        " put one of the sides right and apply again",
+        " change one of the sides, then apply again",
         details={"conflicts": rows},
     )
 
@@ -257,7 +257,7 @@ def _conflicting(path: str, conflicts: tuple[MergeConflict, ...], run: str) -> W
 def who_changed(conflict: MergeConflict) -> str:
     """Describe which side made which change."""
     if conflict.why == "CONFLICT (in the way)":
-        return "something else is in the way"
+        return "another file is in the way"
     if conflict.why == "CONFLICT (outside write_set)":
         return "moved in the project to where the step may not write"
     if conflict.base is None:
@@ -286,9 +286,9 @@ async def record(project: Project, head: RunHead, done: Done) -> None:
                 if taken is None:
                     raise WorldError(
                         "run.busy",
-                        "the files of the project are as asked, but the process that drives run"
+                        "the files of the project are changed as requested, but the process that drives run"
                         f" {root} has not recorded it within {PATIENCE_S:g} s",
-                        hint="say it again when it has ended: nothing is done twice",
+                        hint="repeat the command when the run has ended: nothing is done twice",
                     ) from None
         try:
             now = owned.tree.now_ms()
@@ -377,12 +377,12 @@ def _check_over(found: ResolvedRun, top: Node | None) -> None:
         asked = list(leaves_below(tree, found.run, top))
         live = next((node for node in asked if node.status not in TERMINAL), None)
         if live is not None:
-            message = f"{live.path} is {live.status}: what it merged may still be needed"
+            message = f"{live.path} is {live.status}: its merges may still be needed"
             raise AuthorError("run.not_over", message, hint=f"fanfold wait {shlex.quote(live.path)}")
         return
     status = run_status(tree.state, root)
     if status not in RUN_TERMINAL:
-        hint = f"fanfold cancel {root.id} ends it; what it merged can be taken back then"
+        hint = f"fanfold cancel {root.id} ends it; its merges can be reverted then"
         if status == PAUSED:
             hint = f"fanfold resume {root.id} continues it; {hint}"
         message = f"run {root.id} is {status}: its steps rely on the files"
@@ -428,17 +428,19 @@ def _nothing(found: ResolvedRun, top: Node | None) -> NotFoundError:
     run, tree = found.run.id, found.tree
     rows = [row for other in tree.memory.changes.values() for row in other]
     if any(row.state == "proposed" for row in rows):
-        hint = f"what waits is not merged yet: fanfold diff {run} shows it"
+        hint = f"pending proposals are not merged: fanfold diff {run} shows it"
     elif any(row.state in ("merged", "applied") for row in rows):
-        hint = "what was there before is not known any more: gc may have cleared it away"
+        hint = "the earlier content is no longer stored: gc may have deleted it"
     else:
         hint = f"fanfold diff {run} shows what its steps changed"
     whose = f"run {run}" if top is None else shown_path(found.run, top)
     if tree.frozen().tree:
         hint = "the run changed a tree of its own; take back with git what fanfold pull merged here"
     elif top is not None and not isinstance(top, Composite) and top.step.workspace_mode == "shared":
-        hint = "it works in the project itself, so there was no merge to take back"
-    return NotFoundError("changes.none", f"nothing of {whose} was merged that could be taken back", hint=hint)
+        hint = "it works in the project itself, so there is no merge to revert"
+    return NotFoundError(
+        "changes.none", f"nothing of {whose} was merged, so there is nothing to revert", hint=hint
+    )
 
 
 def _blocked(
@@ -449,10 +451,10 @@ def _blocked(
     named = first_of([f"{row['path']} ({row['by'] or 'changed since'})" for row in rows], MAX_SAID)
     later = next((row["by"] for row in rows if row["by"]), "")
     run = found.run.id
-    hint = f"fanfold diff {run} shows what was merged; put it right by hand"
+    hint = f"fanfold diff {run} shows what was merged; correct it by hand"
     if later:
         other, _, step = later.partition(" ")
-        hint = f"take that back first: fanfold undo {other} {shlex.quote(step)}"
+        hint = f"revert that first: fanfold undo {other} {shlex.quote(step)}"
     if free is not None:
         step = shlex.quote(shown_path(found.run, free))
         hint = f"step by step, unchanged files can be reverted: fanfold undo {run} {step}; {hint}"
@@ -493,7 +495,9 @@ class OpenedArtifact(Struct, frozen=True):
     def check(self) -> None:
         """Raise unless the file still has the published content. Reads the whole file."""
         if not is_whole(self.file, self.about.size, self.about.sha256):
-            message = f"artifacts/{self.about.name} of run {self.about.run_id} is not what the step published"
+            message = (
+                f"artifacts/{self.about.name} of run {self.about.run_id} differs from the published file"
+            )
             raise WorldError("artifact.changed", message, hint="fork from the step that made it")
 
 
@@ -649,6 +653,6 @@ def fetch_artifacts(store: Store, runs: Path, run: str, artifacts: Iterable[Arti
             pass
         data = b"".join(map(store.blob, one.parts))
         if len(data) != one.size or sha256(data).hexdigest() != one.sha256:
-            message = f"artifacts/{one.path} of run {run} is not what the step published"
+            message = f"artifacts/{one.path} of run {run} differs from the published file"
             raise WorldError("artifact.changed", message)
         write_published(runs, run, one.path, data)

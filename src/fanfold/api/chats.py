@@ -440,7 +440,7 @@ class Chat:
             return
         if self._handle.status in RUN_TERMINAL:
             raise SubagentRefused(
-                "chat.ended", f"chat {self.id} was ended", hint="fanfold chat begins another"
+                "chat.ended", f"chat {self.id} was ended", hint="start another: fanfold chat"
             )
         await self._handle.wait()  # raises the error that stopped it
         self._handle = await self._take_up()
@@ -517,7 +517,7 @@ def find_chat(project: Project, run: str) -> str:
         message = f"there is no chat {run}"
     if len(chosen) == 1:
         return chosen[0]
-    hint = "fanfold chat begins one; fanfold runs lists them"
+    hint = "start one: fanfold chat; list them: fanfold runs"
     if " " in run:  # the option took a message as its value
-        hint = f"to say it, put it first: fanfold chat {shlex.quote(run)} --resume"
+        hint = f"put the text first: fanfold chat {shlex.quote(run)} --resume"
     raise NotFoundError("chat.not_found", message, hint=hint)

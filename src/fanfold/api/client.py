@@ -480,7 +480,7 @@ class LoopThread:
                 raise closed()
             if threading.current_thread() is self._thread:
                 message = "an async function of a run cannot wait for the project that drives the run"
-                hint = "make it a plain `def`, which runs in a thread of its own, or open the project in it"
+                hint = "make it a plain `def`, which runs in its own thread, or open the project in it"
                 raise AuthorError("project.waits_for_itself", message, hint=hint)
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 

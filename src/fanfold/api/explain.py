@@ -186,7 +186,7 @@ def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, Step
         runs = len(touched.runs)
         if step.posture == "writer" and not touched.unseen_writes:
             writes = touched.proposed("writes")
-            note = "" if writes else "it changed nothing: a role that only reads would do"
+            note = "" if writes else "it changed nothing: a read-only role is enough"
             if writes != sorted(step.write_set):
                 proposals.append(("write_set", list(step.write_set), writes, note))
         if step.read_set == EVERYTHING and touched.reads and not touched.unseen_reads:
@@ -368,7 +368,7 @@ def _why_then(project: Project, node: Node) -> str:
     if added_at and all(one.ended_at <= added_at for one in before):
         waited = node.started_at - added_at
         late = f", and started {duration(waited)} later (slots, conflicts)" if waited >= SOON_MS else ""
-        return f"it could start when it was asked for{late}"
+        return f"it could start when it was requested{late}"
     if not before:
         return "it depends on no other step"
     last = max(before, key=lambda one: one.ended_at)
@@ -441,7 +441,7 @@ def what_if(project: Project, run: str, max_concurrency: int) -> WhatIf:
     root = project.resolve(run).root_run_id
     recording = Recording(event_of(envelope) for envelope in project.store.tree(root))
     if recording.plan.open:
-        message = f"run {root} has no plan of its own: its steps started when they were requested"
+        message = f"run {root} has no plan: its steps started when they were requested"
         raise AuthorError("run.open", message, hint="ask about the run of a recipe; fanfold runs lists them")
     replayed = _Replay(recording, recording.settings.max_concurrency)
     asked = _Replay(recording, max_concurrency)

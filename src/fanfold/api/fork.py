@@ -361,7 +361,11 @@ class AtTurn(Struct, frozen=True):
 def at_turn(turn: int | None, say: str | None, *, names: tuple[str, str] = ("turn", "say")) -> AtTurn | None:
     """Return the turn to continue from, or None. `names` are the caller's names of the two options."""
     if turn is None and say is not None:
-        raise AuthorError("usage.conflict", f"{names[1]} continues a conversation", hint=f"add {names[0]} N")
+        raise AuthorError(
+            "usage.conflict",
+            f"{names[1]} needs --turn: it continues a conversation",
+            hint=f"add {names[0]} N",
+        )
     return None if turn is None else AtTurn(turn, say)
 
 
@@ -405,7 +409,7 @@ def plan_fork(
     taken_up: dict[str, TakenUp] = {}
     if at is not None:
         if step is None:
-            raise AuthorError("usage.missing_option", "--turn is a turn of a step", hint="add --from STEP")
+            raise AuthorError("usage.missing_option", "--turn needs --from STEP", hint="add --from STEP")
         ref = find_session_ref(ResolvedRun(tree, tree.root), step, None)
         new_prompt = "" if ref.node.step.id in prompts else None
         taken_up = {ref.step: take_up(tree, ref, at.turn, new_prompt if at.say is None else at.say)}
@@ -510,8 +514,8 @@ def start_fork(
     if is_foreign(project.folder, fork.source):
         fork = _without_foreign_choices(fork)
     if seen is not None and seen != consent.request.digest:
-        message = "what this fork does changed since it was shown"
-        raise WorldError("permission.changed", message, hint="look at it again, then start it")
+        message = "the forecast of this fork changed since it was shown"
+        raise WorldError("permission.changed", message, hint="review the new forecast, then start it")
     posture = "ask" if consent.needed and fork.options.permission == "auto" else fork.options.permission
     asked = permit(consent, posture, yes=yes, prompter=prompter)
     if not asked and not yes and confirm is not None and not confirm():
@@ -577,7 +581,7 @@ def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
         if root == "steps" and first not in known:
             raise AuthorError("recipe.unknown_step", f"{where} names the unknown step {first!r}")
         if root not in ("inputs", "steps", *own):
-            raise AuthorError("recipe.bad_template", f"{hole.path.text!r} means nothing in {where}")
+            raise AuthorError("recipe.bad_template", f"{hole.path.text!r} is unknown in {where}")
         if root == "steps" and first not in edges:
             edges.append(first)
     ordered = tuple(name for name in known if name in edges)
@@ -605,9 +609,9 @@ def plan_retry(
         hint = hints.get(status, f"fanfold watch {root.id} follows it; {on} if it has no owner")
         raise AuthorError("run.not_over", f"run {root.id} is {status}: it has not ended", hint=hint)
     if status == COMPLETED and not any(True for _ in _undone(tree)):
-        message = f"run {root.id} completed: nothing of it failed"
+        message = f"run {root.id} completed: no step failed"
         first = shlex.quote(next(iter(root.nodes), ""))
-        hint = f"run it again from a step on, like this: fanfold fork {root.id} --from {first}"
+        hint = f"to run it again from a step: fanfold fork {root.id} --from {first}"
         raise AuthorError("run.nothing_failed", message, hint=hint)
     old = tree.state.plan
     options = options_of(tree, agents)

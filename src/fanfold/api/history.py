@@ -142,8 +142,8 @@ def only_session_path(found: ResolvedRun) -> str:
     if not paths:
         hint = f"fanfold inspect {run} shows its steps"
         raise NotFoundError("step.no_session", f"no agent has worked in run {run}", hint=hint)
-    message = f"{len(paths)} agents worked in run {run}: say whose transcript"
-    hint = f"the last one's: fanfold transcript {run} {shlex.quote(paths[-1])}"
+    message = f"{len(paths)} agents worked in run {run}: name the step"
+    hint = f"for the last one: fanfold transcript {run} {shlex.quote(paths[-1])}"
     raise AuthorError("step.several_sessions", message, hint=hint)
 
 
@@ -169,7 +169,7 @@ def _not_an_agent(found: ResolvedRun, node: Node) -> AuthorError:
         message = f"no agent worked on {path}: its type is {node.step.type}"
         return AuthorError("step.no_session", message, hint=hint)
     hint = f"name one of them: {first_of(inside, 5)}"
-    return AuthorError("step.several_sessions", f"{path} holds several sessions", hint=hint)
+    return AuthorError("step.several_sessions", f"{path} has several sessions", hint=hint)
 
 
 def is_inside(node: Node, outer: Node) -> bool:
@@ -429,7 +429,7 @@ def page_of_runs(
     if not project.has_runs:
         return RunPage([], None)
     if cursor is not None and project.store.head(cursor) is None:
-        raise NotFoundError("run.not_found", "this cursor is of no list here", hint="start without one")
+        raise NotFoundError("run.not_found", "this cursor belongs to another list", hint="start without one")
     wanted = RunFilter(status=status, recipe=recipe, since=since, words=words)
     return RunPage(*select_runs(project, wanted, limit, cursor))
 
@@ -441,7 +441,7 @@ def page_of_events(
     root = project.resolve(run).root_run_id
     reach = project.store.reach(root)
     if not reach:
-        raise NotFoundError("run.not_found", f"run {run} has recorded nothing")
+        raise NotFoundError("run.not_found", f"run {run} has no recorded events")
     if after is None:
         end = reach if before is None else min(before - 1, reach)
         after = max(0, end - limit)
@@ -463,7 +463,7 @@ MIN_PREFIX = 4
 
 
 class FoundOutputs(Struct, frozen=True):
-    """Best match first."""
+    """The outputs that match a query, best match first."""
 
     hits: list[Hit]
 
@@ -480,7 +480,9 @@ def query(
     """Search outputs and errors for any of the words, in all runs or in one run and the runs below it."""
     if filters.status and filters.status not in TERMINAL:
         hint = f"one of {', '.join(sorted(TERMINAL))}"
-        raise AuthorError("usage.bad_value", f"no step ends as {filters.status[:80]!r}", hint=hint)
+        raise AuthorError(
+            "usage.bad_value", f"{filters.status[:80]!r} is not a final status of steps", hint=hint
+        )
     words = " ".join(words).split(" ")  # a shell may pass several words as one argument
     kinds = [word.removeprefix(KIND) for word in words if word.startswith(KIND)]
     if kinds:

@@ -227,7 +227,7 @@ def judge(request: str) -> Suitability:
     for row in PATTERNS:
         if _compiled(row.pattern).search(text):
             return Suitability(row.suitable, row.reason, "patterns", row.name)
-    reason = "nothing in it says that it has several parts or phases"
+    reason = "the request mentions no parts or phases"
     return Suitability(False, reason, "patterns", "no sign")
 
 

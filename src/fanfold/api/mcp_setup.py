@@ -258,7 +258,7 @@ def _edited(client: McpClient, project: Path, file: Path, before: str, wish: Cli
     except SettingsUnreadableError:
         what = f"{'.'.join(client.where)} = {as_text(entry or _entry(client, project, None, wish))}"
         hint = f"{'take out' if wish.remove else 'add this yourself:'} {what}"
-        message = f"{file} could not be understood and was left alone"
+        message = f"{file} could not be parsed and was not changed"
         raise AuthorError("mcp.unreadable", message, hint=hint) from None
 
 
@@ -272,6 +272,6 @@ def _read(project: Path, file: Path, scope: Scope) -> str:
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError:
-        raise AuthorError("mcp.unreadable", f"{file} is not UTF-8 text and was left alone") from None
+        raise AuthorError("mcp.unreadable", f"{file} is not UTF-8 text and was not changed") from None
     except OSError as error:
         raise WorldError("world.io", f"{file} cannot be read: {error.strerror}") from None

@@ -583,11 +583,13 @@ def save_text(project: Project, name: str, text: str, seen: str | None) -> Recip
         now = None
     there = None if now is None else sha256(now.data).hexdigest()
     if there != seen:
-        message = f'recipe "{name}" is not what you saw any more' if there else f'there is no recipe "{name}"'
-        raise WorldError("recipe.changed", message, hint="look at it again", details={"digest": there})
+        message = f'recipe "{name}" changed since you read it' if there else f'there is no recipe "{name}"'
+        raise WorldError("recipe.changed", message, hint="read it again", details={"digest": there})
     own = name if now is None or now.origin != PROJECT else _own_name(now)
     if own is None:
-        raise AuthorError("recipe.not_writable", f"{now.file if now else name} is not kept by name")
+        raise AuthorError(
+            "recipe.not_writable", f"{now.file if now else name} has no file that can be replaced"
+        )
     _tried(project, text, own).runnable()
     project.library.save(own, text)
     return show_page(project, name)
@@ -668,7 +670,7 @@ def session_transcript(project: Project, session: str) -> Transcript:
     first = next(project.store.log(session), None) if project.has_runs else None
     if first is None or first.tree_seq:
         message = f"there is no session {session}"
-        raise NotFoundError("session.not_found", message, hint="GET /api/agents lists those at work")
+        raise NotFoundError("session.not_found", message, hint="GET /api/agents lists the running ones")
     return transcript(project, first.root_run_id, session)
 
 

@@ -360,7 +360,7 @@ def check_enabled(project: Project, root: str = "") -> None:
     """Refuse to start or continue a workflow if workflows are disabled; allow chats and subagents."""
     if not project.config.switch("workflows.enabled") and not is_kept_open(root):
         origin, remedy = project.config.switched_off()
-        message = f"workflows are switched off ({origin})"
+        message = f"workflows are disabled ({origin})"
         raise AuthorError("workflows.off", message, hint=f"set {remedy}", exit_status=4)
 
 
@@ -399,7 +399,7 @@ class Background:
         return WorldError(
             "run.not_taken_over",
             f"the request is kept, but the process that was to continue run {self.root} ended at once",
-            hint=f"{self._log} says why; fanfold resume {self.root} continues",
+            hint=f"{self._log} has the reason; fanfold resume {self.root} continues",
         )
 
 

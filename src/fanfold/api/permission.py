@@ -156,9 +156,7 @@ def permit(consent: RunConsent, posture: str, *, yes: bool = False, prompter: Pr
     name = consent.question.partition(" ")[0]
     hint = 'run it with --yes or --permission auto; from Python, with Options(permission="auto")'
     if posture == "read_only":
-        hint = (
-            "--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
-        )
+        hint = "--permission read_only allows only reading; omit it to be asked, or use --permission auto"
     message, details = f"{name} needs permission: {named}{more}", {"needs": needs}
     raise WorldError("permission_denied", message, hint=hint, details=details, exit_status=EXIT_PERMISSION)
 
@@ -188,8 +186,10 @@ def adopted_consent(project: Project, tree: RunTree) -> RunConsent:
     """
     agreed = [node.path for node in tree.nodes() if node.agreed and node.status not in TERMINAL]
     if agreed:
-        message = f"the log of run {tree.root.id} agrees to the delivery {agreed[0]}, and came from elsewhere"
-        hint = f"fork it, and be asked: fanfold fork {tree.root.id} --from {agreed[0]}"
+        message = (
+            f"the log of run {tree.root.id} agrees to the delivery {agreed[0]}, but was imported or adopted"
+        )
+        hint = f"fork it, which asks again: fanfold fork {tree.root.id} --from {agreed[0]}"
         raise WorldError("run.adopted", message, hint=hint, exit_status=EXIT_PERMISSION)
     frozen = tree.frozen()
     parts = [(tree.state.plan, frozen, tree.values.inputs(tree.root))]

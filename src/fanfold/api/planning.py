@@ -248,9 +248,9 @@ def checked_request(wanted: DraftRequest) -> DraftRequest:
     task = visible(wanted.task.strip(), keep="\n\t")  # a recipe contains no control characters
     if not task or len(task) > MAX_TASK_CHARS:
         message = "there is no task" if not task else f"the task is longer than {MAX_TASK_CHARS} characters"
-        raise AuthorError("plan.bad_task", message, hint="say in a few sentences what is to be done")
+        raise AuthorError("plan.bad_task", message, hint="describe the task in a few sentences")
     if wanted.refine is not None and not wanted.use_model:
-        message = "a recipe is refined by a model, and none is to be asked"
+        message = "only a model can refine a recipe, and --no-model excludes one"
         raise AuthorError(
             "plan.no_model", message, hint=f"leave {wanted.no_model} out, or edit the file yourself"
         )
@@ -269,7 +269,7 @@ async def draft_spec(
     wanted = checked_request(wanted)
     if wanted.use_model and _uses_small_model(project, options):
         if wanted.refine is not None:
-            message = f"a recipe is refined by a model, and {TOO_SMALL}"
+            message = f"only a model can refine a recipe, and {TOO_SMALL}"
             hint = "name another one with FANFOLD_WORKFLOW_MODEL, or edit the file yourself"
             raise AuthorError("plan.no_model", message, hint=hint)
         narrate(f"{TOO_SMALL}: a template is filled in")
@@ -289,7 +289,7 @@ async def draft_spec(
     text = renamed(fill_in(kind, wanted.task, has_tests=own_tests), wanted.name)
     checked, problems = _check(project, text, phased=True)
     if problems:
-        raise WorldError("plan.invalid", f"the template does not fit this project:\n{problems.rstrip()}")
+        raise WorldError("plan.invalid", f"the template is not valid in this project:\n{problems.rstrip()}")
     reason = f"a template for this kind of task ({kind}), since no model planned it: {verdict.reason}"
     return _shown(project, wanted, (reason, text, [], checked), options, source="template")
 
@@ -385,7 +385,7 @@ async def _round(
     why = result.status if error is None else error.message
     raise WorldError(
         "plan.failed",
-        f"the planner gave no draft: {why}",
+        f"the planner returned no draft: {why}",
         hint=f"fanfold inspect {result.run_id} shows what happened; {wanted.no_model} fills in a template",
         details={"run_id": result.run_id, "status": result.status},
     )
@@ -493,7 +493,7 @@ async def workflow_suitable(
     verdict = judge(text)
     config, chosen = project.config, None
     named = model or config.text("workflows.model")
-    note = "the local model is not asked such questions unless it is chosen"
+    note = "the local model is used for this only if you choose it"
     try:
         choice = choose_model(config, local_state(config.home), flag=named)
         if choice.provider is not None or named is not None:

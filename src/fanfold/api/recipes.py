@@ -118,7 +118,7 @@ def recipes_meant(project: Project, refs: Sequence[str]) -> list[str]:
             found = [f"{one.name}@{one.version}" for one in kept] + found
         if not found:
             message = f"there is no recipe in {os.path.abspath(ref)}"
-            hint = "fanfold init makes a first one" if here else "fanfold check checks those of the project"
+            hint = "fanfold init makes an example" if here else "fanfold check checks those of the project"
             raise NotFoundError("recipe.unknown_workflow", message, hint=hint)
         meant += found
     return meant
@@ -220,7 +220,7 @@ def require_savable(project: Project, name: str, *, replace: bool = False) -> No
     except NotFoundError:
         return
     if kept:  # built-in and user recipes would only be shadowed
-        hint = "choose another name, or NAME@2 for a second version; --replace writes over it"
+        hint = "choose another name, or NAME@2 for a second version; --replace overwrites it"
         raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
 
 

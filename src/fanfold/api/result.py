@@ -185,7 +185,7 @@ def fit(value: JSON, kind: type[T], run_id: str) -> T:
             checked = _modelled(kind, value) if _is_model(kind) else convert(value, kind, dec_hook=_modelled)
     except Exception as error:  # validators of the caller's type may raise anything
         message = f"the output of run {run_id} is no {getattr(kind, '__name__', kind)}: {error}"
-        hint = f"fanfold inspect {run_id} shows it; `output_schema` makes a step keep to a shape"
+        hint = f"fanfold inspect {run_id} shows it; `output_schema` enforces the shape of a step's output"
         raise OutputUnfit("output.unfit", message, hint=hint, details={"run_id": run_id}) from error
     fitted: T = checked
     return fitted

@@ -478,7 +478,7 @@ def _limit_text(state: State) -> str:
     if limits - {"budget"}:
         return text
     if ledger.unknowable:
-        return "what it spent has no known price, so a budget in dollars cannot be kept"
+        return "the price of its spending is unknown, so a budget in dollars cannot be enforced"
     if ledger.max_micro_usd is not None:
         spent, most = ledger.spent_micro_usd / 1_000_000, ledger.max_micro_usd / 1_000_000
         text += f", ${spent:.2f} of ${most:.2f} spent"

@@ -95,7 +95,7 @@ def _require(name: str, value: object, declared: Any) -> None:
         wanted = " or ".join(_word(kind) for kind in kinds)
         message = f"{name} cannot be {shorten(repr(value), 80)}: it is {wanted}"
         known = getattr(value, "id", None) or getattr(value, "run_id", None)
-        hint = f'say which by its id: "{known}"' if str in kinds and isinstance(known, str) else ""
+        hint = f'name it by its id: "{known}"' if str in kinds and isinstance(known, str) else ""
         raise AuthorError("usage.bad_value", message, hint=hint, details={"option": name})
 
 
@@ -339,7 +339,7 @@ class RunHandle:
         if self.status in RUN_TERMINAL:
             raise AuthorError("run.ended", f"run {self.id} is {self.status} already")
         message = f"run {self.id} is {self.status} and this process does not drive it"
-        hint = f'take it over first: ff.resume("{self.id}") of its project'
+        hint = f'resume it first: ff.resume("{self.id}") of its project'
         raise AuthorError("run.not_driven", message, hint=hint)
 
     def check_loop(self) -> None:
@@ -517,8 +517,8 @@ async def _give(
     given = structs.replace(given, path=path, by=given.by or requests.this_person())
     requests.check_answer(tree, given)
     if seen is not None and seen != pending_question(tree, path).seen:
-        message = f"what {path} asks is not what you saw any more"
-        raise WorldError("approval.changed", message, hint="look at it again, then answer")
+        message = f"the question of {path} changed since you read it"
+        raise WorldError("approval.changed", message, hint="read the new question, then answer")
     _, background = await request_from_owner(project, head, given)
     requests.check_recorded(project.view(head.root_run_id), given)
     text = given.decision if given.text is None else given.text
@@ -533,8 +533,8 @@ def _only_open(tree: RunTree, head: RunHead) -> str:
     if len(waiting) == 1:
         return waiting[0]
     if not waiting:
-        message = f"nothing of run {head.run_id} waits for an answer"
-        raise AuthorError("approval.none", message, hint=f"fanfold inspect {head.run_id} shows how it stands")
+        message = f"no step of run {head.run_id} waits for an answer"
+        raise AuthorError("approval.none", message, hint=f"fanfold inspect {head.run_id} shows its status")
     message = f"{len(waiting)} approvals of run {head.run_id} wait: {', '.join(waiting[:MAX_NAMED])}"
     hint = f"name one: fanfold approve {head.run_id} {shlex.quote(waiting[0].removeprefix(below))}"
     raise AuthorError("approval.which", message, hint=hint, details={"waiting": waiting})

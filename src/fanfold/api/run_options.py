@@ -315,7 +315,7 @@ def check_raised(project: Project, tree: RunTree, raised: LimitsRaised) -> Limit
         if not 1 <= value <= most:
             raise AuthorError("usage.out_of_range", f"{name} must be from 1 to {most}, not {value}")
         if value <= current:
-            raise AuthorError("usage.out_of_range", f"{name} {value} raises nothing: the run has {current}")
+            raise AuthorError("usage.out_of_range", f"{name} {value} is not a raise: the run has {current}")
     tokens, usd = state.ledger.spent_tokens, state.ledger.spent_micro_usd
     for name, value, spent, shown in (
         ("--budget-tokens", raised.budget_tokens, tokens, f"{tokens}"),

@@ -241,7 +241,7 @@ def add_schedule(project: Project, schedule: Schedule, *, replace: bool = False)
     with _opened(project) as states:
         if schedule.name in states and not replace:
             message = f"there is a schedule {schedule.name} already"
-            raise AuthorError("schedule.exists", message, hint="--replace takes its place")
+            raise AuthorError("schedule.exists", message, hint="--replace replaces it")
         if len(states) >= MAX_SCHEDULES:
             raise AuthorError("schedule.too_many", f"at most {MAX_SCHEDULES} schedules for one project")
         # A message that the replaced schedule accepted starts no second run, and its runs count for today.
@@ -305,7 +305,7 @@ def _check_for_strangers(project: Project, plan: Plan, schedule: Schedule) -> No
         return
     raise WorldError(
         "schedule.not_for_strangers",
-        f"{plan.name} would get text of strangers and does more than propose: {'; '.join(named[:3])}",
+        f"{plan.name} would get text from a webhook and does more than propose: {'; '.join(named[:3])}",
         hint="use merge: propose and no commands, or allow it with --allow-effects",
         details={"effects": named},
         exit_status=EXIT_PERMISSION,
@@ -408,8 +408,10 @@ def _start(project: Project, schedule: Schedule, one: Occurrence) -> None:
 
 
 def _changed(schedule: Schedule) -> WorldError:
-    message = f"what {schedule.recipe} does changed since the user permitted the schedule {schedule.name}"
-    hint = "look at the recipe, then add the schedule again with --replace"
+    message = (
+        f"the effects of {schedule.recipe} changed since the user permitted the schedule {schedule.name}"
+    )
+    hint = "review the recipe, then add the schedule again with --replace"
     return WorldError("schedule.changed", message, hint=hint, exit_status=EXIT_PERMISSION)
 
 
@@ -494,7 +496,9 @@ def _secret(schedule: Schedule) -> str:
         sign(value, "", "", b"")
     except ValueError:
         message = f"{schedule.secret_env} starts with whsec_, and what follows is not base64"
-        raise AuthorError("schedule.no_secret", message, hint="export the secret as it was issued") from None
+        raise AuthorError(
+            "schedule.no_secret", message, hint="set the secret exactly as the sender issued it"
+        ) from None
     return value
 
 
@@ -518,7 +522,7 @@ def _inputs(schedule: Schedule, body: bytes) -> dict[str, JSON]:
             elif isinstance(value, list) and word.isdecimal() and int(word) < len(value):
                 value = value[int(word)]
             else:
-                raise AuthorError("schedule.bad_message", f"the message has no {path}")
+                raise AuthorError("schedule.bad_message", f"the webhook message has no field {path}")
         try:
             found[name] = strict(value, f'input "{name}"')
         except ValueError as error:

@@ -367,7 +367,7 @@ def forecast_run(
     warnings = [d.message for d in (*role_warnings(project, [plan]).used, *checked.diagnostics)]
     enabled = config.switch("workflows.enabled")
     if not enabled:
-        warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
+        warnings.append(f"workflows are disabled ({config.origins['workflows.enabled']})")
     warnings += [*capped_limits(config, plan, options), *missing]
     usable, frozen = True, _with_agents(project, plan, options)
     try:
@@ -497,8 +497,8 @@ def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | N
     profile = find_profile(backend, home) if is_program(backend) else None
     if profile is None or not (violated := unkept(profile, role)):
         return None
-    message = f'role "{name}" says {violated}, which "{backend}" would not keep to'
-    return AuthorError("role.refused", message, hint="let a model do its work, or use another role")
+    message = f'role "{name}" says {violated}, which "{backend}" does not enforce'
+    return AuthorError("role.refused", message, hint="use a model for this role, or another role")
 
 
 def check_program_prices(
@@ -510,7 +510,7 @@ def check_program_prices(
             backend = frozen.backend_of(role)
             if backends.tells_price(backend):
                 continue
-            why = f'"{backend}" does not report what it costs'
+            why = f'"{backend}" does not report its costs'
             raise _unpriced(plan, limited, why, {"backend": backend, "where": f'role "{name}"'})
 
 
@@ -543,7 +543,7 @@ def prepare(
         for use in models_of(replace(limited, workflows=plan.workflows), frozen, config):
             if (unpriced := prices.unpriced(use.model)) is not None:
                 where = use.where or "--model"
-                why = f'the price of "{unpriced}" is not known ({where})'
+                why = f'the price of "{unpriced}" is unknown ({where})'
                 raise _unpriced(plan, limited, why, {"model": unpriced, "where": where})
     return frozen, replace(settings, estimates=estimates_of(uses, prices, store))
 
@@ -627,7 +627,7 @@ def _unpriced(plan: Plan, limited: Plan, why: str, details: dict[str, str]) -> A
     whose = "" if limited is plan else f' of "{limited.name}"'
     tokens = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
     hint = f"set the price in [models.prices] of your own config.toml, or {tokens}"
-    message = f"the budget{whose} in dollars cannot be kept: {why}"
+    message = f"the budget{whose} in dollars cannot be enforced: {why}"
     return AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
 
 

@@ -103,7 +103,7 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     try:  # before any work starts: programs may pass any value
         convert(structs.asdict(task), Task)
     except ValidationError as error:
-        raise AuthorError("usage.bad_value", f"this is no task: {error}") from None
+        raise AuthorError("usage.bad_value", f"the task is not valid: {error}") from None
     if task.timeout_ms < 1:
         raise AuthorError("usage.bad_value", f"timeout_ms must be more than 0, not {task.timeout_ms}")
     above = requests.turns_of(parent, task.parent)[-1] if parent is not None else None
@@ -144,7 +144,7 @@ def _check_writing(task: Task, read_only: bool) -> None:
         raise AuthorError("usage.conflict", message, hint="fanfold agents lists which roles write")
     apart = task.merge or ("on_conflict" if task.on_conflict != "fail" else "")
     if (task.shared or read_only) and apart:
-        message = "merge and on_conflict are for snapshots; one that shares the project has none"
+        message = "merge and on_conflict are for snapshots; a shared subagent has none"
         raise AuthorError("usage.conflict", message, hint="leave one of them out")
     for pattern in task.write_set:
         try:
@@ -159,7 +159,7 @@ def _check_writing(task: Task, read_only: bool) -> None:
 def require_text(text: str, otherwise: str) -> None:
     """Refuse an empty task or message."""
     if not text.strip():
-        raise AuthorError("usage.bad_value", otherwise, hint="say in a few sentences what is to be done")
+        raise AuthorError("usage.bad_value", otherwise, hint="describe the task in a few sentences")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def check_input(
 ) -> Subagent:
     """Return the subagent that would receive this input; raises if the input is refused."""
     if text is not None:
-        require_text(text, "there is nothing to say")
+        require_text(text, "the text is empty")
     run, tree = _find_run(project, name, run)
     child = _child(project, tree, name)
     if child.status == DETACHED and not resume:
@@ -411,7 +411,7 @@ async def send_input(
     if resume and (child.status == DETACHED or text is None):
         if child.status != DETACHED:
             message = f"{name} is {child.status}; only a detached subagent is resumed"
-            raise requests.SubagentRefused("subagent.not_detached", message, hint="say something to it")
+            raise requests.SubagentRefused("subagent.not_detached", message, hint="send it a text")
         child = _child(project, await _ask(project, run, requests.ResumeRequest(name)), name)
     if text is None:
         return child

@@ -268,7 +268,7 @@ def _agents(project: Project) -> Iterator[Finding]:
         if agent.unnamed:
             file = f"{project.config.home}/backends/{agent.names[0]}.toml"
             words = ", ".join(f'"{one}"' for one in agent.unnamed)
-            hint = f"to let roles use it, say what it may have in {file}: credentials = [{words}], or []"
+            hint = f"to let roles use it, list its credentials in {file}: credentials = [{words}], or []"
             yield _found("agents", "warning", message, hint)
         else:
             yield _found("agents", "ok" if agent.version else "warning", message)
@@ -314,7 +314,7 @@ def _observers(project: Project) -> Iterator[Finding]:
     found = channels(project.config)
     failed = [one for one in NotificationOutbox(project).queued() if one.error] if found else []
     if "webhook" in found and not project.config.text("notify.secret"):
-        message = "the webhook has no key, so nothing is sent to it"
+        message = "the webhook has no key, so no notification is sent to it"
         yield _found("notify", "warning", message, "set FANFOLD_NOTIFY_SECRET")
     elif failed:
         message = f"notifications not delivered yet: {len(failed)}; the last error: {failed[-1].error}"
@@ -600,7 +600,9 @@ def initialise(folder: Path) -> InitResult:
             made = write_beneath(folder, path, text.encode(), replace=False)
         except OSError as error:
             message = f"{folder / path} cannot be written: {error.strerror}"
-            raise WorldError("world.io", message, hint="no link is followed there") from None
+            raise WorldError(
+                "world.io", message, hint="replace the link: links are not followed there"
+            ) from None
         (created if made else kept).append(path)
     return InitResult(created, kept)
 

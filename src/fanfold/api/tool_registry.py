@@ -95,7 +95,9 @@ def find_recipe(project: Project, name: str, spec: JSON, *, scripted: bool) -> C
     """Return the compiled recipe; its plan is None if it has errors. Exactly one of the two must be given."""
     if bool(name) == (spec is not None):
         message = "give either the name of a recipe or a spec"
-        raise AuthorError("usage.conflict", message, hint="name for a saved one, spec for one that you wrote")
+        raise AuthorError(
+            "usage.conflict", message, hint="give name for a saved recipe, or spec for a new one"
+        )
     if spec is not None:
         return check_text(project, text_of(spec), scripted=scripted)
     return check_found(project, name, found_recipe(project, name), scripted=scripted)
@@ -547,7 +549,7 @@ async def save_workflow(caller: ToolContext, request: SaveWorkflow) -> SavedWork
     plan = checked.runnable()
     ids = [step.id for step in plan.steps]
     if not ids:
-        raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
+        raise AuthorError("recipe.missing_key", "a recipe needs steps before it can be saved")
     steps = f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"
     require_savable(project, request.name, replace=request.replace)
     saved = SavedWorkflow(
@@ -601,7 +603,7 @@ cancels one. Try dry_run before a large run. The user is asked before a run star
 them."""
 """The guidance for models about all tools."""
 WITHOUT_WORKFLOWS = """\
-Fanfold runs agents in this project. Workflows are switched off here.
+Fanfold runs agents in this project. Workflows are disabled here.
 - task, task_batch: one-off side tasks whose answers you need now, alone or concurrently.
 - spawn_agent, wait_agent, send_input, close_agent, list_agents: side tasks in the background.
 Only short reports come back: query_workflow finds details, workflow_status reports a run."""
@@ -677,13 +679,13 @@ def _read(project: Project, name: str, args: Mapping[str, JSON]) -> tuple[Tool, 
         raise AuthorError("tool.not_found", f'there is no tool "{name}"', hint=hint)
     if name not in {one.name for one in offered(project)}:
         origin, remedy = project.config.switched_off()
-        raise denied(f"workflows are switched off ({origin})", f"the user can set {remedy}")
+        raise denied(f"workflows are disabled ({origin})", f"the user can set {remedy}")
     try:
         plain = strict(dict(args), "what it was given")
         size = len(msgspec.json.encode(plain))
         if size > MAX_ARGS_BYTES:
             message = f"{tool.name} was given {size:,} bytes, {MAX_ARGS_BYTES:,} are allowed"
-            hint = "put what is long into a file of the project"
+            hint = "put long texts into a file of the project"
             raise AuthorError("tool.limit_exceeded", message, hint=hint)
         return tool, msgspec.convert(plain, tool.takes)
     except (msgspec.ValidationError, ValueError) as error:
@@ -733,11 +735,11 @@ class DrivingTools(ToolsAround):
         """Call a tool. A tool of the registry never raises: errors are part of its result."""
         if name not in self._driving:
             if name in BY_NAME:
-                message = f"{name} is not for this session"
+                message = f"{name} is not available in this session"
                 hint = "the user can ask for a workflow"
                 if not self._project.config.switch("workflows.enabled"):
                     _, remedy = self._project.config.switched_off()
-                    hint = f"workflows are switched off; the user can set {remedy}"
+                    hint = f"workflows are disabled; the user can set {remedy}"
                 raise ToolFailed("permission", "permission_denied", message, hint)
             return await super().call(name, args)
         person = None if self._ask is None else _YesNoPerson(self._ask, self._request)

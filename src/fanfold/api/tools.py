@@ -364,8 +364,10 @@ async def permit_by_forms(
     """
     pages = pages_of(request, FORM_COLUMNS, FORM_ROWS)
     if len(pages) > MAX_FORMS:
-        message = f"a dialog cannot show all of this: {len(request.effects):,} effects, {len(pages)} pages"
-        hint = "ask the user to start it in a terminal, which shows all of it"
+        message = (
+            f"a dialog cannot show the whole question: {len(request.effects):,} effects, {len(pages)} pages"
+        )
+        hint = "ask the user to start it in a terminal, which shows it completely"
         raise denied(message, hint, request.effects)
     for number, page in enumerate(pages, start=1):
         last = number == len(pages)

@@ -486,7 +486,7 @@ def take_up(tree: RunTree, ref: SessionRef, turn: int, say: str | None) -> Taken
     `say` None: a default prompt to continue. Empty: the prompt of the step itself.
     """
     if ref.role.pipeline:
-        message = f"{ref.step} works in stages, which start anew with each prompt"
+        message = f"{ref.step} works in stages, which start again with each prompt"
         raise AuthorError("fork.stages", message, hint="leave --turn out: the step runs again from its start")
     before = _before(tree, ref)
     entries_so_far = [*before, *_recorded(tree, ref)]

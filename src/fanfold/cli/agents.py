@@ -144,7 +144,7 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
 
 def _require_subagents(project: Project) -> None:
     if not project.has_runs:
-        hint = "fanfold agents lists who can be asked, fanfold spawn --help says how"
+        hint = "fanfold agents lists the roles, fanfold spawn --help shows the options"
         raise NotFoundError("subagent.not_found", "there are no subagents here", hint=hint)
 
 

@@ -121,7 +121,7 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **flags
     if text is None and not on_terminal():
         text = sys.stdin.read() if not sys.stdin.isatty() else ""
     if text is not None and not text.strip():
-        raise AuthorError("usage.missing", "there is nothing to say", hint='fanfold chat "What is here?"')
+        raise AuthorError("usage.missing", "the text is empty", hint='fanfold chat "What is here?"')
     if text is None and call.as_json:
         raise AuthorError("usage.missing", "--json needs a TEXT", hint='fanfold chat "What is here?" --json')
     with call.open_project() as project:
@@ -408,7 +408,7 @@ class SlashCommands:
         if command is None:
             near = nearest(word, tuple(WORDS))
             hint = f"did you mean {near}?" if near else "/help lists them"
-            raise AuthorError("chat.unknown_word", f"there is no {word} here", hint=hint)
+            raise AuthorError("chat.unknown_word", f"{word} is not a command of the chat", hint=hint)
         await command.call(self, rest.strip())
 
     async def help(self, _rest: str) -> None:
@@ -488,7 +488,7 @@ class SlashCommands:
     async def permission(self, rest: str) -> None:
         if rest and rest not in POSTURES:
             hint = f"one of {', '.join(POSTURES)}"
-            raise AuthorError("usage.bad_value", f"{rest} is no permission", hint=hint)
+            raise AuthorError("usage.bad_value", f"{rest} is not a permission", hint=hint)
         if rest:
             self._chat.options = structs.replace(self._chat.options, permission=rest)
         print_text(f"permission: {self._chat.options.permission}\n")
@@ -523,15 +523,15 @@ def _split(rest: str, least: int = 1) -> list[str]:
     try:
         words = shlex.split(rest)
     except ValueError as error:
-        raise AuthorError("usage.bad_value", f"this cannot be read: {error}") from None
+        raise AuthorError("usage.bad_value", f"the command cannot be parsed: {error}") from None
     if len(words) < least:
-        raise AuthorError("usage.missing", "something is missing", hint="/help shows what follows")
+        raise AuthorError("usage.missing", "an argument is missing", hint="/help lists the commands")
     return words
 
 
 def _require_text(rest: str, usage: str) -> str:
     if not rest:
-        raise AuthorError("usage.missing", "something is missing", hint=usage)
+        raise AuthorError("usage.missing", "an argument is missing", hint=usage)
     return rest
 
 

@@ -313,8 +313,8 @@ def _usage_failure(error: click.ClickException) -> FanfoldError:
         if context
         else "fanfold --help lists the commands"
     )
-    message = re.sub("is not a valid integer( range)?", "is no whole number", message)
-    message = re.sub("is not a valid float( range)?", "is no number", message)
+    message = re.sub("is not a valid integer( range)?", "is not an integer", message)
+    message = re.sub("is not a valid float( range)?", "is not a number", message)
     near = getattr(error, "possibilities", None)
     param, typed = getattr(error, "param", None), error.message.partition("' is not one of ")[0].lstrip("'")
     if not near and param and isinstance(param.type, click.Choice) and typed != error.message:
@@ -482,7 +482,7 @@ def _read_inputs(project: Path, file: Path) -> dict[str, JSON]:
             raise AuthorError("usage.bad_inputs_file", f"{place}: {first.message}", hint=first.help)
         value = None if tree is None else plain(tree)
     if not isinstance(value, dict):
-        message = f"--inputs {file} must hold a map of input names to values"
+        message = f"--inputs {file} must contain a map of input names to values"
         hint = 'for example {"topic": "solid-state batteries"}'
         raise AuthorError("usage.bad_inputs_file", message, hint=hint)
     return value

@@ -88,7 +88,9 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
     if (text is None) == (file is None):
         message = "give the answer as TEXT or with --file"
         raise AuthorError(
-            "usage.bad_answer", message, hint=f"put it behind this: fanfold answer {run} {shlex.quote(step)}"
+            "usage.bad_answer",
+            message,
+            hint=f"add it to the command: fanfold answer {run} {shlex.quote(step)}",
         )
     with call.open_project() as project:
         if file is not None:
@@ -198,7 +200,9 @@ def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -
     """
     if step is None:
         hint = f"fanfold diff {run} lists what waits"
-        raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
+        raise AuthorError(
+            "usage.missing", "STEP is missing: name the step whose proposal to apply", hint=hint
+        )
     with call.open_project() as project:
         done = asyncio.run(apply(project, run, step, dry_run=dry_run))
     call.give(done, lambda: _applied(done))

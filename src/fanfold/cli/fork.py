@@ -173,7 +173,9 @@ def fork_command(
         agents = chosen_agents(project.folder, **who)
         if source.run.plan.open and step is not None and at is not None:
             if agents:
-                raise AuthorError("usage.conflict", f"{step} continues with the agent that it has")
+                raise AuthorError(
+                    "usage.conflict", f"{step} keeps its agent when it continues a conversation"
+                )
             from fanfold.api.subagents import fork_subagent  # few forks are of subagents
 
             child = asyncio.run(fork_subagent(project, step, at, yes=again["yes"]))

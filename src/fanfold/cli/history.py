@@ -284,7 +284,7 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
     if step is not None and (following or tree):
         option = "--follow" if following else "--tree"
         hint = f"fanfold transcript {run} {shlex.quote(step)} --follow" if following else "leave --tree out"
-        raise AuthorError("usage.conflict", f"{option} is for the log of a run", hint=hint)
+        raise AuthorError("usage.conflict", f"{option} applies to the log of a run, not of a step", hint=hint)
     with call.open_project(to_read=True) as project:
         head = project.resolve(run)
         show = _show_json if call.as_json else _EventText(project, head, tree, call.colour).show

@@ -232,7 +232,7 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         try:
             made = convert_file(project, Path(file), system)
         except OSError as error:
-            hint = "name the file of the workflow in it" if Path(file).is_dir() else ""
+            hint = "name the workflow file in the folder" if Path(file).is_dir() else ""
             message = f"{file} cannot be read: {error.strerror}"
             raise AuthorError("convert.unreadable", message, hint=hint) from None
         top = project.folder

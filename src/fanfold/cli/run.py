@@ -112,7 +112,7 @@ def run_command(
         message = "--detach returns before there is a report or a summary"
         raise AuthorError("usage.conflicting_options", message, hint="leave one of them out")
     if show_prompts and not dry_run:
-        raise AuthorError("usage.missing_option", "--show-prompts predicts prompts", hint="add --dry-run")
+        raise AuthorError("usage.missing_option", "--show-prompts needs --dry-run", hint="add --dry-run")
     yes, script = bool(given.pop("yes")), given["script"]
     with call.open_project() as project:
         checked = check_recipe(project, recipe, scripted=script is not None)

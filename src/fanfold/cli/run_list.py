@@ -58,7 +58,9 @@ def runs_command(
         wanted = RunFilter(status=status, recipe=recipe, since=since, words=grep)
         filtered = wanted != RunFilter()
         if everything and (recipe or since or grep):
-            raise AuthorError("usage.incompatible", "--all lists without --recipe, --since and --grep")
+            raise AuthorError(
+                "usage.incompatible", "--all cannot be combined with --recipe, --since or --grep"
+            )
         found: Sequence[RunRow]
         if everything:
             found = list_runs(project, status=status, children=True)

@@ -109,7 +109,9 @@ def schedule_command(
 
 def _schedule(call: Invocation, name: str, recipe: str, given: dict[str, Any], plan: Plan) -> Schedule:
     if not re.fullmatch(NAME, name):
-        raise AuthorError("usage.bad_value", f"{name} cannot be a name", hint="use a-z, 0-9, - and _")
+        raise AuthorError(
+            "usage.bad_value", f"{name} cannot be the name of a schedule", hint="use a-z, 0-9, - and _"
+        )
     payload = {}
     for pair in given["payload"]:
         word, equals, path = pair.partition("=")

@@ -246,7 +246,7 @@ def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: b
     network) ends the test. JSON: {"ok", "checks": [{"name", "ok", "evidence"}], "error"}.
     """
     if scenario is not None and not real:
-        raise AuthorError("usage.conflicting_options", "--scenario goes with --real")
+        raise AuthorError("usage.conflicting_options", "--scenario needs --real")
     names = [scenario] if scenario else list(SCENARIOS)
     status = EXIT_FAILED
     if dry_run:
@@ -287,7 +287,7 @@ def state_command(call: Invocation, action: str, yes: bool) -> None:
     seen = system.show_state(call.project, home)
     wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
     if action != "show" and wanted and not yes:
-        message = f"no user is here to confirm: {action} {seen.folder}"
+        message = f"not on a terminal, so no user can confirm: {action} {seen.folder}"
         refused = WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
         question = "Take it over as it is?" if action == "adopt" else "Delete it?"
         call.require_yes(_text_state(seen) + question, refused, "nothing was changed")

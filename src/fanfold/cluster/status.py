@@ -94,9 +94,9 @@ def _problems(status: ClusterStatus) -> list[str]:
         if queue.waiting and not queue.workers
     ]
     found += [
-        f"worker {one.name} on {one.machine} has sent no heartbeat for {one.seen_s:g} s: start it again there"
-        for one in status.workers
-        if one.lost
+        f"worker {row.name} on {row.machine} has sent no heartbeat for {row.seen_s:g} s: start it again there"
+        for row in status.workers
+        if row.lost
     ]
     own = queue_of("")
     old = sorted({job.id.partition("/")[0] for job in status.jobs if not job.queue.startswith(own)})
@@ -108,7 +108,7 @@ def _problems(status: ClusterStatus) -> list[str]:
         found.append(f"workers have versions {', '.join(versions)}: upgrade the older ones")
     here = ("this machine", status.store_ms, status.clock_s)
     for name, store_ms, clock_s in (
-        here, *((f"worker {one.name}", one.store_ms, one.clock_s) for one in status.workers)
+        here, *((f"worker {row.name}", row.store_ms, row.clock_s) for row in status.workers)
     ):  # fmt: skip
         if store_ms >= SLOW_MS:
             found.append(f"the store answers {name} after {store_ms:g} ms: move them closer together")
@@ -123,7 +123,7 @@ async def drain_worker(project: Project, name: str) -> str:
         workers = list_workers(project).items
         if all(worker.name != name for worker in workers):
             known = ", ".join(worker.name for worker in workers) or "none"
-            raise NotFoundError("worker.unknown", f"no worker is called {name}", hint=f"workers: {known}")
+            raise NotFoundError("worker.unknown", f"there is no worker {name}", hint=f"workers: {known}")
         try:
             return await link.request(worker_queue(name), "drain", "", DRAIN_S)
         except JobLost as lost:

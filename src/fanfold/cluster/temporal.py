@@ -329,7 +329,7 @@ class TemporalLink:
 
         async def find() -> list[tuple[str, str]]:
             found = self._connected.list_activities("ExecutionStatus = 'Running'", limit=1_000)
-            return [(one.activity_id, one.task_queue) async for one in found]
+            return [(job.activity_id, job.task_queue) async for job in found]
 
         return await self._there(find())
 

@@ -169,7 +169,7 @@ class TreeIsolation(Isolation):
         if order.execution == 1 or order.step.traits.role is None:
             return None
         entries = reversed(self._trees.entries(order.session))
-        return next((one.files for one in entries if isinstance(one, ToolResult) and one.files), None)
+        return next((entry.files for entry in entries if isinstance(entry, ToolResult) and entry.files), None)
 
     def _find(self, order: Order[Job], stored_in: str, epoch: int) -> StepWorkspace | None:
         """The workspace of an earlier execution on this machine, unless the session continued elsewhere."""

@@ -370,12 +370,12 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
             setting = known.get(key)
             if setting is None:
                 hint = _near(key, word.text, section.text if inside else "", notes, known)
-                notes.error(".unknown_key", f"{quoted(key)} is no setting", word, hint)
+                notes.error(".unknown_key", f"{quoted(key)} is not a setting", word, hint)
             elif whose in setting.not_in:
                 instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
                 notes.error(".not_here", f'"{key}" may not be set in this file', word, f"{instead} instead")
             elif whose == "project" and setting.only_less and _is_more(tree.plain(value), setting.default):
-                hint = f"at most {setting.default} here; your own file and the environment may say more"
+                hint = f"at most {setting.default} here; your own file and the environment may set more"
                 notes.error(".not_wider", f'"{key}" may not be raised in this file', word, hint)
             else:
                 found[key] = (tree.plain(value), f"{notes.source.file} ({key})")
@@ -408,7 +408,7 @@ def _tables(table: tree.Node, section: tree.Scalar, notes: Notes, whose: str) ->
     for name, inner in table.entries if isinstance(table, tree.Mapping) else ():
         if not re.fullmatch(_PROVIDER_NAME, name.text) or not isinstance(inner, tree.Mapping):
             hint = "write a table [providers.NAME]; NAME has small letters, digits, _ and -"
-            notes.error(".bad_value", f"{quoted(name.text)} is no provider", name, hint)
+            notes.error(".bad_value", f"{quoted(name.text)} is not a provider", name, hint)
             continue
         found[f"{_TABLES}.{name.text}"] = (True, f"{notes.source.file} ({_TABLES}.{name.text})")
         for word, value in inner.entries:
@@ -418,7 +418,7 @@ def _tables(table: tree.Node, section: tree.Scalar, notes: Notes, whose: str) ->
                 continue
             near = notes.nearest(word.text, keys)
             hint = f"did you mean {quoted(near)}?" if near else f"keys: {', '.join(keys)}"
-            notes.error(".unknown_key", f"{quoted(key)} is no setting", word, hint)
+            notes.error(".unknown_key", f"{quoted(key)} is not a setting", word, hint)
     return found
 
 
@@ -470,7 +470,7 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
         choices = setting.choices
         listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
         if not isinstance(listed, list) or not all(
-            isinstance(one, str) and re.fullmatch(_NAME, one) for one in listed
+            isinstance(text, str) and re.fullmatch(_NAME, text) for text in listed
         ):
             raise _bad(origin, raw, "a list of names")
         if choices and not set(listed) <= set(choices):
@@ -509,7 +509,7 @@ def _texts(raw: object, origin: str) -> str:
     """A list of texts, as JSON."""
     listed = raw if isinstance(raw, list) else [None]
     if not all(
-        isinstance(one, str) and 0 < len(one) <= MAX_TEXT_CHARS and one.isprintable() for one in listed
+        isinstance(text, str) and 0 < len(text) <= MAX_TEXT_CHARS and text.isprintable() for text in listed
     ):
         raise _bad(origin, raw, f"a list of texts of at most {MAX_TEXT_CHARS} characters")
     return json.dumps(listed)
@@ -553,8 +553,8 @@ def _prices(raw: object, origin: str) -> str:
         }
         amounts = given.values() if isinstance(given, dict) else ()
         if not known or not all(
-            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= MAX_PRICE
-            for one in amounts
+            isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount <= MAX_PRICE
+            for amount in amounts
         ):
             raise _bad(f"{origin} for {name}", given, allowed)
         rates[name] = {"cached": given["input"], **given}
@@ -662,7 +662,7 @@ def choose_model(
         )
     raise AuthorError(
         "provider.none",
-        "no model: no provider is configured and the local one is not here",
+        "no model: no provider is configured and the local model is not installed",
         hint=f"use the local model, which needs no key: {INSTALL_HINT} && {PULL_HINT}; "
         f"or {_remote_ways(access)}",
     )
@@ -673,17 +673,19 @@ def _named(model: str, why: str, config: Config, local: LocalState) -> Choice:
     if colon and rest and word == PROVIDER:
         if not local.installed:
             raise WorldError(
-                "local.not_installed", f'"{model}" needs llama.cpp, which is not here', hint=INSTALL_HINT
+                "local.not_installed", f'"{model}" needs llama.cpp, which is not installed', hint=INSTALL_HINT
             )
         if model == LOCAL_MODEL and not local.pulled:
-            raise WorldError("local.not_pulled", f'the weights of "{model}" are not here yet', hint=PULL_HINT)
+            raise WorldError(
+                "local.not_pulled", f'the weights of "{model}" are not downloaded yet', hint=PULL_HINT
+            )
         return Choice(model, rest, None, why)
     access = config.access
     meant = access.understand(model)
     if meant is None:
         raise AuthorError(
             "model.unknown_provider",
-            f'"{model}" names no provider known here',
+            f'"{model}" names an unknown provider',
             hint=f"write provider:name; providers are {', '.join([*access.words(), PROVIDER])}; "
             "a table [providers.NAME] in your own config.toml adds one",
         )
@@ -702,7 +704,7 @@ def _is_of_project(config: Config, origin: str) -> bool:
 def _not_here(where: str, model: str) -> AuthorError:
     return AuthorError(
         "model.not_here",
-        f"{where} names weights by path ({model}), which only the user may do",
+        f"{where} names weights by path ({model}); only the user may do that",
         hint=f"if you trust the file: FANFOLD_MODEL={model}",
     )
 

@@ -421,7 +421,9 @@ class Host:
         except asyncio.CancelledError:
             self._tasks.pop(key, None)
             if key not in self._stop_reasons and not is_cancelled():
-                why = Failure("transport", "step.broken_off", f"{order.path}: a connection was given up")
+                why = Failure(
+                    "transport", "step.broken_off", f"{order.path}: a connection was cancelled unexpectedly"
+                )
                 self._report_outcome(order, node, Outcome(error=why))
                 return
             self._report_stopped(order.run, order.path, order.attempt, order.execution)
@@ -565,7 +567,7 @@ def _over(state: State, found: list[str]) -> list[str]:
             if node.status == COMPLETED and node.step.workspace_mode == "isolated":
                 session = session_id(run.id, node.path, node.attempt)
                 homes = (home_of(node, node.attempt), session, *settling_ids(session))
-                over += [one for one in dict.fromkeys(homes) if one in left]
+                over += [home for home in dict.fromkeys(homes) if home in left]
     return over
 
 
@@ -666,14 +668,14 @@ class DailyCaps:
         if ledger.max_micro_usd is not None:
             caps.append(f"${ledger.spent_micro_usd / 1e6:.4f} of ${ledger.max_micro_usd / 1e6:.2f}")
         spent = " and ".join(caps)
-        message = f"your cap for the day admits no further request: {spent} spent today, by all of your runs"
+        message = f"your cap for the day allows no further request: {spent} spent today, by all of your runs"
         hint = f"it continues at midnight; [budget] in {self._home}/config.toml raises the cap"
         until = round(midnight.timestamp() * 1_000)
         return Failure("budget", "budget.daily_cap", message, hint, True, subject=EVERY_AGENT, until=until)
 
     def unpriced(self) -> Failure:
         """The failure of a request whose model has no known price, under a cap in dollars."""
-        message = "your cap in dollars for the day cannot be kept: the price of this model is not known"
+        message = "your daily cap in dollars cannot be enforced: the price of this model is unknown"
         hint = f"set its price in [models.prices] of {self._home}/config.toml, or [budget] tokens_per_day too"
         return Failure("budget", "budget.unpriced", message, hint, retryable=False)
 
@@ -694,8 +696,8 @@ class DailyCaps:
                 self._opened = opened
             return self._opened.execute(statement, values).fetchall()
         except (apsw.Error, OSError) as error:
-            message = f"what was spent today cannot be read or counted in {file}: {error}"
-            hint = "make room for it or repair it, or remove the caps in [budget]"
+            message = f"the spending of today cannot be read or written in {file}: {error}"
+            hint = "free disk space, repair it, or remove the caps in [budget]"
             raise WorldError("budget.ledger", message, hint=hint) from None
 
 

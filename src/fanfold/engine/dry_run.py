@@ -317,7 +317,7 @@ class _Claims:
 
     @property
     def complete(self) -> bool:
-        return all(one.complete for one in (self._writers, self._sharers, self._readers))
+        return all(claims.complete for claims in (self._writers, self._sharers, self._readers))
 
     def rivals(self, node: Node) -> int:
         """The set of steps that may not run at the same time as this one, including itself."""

@@ -139,9 +139,13 @@ class ReplayHost(Host):
         if len(self._tasks) > len(waiting):
             await self._woken.wait()
             return
-        known = [one for one in waiting if one.position is not None]
+        known = [execution for execution in waiting if execution.position is not None]
         first = min(known, key=lambda one: one.position or 0, default=None)
-        new = [one for one in waiting if one.record is None or one.record.status in (COMPLETED, FAILED)]
+        new = [
+            execution
+            for execution in waiting
+            if execution.record is None or execution.record.status in (COMPLETED, FAILED)
+        ]
         timers = self.tree.state.timers
         if answer is not None and (first is None or answer[0] < (first.position or 0)):
             # Answer a question as the person did

@@ -236,7 +236,7 @@ def check_message(tree: RunTree, request: MessageRequest) -> Node:
     if not is_agent(node) or node.kind != LEAF:
         raise AuthorError("message.not_agent", f"{request.path} has no agent: its type is {node.step.type}")
     if node.status != RUNNING and node.reason != ASKED:
-        hint = "a message reaches an agent that is running"
+        hint = "only a running agent can receive a message"
         raise AuthorError("message.not_running", f"{request.path} is {node.status}", hint=hint)
     frozen = tree.frozen(node)
     role = frozen.role_of(read_body(AgentBody, node.step))
@@ -256,12 +256,12 @@ def _find_asking(state: State, path: str) -> Node:
     if node is None:
         raise _not_there(state, path)
     if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
-        raise AuthorError("approval.not_one", f"{path} asks nobody: its type is {node.step.type}")
+        raise AuthorError("approval.not_one", f"{path} asks no question: its type is {node.step.type}")
     if node.status in TERMINAL:
         hint = f"fanfold inspect {state.root.id} {shlex.quote(path)} shows how it ended"
         raise AuthorError("approval.closed", f"{path} is {node.status} already", hint=hint)
     if node.status != WAITING:
-        raise AuthorError("approval.not_open", f"{path} is {node.status}; nobody is asked yet")
+        raise AuthorError("approval.not_open", f"{path} is {node.status}; it asks no question yet")
     return node
 
 
@@ -269,12 +269,12 @@ def _not_there(state: State, path: str) -> AuthorError | NotFoundError:
     """The error for a tree path without a step. The enclosing step may not have started yet."""
     run, around = state.root.id, path
     if state.root.status == PENDING:
-        return AuthorError("approval.not_open", f"run {run} has not begun; nobody is asked yet")
+        return AuthorError("approval.not_open", f"run {run} has not begun; it asks no question yet")
     while (end := re.search(_LAST_PART, around)) is not None:
         around = around[: end.start()]
         above = find_node(state, around)
         if above is not None and above.status not in TERMINAL and above.kind != LEAF:
-            return AuthorError("approval.not_open", f"nothing in {around} asks as {path} yet")
+            return AuthorError("approval.not_open", f"nothing in {around} at {path} asks a question yet")
     near = nearest(path, [one.tree_path(at) for one in state.runs.values() for at in one.nodes])
     hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run} --steps lists them"
     return NotFoundError("step.not_found", f"run {run} has no step {path}", hint=hint)
@@ -292,7 +292,7 @@ def check_recorded(tree: RunTree, request: AnswerRequest) -> None:
         if any(_is_kept(request.text, text) for text in answers[-1:]):
             return
     if node is None or node.status == WAITING:
-        raise AuthorError("approval.not_open", f"{request.path} did not take the answer")
+        raise AuthorError("approval.not_open", f"{request.path} did not accept the answer")
     if node.step.traits.waits is None and node.agreed == (request.decision == "approve"):
         return  # the output of such a step is not the answer
     if node.output is None:
@@ -302,7 +302,7 @@ def check_recorded(tree: RunTree, request: AnswerRequest) -> None:
         decided = isinstance(found, dict) and request.text is None
         told = f"{found['decision']} by {found['by']}" if decided else shorten(as_text(found), MAX_TOLD_CHARS)
         message = f"{request.path} was answered before: {told}"
-        raise AuthorError("approval.closed", message, hint="the first answer holds")
+        raise AuthorError("approval.closed", message, hint="the first answer counts")
 
 
 def _is_kept(given: Any, found: Any) -> bool:
@@ -458,7 +458,7 @@ def no_subagent(name: str, known: Collection[str] = ()) -> NotFoundError:
 
 def detached(name: str) -> SubagentRefused:
     """The error for input to a subagent that lost its process."""
-    message = f"{name} is detached: nobody knows what it did last"
+    message = f"{name} is detached: its process ended without a result"
     return SubagentRefused("subagent.detached", message, hint=f"fanfold send {shlex.quote(name)} --resume")
 
 
@@ -555,7 +555,9 @@ def check_spoken_to(tree: RunTree, child: str) -> None:
         raise detached(child)
     proposal = waiting_proposal(tree, last)
     if proposal is not None:
-        message = f"what {child} proposed is not applied yet ({proposal}), and it would not see it"
+        message = (
+            f"the proposal of {child} is not applied yet ({proposal}), so its next turn would not see it"
+        )
         hint = f"fanfold apply {tree.root.id} {shlex.quote(last.path)} merges it; or spawn another subagent"
         raise SubagentRefused("subagent.proposal_waits", message, hint=hint)
 
@@ -574,4 +576,4 @@ def _resume(tree: RunTree, child: str, at: int) -> None:
             return
         if turn.status in (READY, RUNNING):
             return  # an earlier request has resumed it
-    raise SubagentRefused("subagent.not_detached", f"{child} is not detached", hint="say something to it")
+    raise SubagentRefused("subagent.not_detached", f"{child} is not detached", hint="send it a text")

@@ -185,8 +185,8 @@ def tells_damage(
                 raise  # the log is intact, so this is a bug of Fanfold
             raise StoreFault(
                 "store.corrupt",
-                f"the log of run {root} is not as it was written: {found[0].message}",
-                hint=f"fanfold verify {root} says what was changed",
+                f"the log of run {root} was changed after it was written: {found[0].message}",
+                hint=f"fanfold verify {root} shows the change",
             ) from error
 
     return judged
@@ -270,7 +270,7 @@ class RunRows:
             spent = self._spent(run)
             if self._itself.get(run.id, _NOTHING) != spent:
                 self._itself[run.id] = spent
-                spenders |= {one.id: one for one in _upward(run)}
+                spenders |= {above.id: above for above in _upward(run)}
         rows = {name: self._make(run) for name, run in spenders.items()}
         return {name: row for name, row in rows.items() if self._written.get(name) != _said(row)}
 
@@ -576,7 +576,7 @@ class RunTree:
             fact = workspace_fact(data.data) if data.type == "workspace_event" else None
             if not isinstance(fact, ArtifactsPublished):
                 return []
-            named = [(f"{fact.step}/artifacts/{one.path}", one.text) for one in fact.files if one.text]
+            named = [(f"{fact.step}/artifacts/{file.path}", file.text) for file in fact.files if file.text]
             step, status = fact.step, COMPLETED
         elif isinstance(data, StepEvent | SubagentEvent) and data.output is not None and not data.late:
             named, step = [(data.step, data.output)], data.step
@@ -656,7 +656,12 @@ class RunTree:
                 requires=requires,
                 # Evidence does not change the state of the kernel.
                 state=trace(
-                    self.state, ((one.run_id, one.data) for one in written if one.type not in EVIDENCE_TYPES)
+                    self.state,
+                    (
+                        (envelope.run_id, envelope.data)
+                        for envelope in written
+                        if envelope.type not in EVIDENCE_TYPES
+                    ),
                 ),
             )
             self.journal.write(batch)

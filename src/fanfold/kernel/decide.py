@@ -192,7 +192,7 @@ def _fire(state: State, kind: str, node: Node) -> None:
             failure = judge(node, default, BY_DEFAULT)
             conclude(state, node, COMPLETED if failure is None else FAILED, failure, BY_DEFAULT)
         else:
-            message = f"nobody answered {node.path} in time"
+            message = f"{node.path} was not answered in time"
             conclude(state, node, TIMED_OUT, Failure("timeout", "approval.timeout", message, step=node.path))
     else:
         node.stopping = TIMED_OUT

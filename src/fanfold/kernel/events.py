@@ -493,7 +493,7 @@ def event_of(envelope: Envelope) -> Event:
         return Event(envelope.run_id, envelope.at, Evidence(envelope.type, data))
     shape = _TYPES.get(envelope.type)
     if shape is None:
-        raise BugError("log.unknown_type", f"the log holds an event of unknown type {envelope.type!r}")
+        raise BugError("log.unknown_type", f"the log contains an event of unknown type {envelope.type!r}")
     if encoded is None:
         return Event(envelope.run_id, envelope.at, msgspec.convert(envelope.data, shape))
     decoder = _DECODERS.get(envelope.type)

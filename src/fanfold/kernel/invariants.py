@@ -344,7 +344,7 @@ def made_of_what_is_there(books: Books, event: Event, _state: State) -> Iterator
     node = books.last
     if not _is_start(event) or node is None:
         return
-    declared = {one.name for one in node.run.plan.inputs} if node.step.inputs else ()
+    declared = {param.name for param in node.run.plan.inputs} if node.step.inputs else ()
     for kind, name in sorted(set(_references(node))):
         if kind == "inputs" and name not in declared:
             yield f"{node.path} refers to the input {name}, which nobody declares"

@@ -478,13 +478,13 @@ def _read_class(pattern: str, opened: int) -> tuple[CharSet, int]:
         if low in ("", "/") or high == "/":
             raise GlobError(opened, "'[' is never closed in its segment (a literal one is written '[[]')")
         if low > high:
-            raise GlobError(at, f"the range {low}-{high} is empty: its ends are the wrong way round")
+            raise GlobError(at, f"the range {low}-{high} is empty: its ends are in the wrong order")
         ranges.append((ord(low), ord(high)))
         at += 3 if ranged else 1
     written = union(ranges)
     label = common(complement(written) if negated else written, ANY)
     if not label:
-        raise GlobError(opened, "the class matches no character")
+        raise GlobError(opened, "the character class is empty")
     return label, at
 
 
@@ -496,7 +496,7 @@ def _compile(pattern: str, stars_match_nothing: bool = True) -> Automaton:
     if "\\" in pattern:
         raise GlobError(pattern.index("\\"), "a backslash: separate by '/', escape by a class such as '[*]'")
     if "\0" in pattern:
-        raise GlobError(pattern.index("\0"), "a NUL character can be in no path")
+        raise GlobError(pattern.index("\0"), "a path cannot contain a NUL character")
     return _Compiler(pattern, stars_match_nothing).compile()
 
 

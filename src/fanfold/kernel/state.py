@@ -634,6 +634,6 @@ def judge(node: Node, decision: str, by: str, comment: str | None = None) -> Fai
     """Return the failure of the step if this answer rejects it; None if the step completes."""
     if decision != REJECT or not node.step.traits.rejectable:
         return None
-    said = f"nobody answered {node.path} in time, which rejects it" if by == BY_DEFAULT else ""
+    said = f"{node.path} was not answered in time, which rejects it" if by == BY_DEFAULT else ""
     message = comment or said or f"{by} rejected {node.path}"
     return Failure("permission", "approval.rejected", message, "", False, node.path, node.attempt)

@@ -355,21 +355,21 @@ def _noted(_state: State, _run: Run, _data: PhaseFolded | RunForked | RequestRef
 def why_not_added(run: Run, step: Step) -> str:
     """Return why this step cannot be added to the run now; empty if it can."""
     if not run.growing or run.ending:
-        return f"run {run.id} takes no more steps"
+        return f"run {run.id} accepts no more steps"
     if step.id in run.nodes:
         return f"there is a step {step.id} already"
     for name in step.depends_on + step.after:
         node = run.nodes.get(name)
         if node is None or node.parent is not run.scope:
-            return f"there is no step {name} to come after"
+            return f"there is no step {name} to depend on"
         if node.closed and name in step.after:
             return f"{name} is closed"
     parent = run.nodes.get(step.parent)
     if step.parent and (parent is None or parent.status != RUNNING or parent.stopping):
-        return f"{step.parent} does not run"
+        return f"{step.parent} is not running"
     action = step.action
     if isinstance(action, WorkflowAction) and action.workflow not in run.plan.workflows:
-        return f"the run knows no workflow {action.workflow}"
+        return f"the plan has no workflow {action.workflow}"
     before = action.traits.continues
     if before is not None and before not in step.depends_on + step.after:
         return f"{step.id} continues {before} without waiting for it"
@@ -473,7 +473,9 @@ def create_state(event: Event) -> State:
     """Return the state after `created`, the first event of a root run's log."""
     data = event.data
     if not isinstance(data, RunCreated) or data.plan is None:
-        raise BugError("kernel.unexpected_event", "a log begins with the `created` event that holds the plan")
+        raise BugError(
+            "kernel.unexpected_event", "a log must begin with the `created` event, which contains the plan"
+        )
     if data.version != LOG_VERSION:
         raise WorldError(
             "log.version",

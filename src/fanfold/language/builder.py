@@ -78,7 +78,7 @@ class Recipe:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             hint = "a recipe is data: text, numbers, lists and maps"
             raise AuthorError(
-                "recipe.bad_type", f"the recipe holds something else than data: {error}", hint=hint
+                "recipe.bad_type", f"the recipe contains a value that is not data: {error}", hint=hint
             ) from None
         self.value: dict[str, JSON] = copied
 
@@ -134,8 +134,8 @@ def _refuse_what_json_would_change(value: object) -> None:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for one in value:
-            _refuse_what_json_would_change(one)
+        for item in value:
+            _refuse_what_json_would_change(item)
     elif isinstance(value, _LOST) or (isinstance(value, float) and not isfinite(value)):
         raise ValueError(shorten(repr(value), 80))
 

@@ -180,7 +180,7 @@ class Cassette(_Part, frozen=True):
     """None if no run was recorded: a case that was written by hand."""
 
     def __post_init__(self) -> None:
-        attempts = [attempt for one in self.steps.values() for attempt in one]
+        attempts = [attempt for step in self.steps.values() for attempt in step]
         paths = [*self.files, *(path for attempt in attempts for path in attempt.writes)]
         if len(paths) > MAX_FILES:
             raise ValueError(f"{len(paths):,} files; a cassette holds at most {MAX_FILES:,}")
@@ -246,7 +246,7 @@ def read_cassette(file: Path, top: Path) -> Cassette:
                 break
         hint = "record the run again, or correct the cassette"
         if "cassette" not in plain(tree):
-            hint = "this file is no cassette; the command `record` writes one"
+            hint = "this file is not a cassette; the command `record` writes one"
         Notes(report, source).error("cassette.bad_value", message[:1].lower() + message[1:], at, hint)
         raise FileRefused(report.diagnostics, {source.file: source}) from None
 
@@ -283,7 +283,7 @@ class _LongTexts:
 
     def restored(self, value: JSON) -> JSON:
         if isinstance(value, list):
-            return [self.restored(one) for one in value]
+            return [self.restored(item) for item in value]
         if not isinstance(value, dict):
             return value
         key = next(iter(value)) if len(value) == 1 else ""
@@ -302,7 +302,7 @@ class _LongTexts:
         if len(data) > MAX_LONG_BYTES or self._loaded > MAX_TOTAL_BYTES:
             raise ValueError(f"the texts in {self._folder.name} are too large")
         if _digest(data) != name:
-            raise ValueError(f"{self._folder.name}/{name} is not the text that was recorded")
+            raise ValueError(f"{self._folder.name}/{name} differs from the recorded text")
         return data.decode("utf-8", "surrogatepass")
 
     def removed(self, value: JSON) -> JSON:
@@ -311,7 +311,7 @@ class _LongTexts:
             self._texts[_digest(data)] = data
             return {_BESIDE: _digest(data)}
         if isinstance(value, list | tuple):
-            return [self.removed(one) for one in value]
+            return [self.removed(item) for item in value]
         if not isinstance(value, dict):
             return value
         escaped = "$" if len(value) == 1 and next(iter(value)).startswith(_BESIDE) else ""
@@ -343,7 +343,7 @@ def find_cassettes(paths: Sequence[Path], top: Path) -> list[Path]:
             continue
         inside, real = os.path.realpath(top), Path(os.path.realpath(path))
         if Path(os.path.abspath(path)).is_relative_to(inside) and not real.is_relative_to(inside):
-            raise AuthorError("cassette.outside", f"{path} leads out of the project", hint="name its target")
+            raise AuthorError("cassette.outside", f"{path} is outside the project", hint="name its target")
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith((".", "node_modules")))
             files = (Path(folder, name) for name in sorted(names) if name.endswith((".yaml", ".yml")))
@@ -399,8 +399,13 @@ def differences(old: Cassette, new: Cassette, names: Names = ("recorded", "now")
         for number, after in enumerate(attempts, 1)
         if (before := old.attempt(step, number)) is not None
     ]
-    asked = (one for pair in pairs for one in _requests(*pair, names))
-    return [*roles, *asked, *(one for pair in pairs for one in _outcomes(*pair)), *_results(old, new, names)]
+    asked = (request for pair in pairs for request in _requests(*pair, names))
+    return [
+        *roles,
+        *asked,
+        *(outcome for pair in pairs for outcome in _outcomes(*pair)),
+        *_results(old, new, names),
+    ]
 
 
 def _requests(
@@ -413,7 +418,7 @@ def _requests(
 
 
 def _outcomes(name: str, step: str, before: AttemptRecord, after: AttemptRecord) -> Iterator[Difference]:
-    calls, others = ([call for turn in one.turns for call in turn.calls] for one in (before, after))
+    calls, others = ([call for turn in side.turns for call in turn.calls] for side in (before, after))
     for call, other in zip(calls, others, strict=False):
         # What a search finds depends on files that a cassette does not hold.
         searches = call.tool in ("list_files", "search_files")

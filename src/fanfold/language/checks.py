@@ -158,7 +158,7 @@ def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
         seen.add(item.text)
         if syntax is not None and allowed and item.text not in allowed:
             what = with_article(syntax.name)
-            hint = unit.notes.did_you_mean(item.text, allowed) or f"{what} gives {listed(allowed)}"
+            hint = unit.notes.did_you_mean(item.text, allowed) or f"{what} has the outputs {listed(allowed)}"
             unit.notes.error("recipe.bad_value", f"{what} has no output {quoted(item.text)}", item, hint)
 
 
@@ -247,7 +247,7 @@ def read_patterns(
             _check_static(node, references, writes=writes)
         if node.text.startswith("!"):
             hint = "list what belongs to the set; ?name matches a file whose name begins with !"
-            references.notes.error("recipe.bad_glob", "patterns have no negation", node.span(0, 1), hint)
+            references.notes.error("recipe.bad_glob", "patterns cannot be negated", node.span(0, 1), hint)
         patterns.append(node.text)
     return tuple(patterns), templated
 
@@ -295,7 +295,7 @@ def _check_templated(node: Scalar, draft: Draft, references: References) -> None
     for hole in holes:
         if is_in_class(text, hole):
             place = node.span(origins[hole], origins[hole] + 1)
-            message = "a value cannot stand in a character class"
+            message = "a value cannot be used in a character class"
             references.notes.error("recipe.bad_glob", message, place, "write {a,b} with a value for each")
 
 
@@ -381,7 +381,7 @@ def read_script(entries: Entries, notes: Notes) -> str:
     if "{{" in node.text:
         at = node.text.index("{{")
         hint = 'give the value under `inputs` and write "$name" in the script'
-        message = "a script holds no {{…}}: the value would be run as part of it"
+        message = "a script cannot contain {{…}}: the value would be executed as part of it"
         notes.error("recipe.bad_template", message, node.span(at, at + 2), hint)
     if not node.text.strip():
         notes.error("recipe.bad_value", "the script is empty", node)
@@ -414,7 +414,7 @@ def read_own_variables(entries: Entries, notes: Notes) -> tuple[str, ...]:
             notes.error("recipe.conflicting_keys", f"{quoted(word.text)} is given twice", word, "keep one")
         names[word.text] = None
     if names and entries.flag("cache"):
-        message = "what a command makes of your environment is not kept for other runs"
+        message = "output that depends on your environment is not cached for other runs"
         notes.error("recipe.conflicting_keys", message, entries.keys["cache"], "leave `cache` out")
     return tuple(names)
 
@@ -432,7 +432,7 @@ def _warn_of_shell_syntax(node: Scalar, notes: Notes) -> bool:
     bare = re.sub(r"'[^']*'|\"[^\"]*\"|\{\{.*?\}\}", "", node.text)
     found = found or next((sign for sign in ("*", "$(", "`") if sign in bare), None)
     if found is not None:
-        hint = "write `shell:` for a script, or quote what is meant as it stands"
+        hint = "write `shell:` for a script, or quote the literal text"
         message = f"no shell reads this: {quoted(found)} goes to {quoted(words[0])} as it is"
         notes.warning("recipe.shell_syntax", message, node, hint)
     return found is not None
@@ -549,7 +549,7 @@ def why_read_only(draft: Draft, role: RoleFacts | None, name: str) -> str:
     if draft.entries.text("posture") == "read_only":
         return "the step is read-only"
     if draft.narrowed:
-        return "the step stands inside something read-only"
+        return "the step is inside a read-only step"
     if role is not None and role.read_only:
         return f"role {quoted(name)} is read-only"
     reader = _continued_reader(draft)
@@ -586,5 +586,5 @@ def _refuse_what_needs_a_writer(draft: Draft, notes: Notes, *, writes: bool, mod
         notes.error("recipe.conflicting_keys", message, entries.keys["require_changes"])
     if entries.flag("cache") and writes:
         message = f"{quoted('cache')} is for read-only steps, and this one writes"
-        hint = "say `posture: read_only` if it only reads"
+        hint = "add `posture: read_only` if it only reads"
         notes.error("recipe.conflicting_keys", message, entries.keys["cache"], hint)

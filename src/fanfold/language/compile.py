@@ -190,7 +190,7 @@ def read_unit(
     form: yaml_text.TextFormat = yaml_text.RECIPE,
     narrowed: bool = False,
 ) -> Unit | None:
-    """Read and check one file; None if it is not a map of keys. `narrowed`: its caller is read-only."""
+    """Read and check one file; None if the file is not a map of keys. `narrowed`: its caller is read-only."""
     tree, source, problems = yaml_text.parse_yaml(data, file, form)
     report.extend(problems)
     notes = Notes(report, source)
@@ -212,7 +212,7 @@ def read_unit(
         file_name=said_by_file(file)[0] or "",
     )
     if not unit.name and entries.lacks("name"):
-        hint = "its file's name cannot be one: a name has lower-case letters, digits, - and _"
+        hint = "its file name is not a valid name: use lower-case letters, digits, - and _"
         notes.error("recipe.missing_key", 'a recipe needs "name"', entries.head(), hint)
     unit.limits = _read_limits(unit)
     unit.defaults = _read_defaults(unit)
@@ -306,7 +306,7 @@ def _survey(unit: Unit) -> None:
         slots = unit.limits.max_concurrency or unit.around.ceilings.slots
         if (wanted := draft.entries.integer("max_concurrency")) is not None and wanted > slots:
             message = f'"max_concurrency" of "{draft.id}" is {wanted}, but the run has {slots}'
-            hint = "write a larger one at the top of the recipe, or run it with --max-concurrency"
+            hint = "raise it at the top of the recipe, or with --max-concurrency"
             unit.notes.warning("recipe.unused_key", message, draft.entries.keys["max_concurrency"], hint)
         if draft.scope.outer is not None and draft.id:
             elsewhere.setdefault(draft.id, draft)
@@ -539,7 +539,9 @@ class Closure(Struct):
         assert frame.call is not None
         chain = " → ".join(quoted(name) for name in [*ring, ring[0]])
         node = frame.call.entries.nodes["workflow"]
-        frame.unit.notes.error("recipe.workflow_cycle", f"workflows call each other in a ring: {chain}", node)
+        frame.unit.notes.error(
+            "recipe.workflow_cycle", f"workflows call each other in a cycle: {chain}", node
+        )
 
     def _report_depth(self) -> None:
         root = self.way[0]

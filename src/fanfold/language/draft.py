@@ -183,7 +183,10 @@ def find_role(
     found = None
     if marked:
         versions = roles.versions(name)
-        found = next((one for one in versions if one.removeprefix("v") == version.removeprefix("v")), None)
+        found = next(
+            (candidate for candidate in versions if candidate.removeprefix("v") == version.removeprefix("v")),
+            None,
+        )
         if found is None:
             if at is not None:
                 known = ", ".join(versions)
@@ -465,7 +468,7 @@ def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[s
             return f"its output is {described(known)} and has no parts", hint
         if isinstance(known, ListOf):
             if isinstance(part, str):
-                hint = "size(…) says how many it has" if part in _COUNTS else "write [0] for the first item"
+                hint = "size(…) is their number" if part in _COUNTS else "write [0] for the first item"
                 return f"its output is a list and has no field {quoted(part)}", hint
             known = known.element
             continue

@@ -607,7 +607,7 @@ def declared_functions() -> list[cel.FunctionDecl]:
         ],
         "slice": [member("slice", any_list, [any_list, whole, whole], _slice)],
         "sort": [
-            member("sort", any_list, [any_list], lambda values: _in_order([(one, one) for one in values]))
+            member("sort", any_list, [any_list], lambda values: _in_order([(item, item) for item in values]))
         ],
         "sortBy": [member("sortBy", any_list, [any_list, text], _sort_by)],
     }
@@ -630,7 +630,7 @@ def _json(text: str) -> Any:
 
 
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"the text is not JSON ({word} is no number)")
+    raise ValueError(f"the text is not JSON ({word} is not a number)")
 
 
 def _whole_number(digits: str) -> int:
@@ -668,7 +668,7 @@ def _comparable(value: Any) -> Any:
 
 def _flatten(values: list[Any], depth: int = 1) -> list[Any]:
     if depth < 1:
-        raise ValueError("flatten goes one level deep at least")
+        raise ValueError("flatten needs a depth of at least 1")
     for _ in range(min(depth, MAX_JSON_DEPTH)):
         if not any(isinstance(value, list) for value in values):
             break
@@ -698,5 +698,5 @@ def _in_order(keyed: list[tuple[Any, Any]]) -> list[Any]:
         for key, _ in keyed
     }  # fmt: skip
     if len(kinds) > 1 or "other" in kinds:
-        raise ValueError("only numbers, or only texts, or only truth values can be sorted")
+        raise ValueError("only numbers, or only texts, or only booleans can be sorted")
     return [value for _, value in sorted(keyed, key=lambda pair: pair[0])]

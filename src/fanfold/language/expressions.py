@@ -123,7 +123,7 @@ def run_time_message(message: str) -> str:
     if message.endswith("<iter_range>"):
         return "only lists and objects can be looped over"
     if message == "Applying SELECT to non-message type":
-        return "a field was asked of a value that has none, such as null or text"
+        return "the value has no fields, such as null or text"
     if message == "Iteration budget exceeded":
         return "the expression loops more than 10,000 times"
     return message
@@ -164,7 +164,7 @@ class ResultReader:
         elif kind.startswith("MAP") and all(isinstance(key, str) for key in held):
             # CEL has no order of keys, and its order differs between processes.
             return {key: self.plain(held[key], depth + 1) for key in sorted(held)}
-        raise TypeError(f"the result holds {KINDS.get(kind, kind)}, which JSON cannot hold")
+        raise TypeError(f"the result holds {KINDS.get(kind, kind)}, which JSON cannot represent")
 
 
 MAX_EXPRESSION_CHARS = 4_096
@@ -414,7 +414,7 @@ def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionErro
     if "recursion" in error:
         return ExpressionError("the expression nests too deeply; at most 32 levels are allowed", 0, len(text))
     if (found := re.search(_ERROR, error)) is None:
-        return ExpressionError("the expression is not valid text", 0, len(text))
+        return ExpressionError("the expression contains invalid Unicode", 0, len(text))
     line, column, message = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
     starts = [0, *(m.end() for m in re.finditer(r"\n", text))]
     at = min(starts[min(max(line, 1), len(starts)) - 1] + max(column, 1) - 1, len(text))
@@ -444,7 +444,7 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
         if use.name not in names and use.name not in _TYPE_NAMES:
             meant = nearest(use.name, names)
             hint = f'did you mean "{meant}"?' if meant else f"known are {', '.join(names)}"
-            error = ExpressionError(f'"{use.name}" is not known here', *use.spans[0], hint=hint)
+            error = ExpressionError(f'"{use.name}" is unknown here', *use.spans[0], hint=hint)
             error.parts = use.parts
             return error
     called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]

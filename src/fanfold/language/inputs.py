@@ -153,18 +153,18 @@ def problems_with(
     declared: Sequence[Input], given: Mapping[str, JSON]
 ) -> Iterator[tuple[str, str, str, str]]:
     """Yield every problem of the given inputs: name, code, message, hint."""
-    by_name = {one.name: one for one in declared}
+    by_name = {param.name: param for param in declared}
     for name in given:
         if name not in by_name:
             meant = nearest(name, by_name)
             hint = f"did you mean {quoted(meant)}?" if meant else _what_it_takes(declared)
             yield name, "recipe.unknown_input", f"there is no input {quoted(name)}", hint
-    for one in declared:
-        if (value := given.get(one.name)) is None and one.required:
-            hint = one.description or _what_it_takes(declared)
-            yield one.name, "recipe.missing_input", f"input {quoted(one.name)} is required", hint
-        elif value is not None and (problem := problem_with(one, value)) is not None:
-            yield one.name, *problem, one.description
+    for param in declared:
+        if (value := given.get(param.name)) is None and param.required:
+            hint = param.description or _what_it_takes(declared)
+            yield param.name, "recipe.missing_input", f"input {quoted(param.name)} is required", hint
+        elif value is not None and (problem := problem_with(param, value)) is not None:
+            yield param.name, *problem, param.description
 
 
 def bind_known(plan: Plan, given: Mapping[str, JSON]) -> tuple[dict[str, JSON], list[str]]:
@@ -172,8 +172,10 @@ def bind_known(plan: Plan, given: Mapping[str, JSON]) -> tuple[dict[str, JSON], 
 
     For forecasts: missing inputs are left out, so that nothing can rely on them. Invalid values are refused.
     """
-    needed = [one.name for one in plan.inputs if one.required and given.get(one.name) is None]
-    optional = tuple(replace(one, required=False) if one.name in needed else one for one in plan.inputs)
+    needed = [param.name for param in plan.inputs if param.required and given.get(param.name) is None]
+    optional = tuple(
+        replace(param, required=False) if param.name in needed else param for param in plan.inputs
+    )
     bound = bind_inputs(replace(plan, inputs=optional), given)
     missing = [f'input "{name}" is required and was not given' for name in needed]
     return {name: value for name, value in bound.items() if name not in needed}, missing
@@ -192,11 +194,11 @@ def bind_inputs(plan: Plan, given: Mapping[str, JSON]) -> dict[str, JSON]:
         ]
         message = "; ".join(text for _, _, text, _ in problems)
         missing = {name for name, code, _, _ in problems if code == "recipe.missing_input"}
-        examples = {one.name: _example(one) for one in plan.inputs if one.name in missing}
+        examples = {param.name: _example(param) for param in plan.inputs if param.name in missing}
         details = {"problems": listed, "examples": examples}
         raise AuthorError(problems[0][1], message, hint=problems[0][3], details=details)
     # A copy, independent of the caller's values.
-    return {one.name: strict(given.get(one.name, one.default)) for one in plan.inputs}
+    return {param.name: strict(given.get(param.name, param.default)) for param in plan.inputs}
 
 
 def parse_input_text(declared: Input, text: str) -> JSON:
@@ -264,4 +266,4 @@ def _shown(value: JSON) -> str:
 def _what_it_takes(declared: Sequence[Input]) -> str:
     if not declared:
         return "the recipe takes no inputs"
-    return "the recipe takes " + ", ".join(one.name for one in declared[:20])
+    return "the recipe takes " + ", ".join(param.name for param in declared[:20])

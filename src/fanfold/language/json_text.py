@@ -155,7 +155,7 @@ class _Strict:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ValueError(f"{self._what} holds text that is not Unicode") from None
+                raise ValueError(f"{self._what} contains text that is not Unicode") from None
         return value if type(value) is str else str.__str__(value)
 
     def _key(self, key: object) -> str:
@@ -362,14 +362,14 @@ def _weight(schema: bytes) -> float:
         if depth > JSON_SCHEMA_MAX_DEPTH:
             return inf
         if isinstance(part, list):
-            return sum((of(one, depth + 1) for one in part), 1.0)
+            return sum((of(value, depth + 1) for value in part), 1.0)
         if not isinstance(part, dict):
             return 1.0
         if not _ELSEWHERE.isdisjoint(part) or ("$id" in part and part is not whole):
             return inf
         target = part.get("$ref")
         reached = referred(target, depth) if isinstance(target, str) else 0.0
-        return sum((of(one, depth + 1) for one in part.values()), 1.0 + reached)
+        return sum((of(value, depth + 1) for value in part.values()), 1.0 + reached)
 
     def referred(target: str, depth: int) -> float:
         if target not in known:

@@ -92,7 +92,7 @@ class Viewpoint(Struct, frozen=True):
             return part_of(single_output(self.draft), parts)
         # The item of the nearest map with that item name.
         around = self.draft.outward() if self.draft is not None else ()
-        draft = next((one for one in around if one.item_name == name), None)
+        draft = next((scope_map for scope_map in around if scope_map.item_name == name), None)
         if draft is None or draft.facts.for_each is None:
             return ANYTHING
         viewpoint = Viewpoint(self.inputs, draft.scope.owner, draft.scope)
@@ -254,18 +254,18 @@ def _judge(left: _Operand, right: _Operand, sign: str) -> Mistake | None:
 def _of_two_kinds(left: _Operand, right: _Operand, sign: str) -> Mistake:
     what = "be equal" if sign in ("==", "!=", "in") else "be compared"
     message = f"{described(left.known)} and {described(right.known)} can never {what}"
-    for one in (left, right):
-        if isinstance(one.known, ObjectOf) and one.path:
-            field = "decision" if "decision" in one.known.fields else next(iter(one.known.fields), "")
-            hint = f"{one.path} is an object" + (f"; write {one.path}.{field}" if field else "")
-            meant = f"{one.path}.{field}" if field == "decision" else ""
-            return Mistake(message, hint, one.start, one.end, meant)
+    for side in (left, right):
+        if isinstance(side.known, ObjectOf) and side.path:
+            field = "decision" if "decision" in side.known.fields else next(iter(side.known.fields), "")
+            hint = f"{side.path} is an object" + (f"; write {side.path}.{field}" if field else "")
+            meant = f"{side.path}.{field}" if field == "decision" else ""
+            return Mistake(message, hint, side.start, side.end, meant)
     kinds = {type(operand.known): operand for operand in (left, right)}
     text = kinds.get(Text)
     written = (text.literal or "").lower() if text is not None else ""
     if text and ((Number in kinds and written.isdecimal()) or (Truth in kinds and written in _CONSTANTS)):
         return Mistake(message, f"write {written} without quotes", text.start, text.end, written)
-    hint = f"int({text.path}) makes a number of text" if Number in kinds and text and text.path else ""
+    hint = f"int({text.path}) converts text to a number" if Number in kinds and text and text.path else ""
     return Mistake(message, hint, left.start, right.end)
 
 

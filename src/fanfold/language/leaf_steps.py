@@ -314,7 +314,7 @@ def survey_steps(
                 notes.error("recipe.conflicting_keys", message, entries.keys["max_concurrency"], hint)
             draft.repeat = read_inner(entries, "repeat", REPEAT, notes)
             if entries.has("on_exhausted") and (draft.repeat is None or draft.repeat.has("on_exhausted")):
-                message = '"on_exhausted" belongs to "repeat", which is not here'
+                message = '"on_exhausted" needs "repeat", which this step does not have'
                 if draft.repeat is not None:
                     message = '"on_exhausted" is given twice, inside "repeat" and beside it'
                 notes.error("recipe.conflicting_keys", message, entries.keys["on_exhausted"])
@@ -350,19 +350,19 @@ def survey_map(draft: Draft, notes: Notes) -> None:
     if not entries.lacks("for_each"):
         name = entries.text("as") or "item"
         if name in RESERVED_NAMES or name in EXPRESSION_WORDS or "-" in name:
-            message = f"an item cannot be called {quoted(name)}"
-            hint = "use letters, digits and _" if "-" in name else "the word has a meaning already"
+            message = f"an item cannot be named {quoted(name)}"
+            hint = "use letters, digits and _" if "-" in name else "the name is reserved"
             notes.error("recipe.bad_value", message, entries.nodes["as"], hint)
         draft.item_name = name
         # Check that `key` is a path that starts with the item.
         node = entries.nodes.get("key")
         if isinstance(node, Scalar) and key_path(entries).partition(".")[0].partition("[")[0] != name:
             hint = f"write {name}, or a field of it such as {name}.name"
-            notes.error("recipe.bad_value", f"{quoted(node.text)} is no path in the item", node, hint)
+            notes.error("recipe.bad_value", f"{quoted(node.text)} is not a path in the item", node, hint)
         return
     for name in ("as", "key", "max_items"):
         if entries.has(name):
-            message = f"{quoted(name)} belongs to {quoted('for_each')}, which is not here"
+            message = f"{quoted(name)} needs {quoted('for_each')}, which this step does not have"
             notes.error("recipe.conflicting_keys", message, entries.keys[name])
 
 
@@ -411,7 +411,9 @@ def _type_of(draft: Draft, notes: Notes) -> StepSyntax | None:
             return STEPS.syntaxes[hinted]
         if entries.lacks("type") and not any(name in entries.meant for name in STEPS.deciding):
             message = (
-                f"step {quoted(draft.id)} does not say what it does" if draft.id else "the step does nothing"
+                f"step {quoted(draft.id)} has no key that determines its type"
+                if draft.id
+                else "the step does nothing"
             )
             hint = f"give it one of {listed(list(STEPS.deciding), 'or')}"
             notes.error("recipe.missing_key", message, entries.head(), hint)
@@ -447,7 +449,7 @@ def _refuse_foreign_keys(entries: Entries, types: set[str], notes: Notes) -> boo
             decided_otherwise = True
             message = f"{_makes(entries, name)}, but it is {the_type} step"
         else:
-            message = f"{quoted(word.text)} means nothing on {the_type} step"
+            message = f"{quoted(word.text)} is not allowed on {the_type} step"
         notes.error("recipe.conflicting_keys", message, word, _where_instead(name, key, types))
     return decided_otherwise
 

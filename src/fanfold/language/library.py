@@ -90,15 +90,19 @@ class Library:
             message = f'"{ref[:80]}" cannot be the name of a recipe'
             raise NotFoundError("recipe.unknown_workflow", message, hint="write name, name@2 or ./file.yaml")
         wanted = int(named["version"]) if named["version"] else None
-        found = [one for one in self._named(named["name"]) if wanted is None or _version_of(one) == wanted]
+        found = [
+            entry for entry in self._named(named["name"]) if wanted is None or _version_of(entry) == wanted
+        ]
         if not found:
             raise self._unknown(named["name"], wanted)
         origin = found[0].origin
-        here = [one for one in found if one.origin == origin]
+        here = [entry for entry in found if entry.origin == origin]
         chosen = max(here, key=_version_of)
-        hidden = [one for one in found if one.origin != origin]
-        hidden += [one for one in here if one is not chosen and _version_of(one) == _version_of(chosen)]
-        shadowed = tuple(str(one.file) for one in hidden)
+        hidden = [entry for entry in found if entry.origin != origin]
+        hidden += [
+            entry for entry in here if entry is not chosen and _version_of(entry) == _version_of(chosen)
+        ]
+        shadowed = tuple(str(entry.file) for entry in hidden)
         return FoundRecipe(_read(chosen.file), str(chosen.file), origin, shadowed)
 
     def _refuse_outside(self, file: str, referring: str | None) -> None:
@@ -110,18 +114,18 @@ class Library:
         if referring is not None:
             if top is None or not _is_below(referring, top):
                 top = Path(os.path.dirname(referring) or ".")
-            message = f"{file} lies outside of {top}"
+            message = f"{file} is outside {top}"
             hint = "a recipe names files of its own project, and other recipes by name"
         elif top is None or not Path(os.path.abspath(file)).is_relative_to(os.path.realpath(top)):
             return
         else:
-            message = f"{file} is a link that leads out of the project"
-            hint = "name the file that it leads to, if you trust it"
+            message = f"{file} is a link to a target outside the project"
+            hint = "name the target itself, if you trust it"
         if not _is_below(file, top):
             raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
 
     def _unknown(self, name: str, version: int | None) -> NotFoundError:
-        if versions := sorted({_version_of(one) for one in self._named(name)}):
+        if versions := sorted({_version_of(entry) for entry in self._named(name)}):
             listed = ", ".join(str(version) for version in versions)
             message = f'recipe "{name}" has no version {version}'
             return NotFoundError("recipe.unknown_workflow", message, hint=f"there are versions {listed}")
@@ -170,7 +174,7 @@ class Library:
     def save(self, name: str, text: str) -> Path:
         """Write `name.yaml` (or `name@2.yaml`) to the project's folder atomically."""
         if (folder := self._project) is None:
-            raise AuthorError("recipe.no_project", "there is no project to save the recipe in")
+            raise AuthorError("recipe.no_project", "the recipe cannot be saved: there is no project")
         require_name(name)
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{name}.yaml"

@@ -174,7 +174,7 @@ class CommandGate(Gate[GateCommand]):
     def _own(self, verify: Entries, unit: Unit) -> GateCommand:
         if (own := unit.around.own_command(self.name)) is not None:
             return GateCommand(tuple(literal(argument) for argument in own.run), own.file)
-        message = f"nothing in this project says how to run its {self.name}"
+        message = f"this project does not define how to run its {self.name}"
         hint = f"write {quoted('run')} beside {quoted('gate')}, or use another gate"
         unit.notes.error("recipe.missing_key", message, verify.nodes["gate"], hint)
         return GateCommand()
@@ -361,7 +361,7 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
         inside = draft.inner.drafts
         for task in inside:
             if task.id in RESERVED_IDS and "id" in task.entries.nodes:
-                message = f"{quoted(task.id)} is a step that phases have themselves"
+                message = f"{quoted(task.id)} is the id of a built-in step of phases"
                 notes.error("recipe.bad_id", message, task.at, "choose another id")
             if draft.item_name is None:
                 continue
@@ -404,7 +404,7 @@ def check_phase(draft: Draft, unit: Unit) -> None:
     for name in draft.implied:
         task = draft.inner.by_id.get(name)
         if (node := task.entries.nodes.get("id") if task is not None else None) is not None:
-            message = f"the phase refers to a step {quoted(name)} outside, so no task can be called that"
+            message = f"the phase refers to a step {quoted(name)} outside, so no task can have that id"
             unit.notes.error("recipe.bad_id", message, node, "choose another id")
 
 
@@ -414,11 +414,11 @@ def _check_rounds(draft: Draft, parts: PhaseParts, unit: Unit) -> None:
     if word is None or (_judges(parts) and not _stops(parts)):
         return
     if _judges(parts):
-        message = f"phase {quoted(draft.id)} runs once: its gate says `on_fail: stop`"
-        hint = "leave out `converge`, or say `on_fail: iterate`"
+        message = f"phase {quoted(draft.id)} runs once: its gate has `on_fail: stop`"
+        hint = "leave out `converge`, or write `on_fail: iterate`"
     else:
         message = f"phase {quoted(draft.id)} runs once: it has neither `verify` nor `review`"
-        hint = "nothing says when it has to run again; add one of them, or leave out `converge`"
+        hint = "it has no reason to repeat; add one of them, or leave out `converge`"
     unit.notes.warning("recipe.unused_key", message, word, hint)
 
 
@@ -438,7 +438,7 @@ def _check_gate(draft: Draft, parts: PhaseParts, verify: Entries, unit: Unit) ->
     parts.judge = GATES.gates[parts.gate].check(verify, draft, unit)
     for name, word in verify.keys.items():
         if (only := verify.shape.keys[name].only) and parts.gate not in only:
-            message = f"{quoted(name)} means nothing for {quoted(parts.gate)} gates"
+            message = f"{quoted(name)} is not allowed on {quoted(parts.gate)} gates"
             unit.notes.error("recipe.conflicting_keys", message, word)
 
 

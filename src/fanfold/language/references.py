@@ -142,7 +142,7 @@ def warn_of_braces(node: Node | None, what: str, hint: str, notes: Notes) -> Non
     """Warn of a template where none is filled in."""
     if isinstance(node, Scalar) and "{{" in node.text:
         at = node.text.index("{{")
-        message = f"{what} is no template: {quoted(node.text)} is taken as it stands"
+        message = f"{what} is not a template: {quoted(node.text)} is used literally"
         notes.warning(CODE, message, node.span(at, len(node.text)), hint)
 
 
@@ -154,10 +154,8 @@ def warn_of_variables(words: list[Scalar], notes: Notes, *, whole: bool) -> None
             continue
         text = re.sub(_QUOTED, lambda hidden: " " * len(hidden[0]), node.text)
         if (found := re.search(_VARIABLE, text)) is not None:
-            message = f"no shell reads this: {quoted(found[0])} is handed over as it is"
-            hint = (
-                "write `shell:` for a script (`env_vars` hands it variables of yours), or the value as {{…}}"
-            )
+            message = f"no shell reads this: {quoted(found[0])} is passed literally"
+            hint = "write `shell:` for a script (`env_vars` passes your variables), or the value as {{…}}"
             notes.warning("recipe.shell_syntax", message, node.span(*found.span()), hint)
             return
 
@@ -273,7 +271,7 @@ class References:
             meant = f"{near}{rest}" if near else ""
         if not meant or meant == node.text:
             return False
-        message = f"{quoted(node.text)} looks like a path, and there is none of that name"
+        message = f"{quoted(node.text)} looks like a path, but no such name exists"
         hint = f"write {meant}, or {{literal: {node.text}}} for the text"
         fix = self.notes.fix(node.start, node.end, meant)
         self.notes.error("recipe.bad_value", message, node, hint, fix)
@@ -307,7 +305,7 @@ class References:
             return [after] if _is_short(parts) else []
         if path.root not in place.names:
             root = node.span(start, start + len(path.root))
-            message = f"{quoted(path.root)} means nothing here"
+            message = f"{quoted(path.root)} is unknown here"
             step = place.scope.find(path.root)
             meant = _with_its_root(path.root, path.parts, is_input=path.root in self.inputs, step=step)
             hint = f"write {meant}" if meant else self._unknown_name_hint(path.root, place)
@@ -318,7 +316,7 @@ class References:
     def _unknown_name_hint(self, name: str, place: TextPlace) -> str:
         renamed = place.draft.item_name if place.draft is not None else None
         if name == "item" and renamed is not None:
-            return f"here the item is called {quoted(renamed)}"
+            return f"the item is named {quoted(renamed)} here"
         return _WHERE.get(name) or self.notes.did_you_mean(name, ("inputs", "steps", *sorted(place.names)))
 
     def _use_input(self, name: str, at: TextSpan) -> None:
@@ -546,7 +544,7 @@ def connect(scope: DraftScope, notes: Notes) -> None:
                 shown.append(f"… ({len(ring)} steps)")
             chain = " → ".join([*shown, quoted(first.id)])
             alone = f"step {quoted(first.id)} depends on itself: {chain}"
-            message = alone if len(ring) == 1 else f"steps depend on each other in a ring: {chain}"
+            message = alone if len(ring) == 1 else f"steps depend on each other in a cycle: {chain}"
             notes.error("recipe.cycle", message, first.at, "remove one of these edges")
 
 
@@ -655,9 +653,7 @@ def _refuse_references_inside(node: Node, references: References, place: TextPla
             _refuse_references_inside(part, references, place)
         elif isinstance(part.value, str) and ("{{" in part.text or _is_path(part.text, place)):
             message = f"a list or map is literal: {quoted(part.text)} would stay text"
-            hint = (
-                "give the value a name of its own, compute the whole in a `set` step, or write {literal: …}"
-            )
+            hint = "name the value, compute the whole in a `set` step, or write {literal: …}"
             references.notes.error("recipe.bad_value", message, part, hint)
 
 

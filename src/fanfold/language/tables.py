@@ -663,7 +663,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
     name = key.alias or key.name
     if (first := entries.keys.get(name)) is not None:
         if first.text != word.text:  # the parser reports the same word twice
-            message = f"{quoted(first.text)} and {quoted(word.text)} say the same thing"
+            message = f"{quoted(first.text)} and {quoted(word.text)} have the same meaning"
             notes.error(".conflicting_keys", message, word, "keep one of them")
         return
     entries.keys[name] = word

@@ -117,7 +117,7 @@ def _check_shape(path: Path, root_end: int) -> None:
         if not parts or isinstance(parts[0], int):
             raise TemplateError('name the step: "steps.<id>.output"', 0, end)
         if len(parts) == 1 or isinstance(parts[1], int):
-            raise TemplateError(f'say what of the step: "steps.{parts[0]}.output"', 0, end)
+            raise TemplateError(f'name the value of the step: "steps.{parts[0]}.output"', 0, end)
 
 
 def _misread(text: str, at: int) -> TemplateError:
@@ -128,21 +128,21 @@ def _misread(text: str, at: int) -> TemplateError:
     if not text.strip():
         message = "the template is empty; write a path such as {{inputs.topic}}"
     elif char == "|":
-        message = "templates have no filters; a path is all that may stand here"
+        message = "templates have no filters; only a path is allowed here"
     elif char == "(" or "(" in rest.split(".")[0]:
-        message = "templates cannot call functions; a path is all that may stand here"
+        message = "templates cannot call functions; only a path is allowed here"
     elif char == "[":
-        message = "only a number may stand in brackets; write .name for a field"
+        message = "only a number is allowed in brackets; write .name for a field"
     elif char == ".":
         message = 'a name must follow "."'
     elif char == "":
         message = "the path ends too early"
     elif char in "\"'":
-        message = "text needs no template; a path is all that may stand here"
+        message = "text needs no template; only a path is allowed here"
     elif char in "+-*/%<>=!&?:~^":
         message = "templates have no logic; compute it in a step or in a condition"
     else:
-        message = f'"{char}" cannot stand in a path; write a path such as inputs.topic or steps.<id>.output'
+        message = f'"{char}" is not allowed in a path; write a path such as inputs.topic or steps.<id>.output'
     computes = char in ("|", "(", *"+-*/%<>=!&?:~^") or "(" in rest.split(".")[0]
     return TemplateError(message, at, at + 1, COMPUTE if computes else "")
 

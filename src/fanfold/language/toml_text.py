@@ -55,7 +55,9 @@ def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None
         at = len(source.text)
         if place is not None and place[1] is not None:
             at = source.offset(int(place[1]), int(place[2]))
-        report.error(".syntax", f"this is no TOML: {re.sub(_PLACE, '', message)}", source, (at, at + 1))
+        report.error(
+            ".syntax", f"this is not valid TOML: {re.sub(_PLACE, '', message)}", source, (at, at + 1)
+        )
         return None, source, report
     except RecursionError:
         message = f"the {form.name} nests more than {form.max_depth} levels deep"
@@ -443,7 +445,7 @@ def _read_front_matter(source: Source, span: Span, form: TextFormat) -> Mapping 
     if isinstance(tree, Mapping) and report.ok:
         return tree
     if report.ok:
-        report.error(".syntax", "this is no list of keys", source, span)
+        report.error(".syntax", "this is not a list of keys", source, span)
     return report.diagnostics[0]
 
 

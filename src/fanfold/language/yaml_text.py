@@ -291,7 +291,7 @@ class _Composer:
                     written = shorten(key.text, MAX_SHOWN_CHARS) or "an empty key"
                     span = (key.start, key.end)
                     fix = Fix(self._source.range(*span), f'"{key.text}"') if key.text else None
-                    message = f"keys must be text, and {written} is not"
+                    message = f"keys must be text; {written} is not"
                     self._error(".bad_type", message, span, "put the key in quotes", fix)
                     key.value = key.text
                 firsts[key.text] = key

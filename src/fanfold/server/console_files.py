@@ -146,7 +146,7 @@ class FileReply(Response):
                 most = min(left, PIECE)
                 piece = await self._read(partial(self._file.read, most))
                 if not piece:
-                    raise ConnectionAbortedError("the file became shorter while it was sent")
+                    raise ConnectionAbortedError("the file was truncated while it was sent")
                 left -= len(piece)
                 async with asyncio.timeout(SLOW_S):
                     await send({"type": "http.response.body", "body": piece, "more_body": left > 0})

@@ -360,7 +360,7 @@ def _last_seen(request: Request, after: int) -> int:
     if not given:
         return after
     if not given.isdecimal() or not given.isascii() or len(given) > 16 or int(given) > MAX_NUMBER:
-        raise AuthorError("request.invalid", "Last-Event-ID is the id of an event of this stream")
+        raise AuthorError("request.invalid", "Last-Event-ID must be the id of an event of this stream")
     return int(given)
 
 

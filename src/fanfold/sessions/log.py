@@ -164,8 +164,11 @@ def open_log(
 ) -> tuple[SessionLog, list[Entry]]:
     """Open the log of a session for appending; return it with its entries so far."""
     seq, link = 0, b""
-    for one in journal.store.log(session_id, 0, as_stored):
-        seq, link = one.seq, session_link(link, session_id, one.seq, one.at, one.epoch, one.data)
+    for envelope in journal.store.log(session_id, 0, as_stored):
+        seq, link = (
+            envelope.seq,
+            session_link(link, session_id, envelope.seq, envelope.at, envelope.epoch, envelope.data),
+        )
     log = SessionLog(journal, session_id, run_id, path, execution, (seq, link))
     return log, read_entries(journal.store, session_id)
 

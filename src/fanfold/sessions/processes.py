@@ -128,7 +128,7 @@ class _News(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it so
         if not self.started.done():
-            self.started.set_exception(OSError("the keeper was killed before it started anything"))
+            self.started.set_exception(OSError("the reaper was killed before it started the command"))
         self.started.exception()  # mark as retrieved, so that asyncio does not warn
         self._on_end()
         self.over.set_result(None)
@@ -190,7 +190,7 @@ class Process:
             await asyncio.wait({self._news.over}, timeout=grace_s + STUBBORN_S)
         if not self._news.over.done():
             message = f"{self.argv[0]} (session {self.session_id}) cannot be killed"
-            raise WorldError("process.left_alive", message, hint="it waits for a device or belongs to root")
+            raise WorldError("process.left_alive", message, hint="it waits for a device, or root owns it")
         await self.wait()
 
     def said(self) -> tuple[str, str]:

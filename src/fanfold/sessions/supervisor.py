@@ -432,7 +432,9 @@ def _raise_reason(
         }
         raise _failed(request, *reasons[live.stop_reason]) from error
     if isinstance(error, asyncio.CancelledError):  # no caller requested it: see `backend.is_cancelled`
-        raise _failed(request, "transport", "session.broken_off", "a connection was given up") from error
+        raise _failed(
+            request, "transport", "session.broken_off", "a connection was cancelled unexpectedly"
+        ) from error
     if isinstance(error, LeaseLost | StoreFault) or not isinstance(error, Exception):
         raise error
     if isinstance(error, FanfoldError):

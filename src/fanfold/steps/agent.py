@@ -160,7 +160,9 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         for item in entries.scalars("skills"):  # whether they exist is checked when a run starts
             if not re.fullmatch(SKILL_NAME, item.text):
                 hint = "the name of a folder: letters, digits, _ and -"
-                unit.notes.error("recipe.bad_value", f"{quoted(item.text)} is no name of a skill", item, hint)
+                unit.notes.error(
+                    "recipe.bad_value", f"{quoted(item.text)} is not the name of a skill", item, hint
+                )
         return AgentBody(
             agent=role.name,
             agent_version=role.version,
@@ -262,13 +264,13 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         if result.denied:
             reason = shorten_line(next(iter(result.denied.values())), SUMMARY_CHARS)
             message = f"{order.path} was denied {', '.join(result.denied)}: {reason}"
-            hint = "widen its role, its write_set or the run's permission if it needs them"
+            hint = "extend its role, its write_set or the run's permission if it needs them"
             warning = order.failure("permission", "agent.denied", message, hint, retryable=False)
         return Outcome(output, None, result.summary, result.usage, warning)
 
     def answer(self, step: Preparation, _settings: AgentBody, reply: StepReply) -> Outcome:
         if reply.text is None or not reply.text.strip():
-            message = f"the agent of {step.node.path} asks a question, to be answered with text"
+            message = f"the agent of {step.node.path} asks a question that needs a text"
             hint = "an answer is text, given with the command `answer`"
             raise AuthorError("question.needs_text", message, hint=hint)
         return Outcome(reply.text)
@@ -298,7 +300,7 @@ def _check_place(store: Store, order: Order[AgentJob], place: StepWorkspace) -> 
     if not continues or place.child is None or not place.is_new:
         return
     if any(isinstance(entry, ToolCall | AgentBegin) for entry in read_entries(store, order.home)):
-        message = f"the workspace of {order.path} is gone, and with it what its agent had changed"
+        message = f"the workspace of {order.path} is gone, and its agent's changes with it"
         hint = f"fanfold fork {order.root} --from {order.typed_path} runs the step again from the start"
         raise WorldError("workspace.lost", message, hint=hint)
 
@@ -539,10 +541,8 @@ def _check_isolation(step: WrittenStep, role: NamedRole) -> None:
     mode = entries.text("workspace_mode") or step.unit.defaults.workspace_mode
     if mode == "shared" and not why_read_only(step.draft, role.facts, role.name):
         at = entries.nodes.get("workspace_mode") or entries.head()
-        message = (
-            f"role {quoted(role.name)} (isolation, hooks) works in a tree of its own, not in the shared one"
-        )
-        hint = "say `workspace_mode: isolated` for this step"
+        message = f"role {quoted(role.name)} (isolation, hooks) needs an isolated workspace"
+        hint = "write `workspace_mode: isolated` on this step"
         notes.error("recipe.conflicting_keys", message, at, hint)
 
 
@@ -552,10 +552,13 @@ def _check_listed(step: WrittenStep, picked: Scalar | None, listed: list[NamedRo
     if picked is not None and not listed and not entries.has("agents"):
         hint = "list them: agents: [explorer, worker]"
         notes.error(
-            "recipe.missing_key", "a role that is a template needs the roles it may give", picked, hint
+            "recipe.missing_key",
+            'a template in "agent" needs "agents": the roles that it may give',
+            picked,
+            hint,
         )
     elif entries.has("agents") and picked is None:
-        message = '"agents" belongs to a template in "agent", which is not here'
+        message = '"agents" needs a template in "agent", which this step does not have'
         notes.error("recipe.conflicting_keys", message, entries.keys["agents"])
     elif "agents" in entries.nodes and not listed:
         notes.error("recipe.bad_value", '"agents" must not be empty', entries.nodes["agents"])
@@ -573,11 +576,11 @@ def _continued(step: WrittenStep) -> str | None:
         message = f"step {quoted(draft.id)} continues {quoted(node.text)}, which does not exist here"
         notes.error("recipe.unknown_step", message, node, hint)
     elif target.type != "agent":
-        problem = f"{quoted(node.text)} is no agent step, and has no conversation"
+        problem = f"{quoted(node.text)} is not an agent step, so it has no conversation"
     elif any(target.entries.has(key) or step.entries.has(key) for key in ("for_each", "repeat")):
         problem = "a conversation continues from one step to one step, not from or into a map or a loop"
     elif _meant(target.entries, step.unit) != _meant(step.entries, step.unit):
-        problem = f"{quoted(node.text)} has another role, and a conversation belongs to one"
+        problem = f"{quoted(node.text)} has another role, so it cannot continue the conversation"
         named = target.entries.text("agent")
         hint = f"write agent: {named}" if named and not step.entries.has("agent") else ""
     elif draft is target:
@@ -655,10 +658,10 @@ def _check_prompt_template(draft: Draft, role: str, text: str, notes: Notes) -> 
         return
     for path in paths:
         if path.root != "inputs":
-            message = f"{whose} asks for {quoted(path.text)}, and may ask for inputs alone"
+            message = f"{whose} uses {quoted(path.text)}, but only inputs are allowed"
             notes.error("recipe.bad_template", message, draft.entries.head())
         elif path.parts[0] not in known:
-            message = f"{whose} asks for {quoted(path.text)}, which step {quoted(draft.id)} does not give"
+            message = f"{whose} uses {quoted(path.text)}, which step {quoted(draft.id)} does not set"
             hint = notes.did_you_mean(str(path.parts[0]), known) or "write it in the step's inputs"
             notes.error("recipe.bad_template", message, draft.entries.head(), hint)
 
@@ -668,7 +671,7 @@ def _may_ask(step: WrittenStep, roles: Sequence[NamedRole]) -> bool:
     wanted = step.entries.flag("may_ask")
     program = next((role for role in roles if role.facts.backend not in (None, "model", "local")), None)
     if wanted and program is not None:
-        message = f"role {quoted(program.name)} is done by {program.facts.backend}, which cannot ask"
+        message = f"role {quoted(program.name)} runs on {program.facts.backend}, which cannot ask"
         hint = "remove `may_ask`, or use a role whose agent is a model"
         step.notes.error("recipe.conflicting_keys", message, step.entries.keys["may_ask"], hint)
     return wanted

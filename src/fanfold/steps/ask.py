@@ -81,8 +81,8 @@ class AskSteps(LeafType[AskBody, Question]):
     def answer(self, step: Preparation, settings: AskBody, reply: StepReply) -> Outcome:
         node = step.node
         if reply.text is None:
-            message = f"{node.path} is a question, to be answered in words"
-            hint = f"put it behind this: fanfold answer {root_of(node)} {typed_path(node)}"
+            message = f"{node.path} is a question that needs a text"
+            hint = f"add it to the command: fanfold answer {root_of(node)} {typed_path(node)}"
             raise AuthorError("question.needs_text", message, hint=hint)
         if settings.choices or settings.choose_from:
             text, offered = reply.text.strip(), _offered(settings, step)
@@ -137,7 +137,7 @@ def _as_data(node: Node, schema: JSON, text: str) -> JSON:
     for value, problem in zip(values, problems, strict=True):
         if not problem:
             return value
-    message = f"{node.path} cannot be answered so: {problems[0]}"
+    message = f"{node.path} does not accept this answer: {problems[0]}"
     raise AuthorError("question.bad_answer", message, hint=f"answer with {fitting(schema)}")
 
 
@@ -148,11 +148,11 @@ def _check_default(step: WrittenStep, choices: tuple[str, ...]) -> None:
     value, schema = plain(node), step.draft.facts.output_schema
     if schema is not None:
         if problem := misfits(schema, value):
-            notes.error("recipe.bad_value", f"the default does not fit the output_schema: {problem}", node)
+            notes.error("recipe.bad_value", f"the default does not match the output_schema: {problem}", node)
     elif choices and value not in choices:
         shown = node.text if isinstance(node, Scalar) else "this"
         hint = notes.did_you_mean(shown, choices) or "use one of " + ", ".join(choices)
-        notes.error("recipe.bad_value", f"{quoted(shown)} is no choice", node, hint)
+        notes.error("recipe.bad_value", f"{quoted(shown)} is not one of the choices", node, hint)
     elif not step.entries.has("choices") and not isinstance(value, str):
         hint = "an answer is text where there is no output_schema"
         notes.error("recipe.bad_type", '"default" must be text', node, hint)
@@ -179,7 +179,9 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
         readable = "choices" in entries.nodes or not entries.has("choices")
         if isinstance(default, Scalar) and default.text not in allowed and readable:
             hint = notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
-            notes.error("recipe.bad_value", f"{quoted(default.text)} is no choice", default, hint)
+            notes.error(
+                "recipe.bad_value", f"{quoted(default.text)} is not one of the choices", default, hint
+            )
         elif default is not None and not (isinstance(default, Scalar) and isinstance(default.value, str)):
             notes.error("recipe.bad_type", f'"default" must be text, not {kind_of(default)}', default)
         if entries.has("gate"):

@@ -150,7 +150,7 @@ def why_withheld(names: Iterable[str], allowed: Collection[str]) -> WorldError |
     wanted = tuple(names)
     if missing := [name for name in wanted if name not in allowed]:
         listed = ", ".join(f'"{name}"' for name in (*sorted(allowed), *missing))
-        message = f"{', '.join(missing)} of your environment is asked for, and you did not allow it"
+        message = f"{', '.join(missing)} of your environment is requested, but not allowed"
         hint = f"in your own config.toml: [environment] allow = [{listed}]"
         return WorldError("variable.not_allowed", message, hint=hint)
     for name in wanted:
@@ -159,7 +159,7 @@ def why_withheld(names: Iterable[str], allowed: Collection[str]) -> WorldError |
             message = f"{name} is not set in your environment"
             return WorldError("variable.not_set", message, hint=f"export {name}=…")
         if looks_secret(name) and len(value) < MIN_SECRET_CHARS:
-            message = f"{name} has fewer than {MIN_SECRET_CHARS} characters, and could not be masked"
+            message = f"{name} has fewer than {MIN_SECRET_CHARS} characters, so it cannot be masked"
             hint = "give it a longer value, or another name"
             return WorldError("variable.too_short", message, hint=hint)
     return None

@@ -77,7 +77,7 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
         if entries is None:
             return DeliverBody("", "")
         if draft.narrowed:
-            message = "a deliver step changes a repository, and what is around it only reads"
+            message = "a deliver step changes a repository, but the enclosing step is read-only"
             notes.error("recipe.conflicting_keys", message, step.entries.keys["deliver"])
         patterns, templated = read_patterns(
             entries.scalars("paths"), draft, step.unit.references, writes=False
@@ -86,7 +86,7 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
         draft.facts.templated_sets |= templated
         wanted, branch = entries.nodes.get("pull_request"), entries.nodes.get("branch")
         if wanted is not None and entries.has("push") and not entries.flag("push"):
-            message = "a pull request needs its branch on the server, and `push: false` keeps it here"
+            message = "a pull request needs its branch on the server, but `push: false` does not push it"
             notes.error("recipe.conflicting_keys", message, entries.keys["push"], 'leave "push" out')
         if isinstance(branch, Scalar) and "{{" not in branch.text and (why := check_branch_name(branch.text)):
             notes.error("recipe.bad_value", why, branch)
@@ -178,7 +178,7 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
     made = await in_thread(lambda: deliveries.find(name))
     if made is None and order.agreed:
         raise WorldError(
-            "deliver.changed", "what was agreed to is not there any more", hint="run the step anew"
+            "deliver.changed", "the approved delivery no longer exists", hint="run the step anew"
         )
     if made is None:
         forked = [  # merges of steps of this run and the runs below it, in the forked run

@@ -323,7 +323,7 @@ class StepExecutor:
         return replace(outcome, evidence=tuple(place.evidence), unsettled=unsettled)
 
     async def _check_shared(self, order: Order[Job], place: StepWorkspace) -> Failure | None:
-        """The failure of a step that changed what it may not, or whose changes cannot be compared.
+        """The failure of a step that changed forbidden paths, or whose changes cannot be compared.
 
         It is not retried: the next attempt would start from these changes.
         """
@@ -572,10 +572,10 @@ def _describe(conflict: MergeConflict, dispute: Dispute) -> str:
     if conflict.ours is None and conflict.theirs is None:
         return "moved to different places by the two sides"
     if conflict.theirs is None:
-        return "the change deletes or moves it, and the project changed it; the project's version is in place"
+        return "the change deletes or moves it, but the project changed it; the project's version was kept"
     if conflict.ours is None:
-        return f"the project deleted or moved it, and the change wants it{where}"
-    return f"changed on both sides, and not as text; the project's version is in place{where}"
+        return f"the project deleted or moved it, but the change needs it{where}"
+    return f"changed on both sides and not text; the project's version was kept{where}"
 
 
 # -----------------------------------------------------------------------------------------------------------

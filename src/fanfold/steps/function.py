@@ -75,7 +75,7 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
             return Outcome(await call_here(handler, job.inputs, begin))
         if not is_module_name(job.handler) and job.handler not in services.frozen.sources.handlers:
             # only the program which started the run has registered it
-            message = f'the function "{job.handler}" is one of the program that began this run, and not here'
+            message = f'the function "{job.handler}" belongs to the program that started this run'
             hint = f'continue in that program: ff.resume("{order.root}") of its project'
             failure = order.failure("permission", "function.elsewhere", message, hint, retryable=False)
             return Outcome(error=failure, holds=True)

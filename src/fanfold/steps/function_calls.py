@@ -159,7 +159,7 @@ class PermittedImports(MetaPathFinder):
         """The content of a project file. Raises `ChangedSource` if it is not the permitted content."""
         known = self._files.get(file)
         if known is None or os.path.isabs(file) or ".." in file.split(os.sep):
-            message = f"{file} was not there when this run was permitted"
+            message = f"{file} did not exist when this run was permitted"
             raise ChangedSource("function.changed", message)
         path = os.path.join(self._project, file)
         with open(path, "rb") as opened:
@@ -186,7 +186,7 @@ class PermittedImports(MetaPathFinder):
                 try:
                     self.read(file)
                 except OSError:
-                    message = f"{file} is gone since this run was permitted"
+                    message = f"{file} was deleted since this run was permitted"
                     raise ChangedSource("function.changed", message) from None
 
     def _own(self, origin: str) -> str | None:
@@ -297,7 +297,7 @@ def _register(handler: F, chosen: str | None) -> F:
     name = str(chosen or getattr(handler, "__name__", ""))
     if not name:
         hint = 'give it one: fanfold.function("name")(…)'
-        raise AuthorError("function.bad_name", f"{shown} has no name of its own", hint=hint)
+        raise AuthorError("function.bad_name", f"{shown} has no name", hint=hint)
     if not NAME.match(name):
         raise AuthorError(
             "function.bad_name",

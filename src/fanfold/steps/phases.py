@@ -66,14 +66,14 @@ def pack(pieces: Sequence[Piece], window: int) -> tuple[list[list[Piece]], int]:
     """Groups of pieces in order, each of which fits into a window, and the number of characters cut."""
     groups: list[list[Piece]] = []
     room, left_out = 0, 0
-    for one in pieces:
-        text = one.text if len(one.text) <= window else shorten_middle(one.text, window)
-        left_out += max(0, len(one.text) - window)
-        needed = len(one.name) + len(text) + 4
+    for piece in pieces:
+        text = piece.text if len(piece.text) <= window else shorten_middle(piece.text, window)
+        left_out += max(0, len(piece.text) - window)
+        needed = len(piece.name) + len(text) + 4
         if not groups or needed > room:
             groups.append([])
             room = window
-        groups[-1].append(Piece(one.name, text))
+        groups[-1].append(Piece(piece.name, text))
         room -= needed
     return groups, left_out
 
@@ -135,10 +135,8 @@ class Folding:
             omissions.append(f"{len(groups) - 1} digests were left out")
         warning = None
         if omissions:
-            hint = (
-                "the outputs themselves are whole: the run's folder has them, and a query finds words in them"
-            )
-            message = f"the summary is not of everything: {', '.join(omissions)}"
+            hint = "the outputs are complete in the run's folder and in the search index"
+            message = f"the summary is incomplete: {', '.join(omissions)}"
             step = self._request.step
             warning = Failure("agent", "fold.left_out", message, hint, retryable=False, step=step)
         text = "\n\n".join(f"{piece.name}:\n{piece.text}" for piece in (groups[0] if groups else ()))
@@ -163,7 +161,7 @@ class Folding:
 
     async def _digest(self, number: int, group: Sequence[Piece]) -> Piece:
         name = _named(group)
-        material = "\n\n".join(f"{one.name}:\n{one.text}" for one in group)
+        material = "\n\n".join(f"{summary.name}:\n{summary.text}" for summary in group)
         session = part_id(self._request.session_id, number)
         request = structs.replace(
             self._request,
@@ -232,7 +230,7 @@ class CitedEvidence:
     def checked(self, answer: JSON) -> JSON:
         """The reply with `found` added to every piece of evidence: whether the quote was verified."""
         if isinstance(answer, list):
-            return [self.checked(one) for one in answer]
+            return [self.checked(item) for item in answer]
         if not isinstance(answer, dict):
             return answer
         if {"file", "line", "quote"} <= answer.keys():
@@ -271,22 +269,22 @@ class CitedEvidence:
 
 def invented(answer: JSON) -> list[str]:
     """The locations in a verified reply whose quotes were not found."""
-    return [f"{one['file']}:{one['line']}" for one in quotes_in(answer) if not one.get("found")]
+    return [f"{quote['file']}:{quote['line']}" for quote in quotes_in(answer) if not quote.get("found")]
 
 
 def quotes_in(answer: JSON) -> Iterator[dict[str, JSON]]:
     """The pieces of evidence of a verdict, in order."""
     given = answer.get("evidence") if isinstance(answer, dict) else None
-    for one in given if isinstance(given, list) else ():
-        if isinstance(one, dict):
-            yield one
+    for item in given if isinstance(given, list) else ():
+        if isinstance(item, dict):
+            yield item
 
 
 def judged_verdict(verdict: dict[str, JSON]) -> dict[str, JSON]:
     """The verdict of a critic. It passes only with evidence, and if all of its quotes were found."""
     wrong = invented(verdict)
     if wrong:
-        problem = f"The critic quoted what is not there ({', '.join(wrong[:5])}): do not rely on it."
+        problem = f"The critic quoted text that does not exist ({', '.join(wrong[:5])}): do not rely on it."
     elif verdict.get("pass") and not any(True for _ in quotes_in(verdict)):
         problem = "The critic passed it without any evidence, which does not count."
     else:

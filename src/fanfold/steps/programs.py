@@ -234,7 +234,7 @@ class Programs:
         if trace := TRACE.get():
             given.setdefault("TRACEPARENT", trace)
         if problem := why_not_startable(argv, given):
-            hint = "put what is long into a file of the workspace"
+            hint = "put long values into a file of the workspace"
             raise WorldError("command.not_startable", problem, hint=hint)
         program = argv[0]
         return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given, rooms)
@@ -272,7 +272,9 @@ class Programs:
             git = os.path.basename(program) == "git"
             folder = ".git" if git else program.removeprefix("./").partition("/")[0]
             if folder in policy.points:
-                message = f"{program} needs {folder} inside an isolated workspace, which Landlock cannot give"
+                message = (
+                    f"{program} needs {folder} inside an isolated workspace, which Landlock cannot mount"
+                )
                 hint = "fanfold doctor shows how to allow bubblewrap"
                 raise WorldError("sandbox.insufficient", message, hint=hint)
         try:
@@ -305,7 +307,7 @@ def why_not_startable(argv: Sequence[str], environment: Mapping[str, str]) -> st
     total = 0
     for what, value in named.items():
         if "\0" in value:
-            return f"{what} holds a NUL character"
+            return f"{what} contains a NUL character"
         size = len(value.encode("utf-8", "surrogatepass"))
         if size > MAX_ARGUMENT_BYTES:
             return f"{what} has {size:,} bytes; a program can be given {MAX_ARGUMENT_BYTES:,} at most"
@@ -378,5 +380,5 @@ def why_not_started(program: str, stderr: str) -> str:
 
 def setup_failed(program: str, why: str) -> WorldError:
     """The error for a sandbox that could not be set up."""
-    message = f"the sandbox for {program} could not be set up: {why or 'it gave no reason'}"
+    message = f"the sandbox for {program} could not be set up: {why or 'no reason was reported'}"
     return WorldError(SETUP_FAILED, message, hint="fanfold doctor shows what this machine can confine")

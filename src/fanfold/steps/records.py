@@ -552,7 +552,7 @@ class Memory:
                 self.merged.extend((run, row) for row in rows)
                 self._changes_by_step.setdefault(address, []).extend(rows)
             case ArtifactsPublished(files=files):
-                self.artifacts.setdefault(run, {}).update({one.path: (fact.step, one) for one in files})
+                self.artifacts.setdefault(run, {}).update({file.path: (fact.step, file) for file in files})
             case Apply() | Undo():
                 for row in self.changes_of(run, fact.step):
                     row.state = "applied" if isinstance(fact, Apply) else "undone"

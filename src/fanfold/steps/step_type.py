@@ -243,7 +243,7 @@ class StepType(StepGrammar, Generic[A, J]):
 
     async def perform(self, _services: Services, _execution: Execution[J]) -> Outcome:
         """Do the work of a step. On cancellation, end everything that this job started, then raise."""
-        raise BugError("step.no_work", f"a {self.name} step has no work to be performed")
+        raise BugError("step.no_work", f"a {self.name} step has no work to perform")
 
     def rescue(self, _job: J, outcome: Outcome) -> Outcome:
         """The final outcome of a step whose last attempt failed. By default it is unchanged."""

@@ -243,8 +243,8 @@ class Isolation:
             return
         waiting = await in_thread(lambda: {proposal.session for proposal in self.spaces.proposals()})
         if before.proposal in waiting:
-            message = f"what {before.path} proposed is not applied yet"
-            hint = f"fanfold apply {order.run} {shlex.quote(before.path)} merges it; then say it again"
+            message = f"the proposal of {before.path} is not applied yet"
+            hint = f"fanfold apply {order.run} {shlex.quote(before.path)} merges it; then repeat the command"
             raise WorldError("subagent.proposal_waits", message, hint=hint)
 
     def place_of(self, session: str) -> StepWorkspace:
@@ -458,7 +458,7 @@ class Isolation:
         try:
             self.spaces.leave(place.child)
         except (FanfoldError, OSError) as error:
-            _log.warning("the workspace of %s could not be left: %s", place.child.session_id, error)
+            _log.warning("the workspace of %s could not be detached: %s", place.child.session_id, error)
 
     def rests(self, session: str, place: StepWorkspace) -> bool:
         """Forget a session whose work is finished. True if its workspace stays until the log has its end."""
@@ -688,9 +688,9 @@ class Watching:
         try:
             seen = await in_thread(watched.settle)
         except (FanfoldError, OSError) as error:
-            message = f"what an earlier attempt changed in the project could not be compared: {error}"
+            message = f"the changes of an earlier attempt in the project could not be compared: {error}"
             self._interrupted[watched.address] = WorldError("workspace.unreadable", message)
-            _log.warning("what %s changed in the project could not be compared: %s", session, error)
+            _log.warning("the changes of %s in the project could not be compared: %s", session, error)
             return
         if seen.strays:
             before = self._interrupted.get(watched.address)
@@ -780,11 +780,11 @@ def refusal(
     order: Order[Job], kind: str, paths: list[str], rest: str = "nothing of it was merged", hint: str = ""
 ) -> Failure:
     """The failure of a step whose changes are not allowed or have a merge conflict."""
-    what = "changed what it may not" if kind == "violation" else "has a merge conflict with another change"
+    what = "changed forbidden paths" if kind == "violation" else "has a merge conflict with another change"
     message = f"{order.path} {what}: {name_paths(paths)}; {rest}"
     if kind == "conflict" and not hint:
         again = f"fanfold fork {order.root} --from {order.typed_path}"
-        hint = f"look at both sides, then run the step again from what is there now: {again}"
+        hint = f"compare both sides, then run the step again on the current files: {again}"
     return Failure(kind, f"workspace.{kind}", message, hint, retryable=kind == "conflict", step=order.path)
 
 

@@ -356,11 +356,11 @@ class DirectChanges:
                 self._record_merge(done[0])
         if done[0].violations:
             rows, hint = explain_violations(done[0].violations)
-            message = f"this may not be changed: {name_paths(rows)}"
+            message = f"these paths must not be changed: {name_paths(rows)}"
             raise ToolFailed("violation", "workspace.violation", message, hint)
         if done[0].conflicts:
             named = name_paths([row.path for row in done[0].conflicts])
-            message = f"it was changed by others meanwhile: {named}; nothing was changed by this call"
+            message = f"other processes changed these meanwhile: {named}; this call changed nothing"
             raise ToolFailed("tool", "workspace.conflict", message, "read it again, then change it")
         return paths
 

@@ -169,7 +169,7 @@ def _lists_of(output: JSON) -> dict[str, list[JSON]]:
     if not isinstance(output, dict):
         return {}
     lists = {key: value for key, value in output.items() if isinstance(value, list)}
-    return {key: values for key, values in lists.items() if all(isinstance(one, dict) for one in values)}
+    return {key: values for key, values in lists.items() if all(isinstance(item, dict) for item in values)}
 
 
 def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
@@ -182,9 +182,11 @@ def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
             name = verdict.get("claim") if isinstance(verdict, dict) else None
             if name not in votes:
                 continue
-            evidence = [one for one in verdict.get("evidence") or [] if isinstance(one, dict)]
+            evidence = [quote for quote in verdict.get("evidence") or [] if isinstance(quote, dict)]
             holds = bool(verdict.get("holds"))
-            missing = [f"{one.get('file')}:{one.get('line')}" for one in evidence if not one.get("found")]
+            missing = [
+                f"{quote.get('file')}:{quote.get('line')}" for quote in evidence if not quote.get("found")
+            ]
             void = ""
             if missing:
                 void = f"it quotes what is not there: {', '.join(missing[:3])}"
@@ -208,7 +210,7 @@ def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
 
 def surviving(tasks: Mapping[str, JSON], mapped: frozenset[str], review: Review) -> dict[str, JSON]:
     """The outputs without refuted findings."""
-    gone = {one.name for one in review.claims if one.fate == "refuted" and not one.whole}
+    gone = {claim.name for claim in review.claims if claim.fate == "refuted" and not claim.whole}
     if not gone:
         return dict(tasks)
     kept: dict[str, JSON] = {}
@@ -278,7 +280,9 @@ def votes_text(review: Review) -> str:
 
 
 def _places(vote: Vote) -> str:
-    places = [f"{one.get('file')}:{one.get('line')}" for one in vote.evidence if isinstance(one, dict)]
+    places = [
+        f"{quote.get('file')}:{quote.get('line')}" for quote in vote.evidence if isinstance(quote, dict)
+    ]
     return f" ({', '.join(places[:5])})" if places else ""
 
 
@@ -407,7 +411,7 @@ class Values:
                 found.append(Piece(VERIFY, _plainly(self.output(child))))
         if (review := self.review(phase)) is not None:
             found.append(Piece(REVIEW, votes_text(review)))
-        return [one for one in found if one.text]
+        return [source for source in found if source.text]
 
     def agents_left(self) -> int:
         """The number of sessions that the run may still start."""

@@ -40,8 +40,8 @@ class WaitSteps(LeafType[WaitBody, Timer]):
         if not isinstance(node, Scalar):
             return WaitBody()
         if step.entries.has("timeout"):
-            message = '"timeout" means nothing on a wait step'
-            hint = "the time it waits is all the time it has"
+            message = '"timeout" is not allowed on a wait step'
+            hint = "the step takes exactly the time that it waits"
             step.notes.error("recipe.conflicting_keys", message, step.entries.keys["timeout"], hint)
         delay_ms = duration_ms(node.value)
         if delay_ms is None:

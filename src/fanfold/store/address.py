@@ -69,7 +69,7 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
             raise
 
     def _nothing_there(self) -> NotFoundError:
-        message = f"nothing has run in {self.folder.parent.resolve()} yet"
+        message = f"no run has started in {self.folder.parent.resolve()} yet"
         hint = "fanfold list shows what can be run; --project DIR names another folder"
         return NotFoundError("run.not_found", message, hint=hint)
 

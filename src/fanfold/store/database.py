@@ -48,7 +48,7 @@ _MEANINGS: dict[type[apsw.Error], tuple[str, str, str]] = {
         "copy the folder, then restore a backup or move the damaged file away",
     ),
     apsw.NotADBError: (
-        "store.corrupt", "the file is not a database", "move it away; Fanfold then starts a new one",
+        "store.corrupt", "the file is not a database", "move it away; Fanfold then creates a new one",
     ),
     apsw.ReadOnlyError: (
         "store.read_only", "the database may only be read here",
@@ -68,12 +68,16 @@ def fault(error: apsw.Error, file: str) -> FanfoldError:
     """Return the error to raise instead of `error`."""
     details = {"file": file, "sqlite": f"{type(error).__name__}: {error}"}
     if isinstance(error, apsw.ConstraintError):
-        return BugError("store.constraint", f"a write contradicts the store: {error}", details=details)
+        return BugError(
+            "store.constraint", f"a write violates a constraint of the store: {error}", details=details
+        )
     for kind, (code, message, hint) in _MEANINGS.items():
         if isinstance(error, kind):
             return StoreFault(code, f"{message}: {file}", hint=hint, details=details)
     hint = "check the disk and the system log; fanfold runs lists what can be resumed"
-    return StoreFault("store.io", f"the disk failed: {file} ({error})", hint=hint, details=details)
+    return StoreFault(
+        "store.io", f"{file} cannot be written or read: the disk failed ({error})", hint=hint, details=details
+    )
 
 
 @contextmanager
@@ -84,8 +88,8 @@ def translated(file: str) -> Iterator[None]:
     except apsw.Error as error:
         raise fault(error, file) from error
     except (msgspec.MsgspecError, TypeError) as error:
-        message = f"something that is stored cannot be read: {file} ({error})"
-        hint = "fanfold verify --all says what was changed since it was written"
+        message = f"the database cannot be read: {file} ({error})"
+        hint = "fanfold verify --all lists the changed rows"
         raise StoreFault("store.corrupt", message, hint=hint, details={"file": file}) from error
 
 
@@ -198,12 +202,12 @@ class Presence:
             return StoreFault(
                 "store.gone",
                 f"{self._file} was moved to {now} while it was in use",
-                hint="nothing of it is lost: move the folder back, or take it over in the new one:"
+                hint="nothing is lost: move the folder back, or adopt the state in the new place:"
                 " fanfold state adopt; then fanfold runs lists what can be resumed",
                 details={"file": self._file, "now": now},
             )
-        message = f"{self._file} was removed or replaced while it was in use: what was stored there is lost"
-        hint = "start the run again; keep .fanfold out of the way of git clean -x and the like"
+        message = f"{self._file} was removed or replaced while it was in use: its content is lost"
+        hint = "start the run again; exclude .fanfold from commands such as git clean -x"
         return StoreFault("store.gone", message, hint=hint, details={"file": self._file})
 
     def _moved_to(self) -> str:

@@ -196,7 +196,7 @@ def lost(root: str, epoch: int, current: int) -> LeaseLost:
     return LeaseLost(
         "lease.lost",
         f"run {root} is not this process's any more (epoch {current}, this one had {epoch})",
-        hint=f"another process goes on with it, or did: fanfold watch {root}",
+        hint=f"another process continued it: fanfold watch {root}",
         details={"root": root, "epoch": epoch, "current": current},
     )
 

@@ -152,7 +152,7 @@ class Appender:
             self._insert(rows)
             last = self._db.execute("SELECT max(seq) FROM events WHERE session = ?", (name,)).get or 0
             if last != seq - 1:
-                raise BugError("log.gap", f"session {name} ends at {last}, but {seq} was to be appended")
+                raise BugError("log.gap", f"session {name} ends at {last}, so {seq} cannot be appended")
         self._sessions[name] = seq
         tree = self._logs.get(envelope.root_run_id) or self._open_tree(envelope.root_run_id)
         tree.last += 1
@@ -294,7 +294,7 @@ def read_commits(db: apsw.Connection, root: str) -> Iterator[Commit]:
     for *row, session, chained in stored_rows(db, key, "id, log, seq, at, type, epoch, data, session, chain"):
         place = places.get(row[1])
         if place is None:
-            raise BugError("log.no_place", f"an event belongs to no run: row {row[0]}")
+            raise BugError("log.no_place", f"an event has no run: row {row[0]}")
         (events if session is None else entries).append(_envelope(row, place, session or "", as_stored))
         if chained is not None and events:
             yield Commit(events, state_of(chained), entries)

@@ -207,13 +207,13 @@ class PostgresStore(PostgresLeases):
         if error.sqlstate == NO_TREE:
             return no_run(text)
         if error.sqlstate == GAP:
-            return BugError("log.gap", f"{text}, but another number was to be appended")
+            return BugError("log.gap", f"{text}, so the batch does not follow it")
         return None
 
     def _is_stored(self, batches: Sequence[Batch], ends: dict[str, tuple[int, bytes]]) -> bool:
         """Whether a commit in doubt is in the database: its last rows are, with our link or our data."""
         for batch in batches:
-            events = [one for one in batch.envelopes if one.tree_seq]
+            events = [envelope for envelope in batch.envelopes if envelope.tree_seq]
             if events:
                 query = "SELECT chain FROM events WHERE project = %s AND log = %s AND seq = %s"
                 last = events[-1]
@@ -257,7 +257,7 @@ class PostgresStore(PostgresLeases):
 
     def _add_blob(self, document: dict[str, Any], name: str, content: bytes, raw: list[bytes]) -> None:
         if self.clean(content) is not content:
-            raise BugError("store.secret", f"the content of {name} was to be stored with a secret in it")
+            raise BugError("store.secret", f"the content of {name} contains a secret and is not stored")
         try:
             document.setdefault("blobs", []).append({"hash": name, "content": content.decode()})
         except UnicodeDecodeError:
@@ -278,7 +278,7 @@ class PostgresStore(PostgresLeases):
             data = self.clean(_encode(one.data)) if known is None else known
             if one.tree_seq:
                 if place and one.tree_seq != place + 1:
-                    raise BugError("log.gap", f"{one.log} skips a number after {place}")
+                    raise BugError("log.gap", f"{one.log} does not continue after {place}")
                 place = one.tree_seq
                 document.setdefault("tree_seq", place)
                 logs.setdefault(one.log, one.seq)
@@ -292,7 +292,7 @@ class PostgresStore(PostgresLeases):
                 sessions.setdefault(one.log, (one.seq, one.epoch))
             key = one.log if one.tree_seq else f"{one.log} "
             if lasts.setdefault(key, one.seq - 1) != one.seq - 1:
-                raise BugError("log.gap", f"{one.log} skips a number after {lasts[key]}")
+                raise BugError("log.gap", f"{one.log} does not continue after {lasts[key]}")
             lasts[key] = one.seq
             rows.append(
                 {
@@ -414,7 +414,7 @@ class PostgresStore(PostgresLeases):
     def blob(self, hash: str) -> bytes:
         found = self._one("SELECT content FROM blobs WHERE project = %s AND hash = %s", self._project, hash)
         if found is None:
-            raise NotFoundError("blob.not_found", f"the store holds nothing under {hash!r}")
+            raise NotFoundError("blob.not_found", f"the store has no blob {hash!r}")
         return bytes(found[0])
 
     def has_blob(self, hash: str) -> bool:

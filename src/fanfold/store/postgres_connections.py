@@ -93,7 +93,7 @@ def fault(url: str, error: psycopg.Error) -> Exception:
     """Return the error to raise instead of an error of the database."""
     details = {"url": shown(url), "postgres": f"{type(error).__name__}: {error}", "sqlstate": error.sqlstate}
     if isinstance(error, psycopg.IntegrityError):
-        return BugError("store.constraint", f"a write contradicts the store: {error}", details=details)
+        return BugError("store.constraint", f"a write violates a constraint: {error}", details=details)
     if isinstance(error, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
         hint = "grant this user access to the schema fanfold, or open the project with another user"
         return StoreFault("store.read_only", f"{shown(url)}: {error}", hint=hint, details=details)
@@ -535,7 +535,7 @@ class PostgresLeases:
 
     def _check_writable(self) -> None:
         if self.read_only:
-            raise StoreFault("store.read_only", "this store was opened to read", hint="open it to write")
+            raise StoreFault("store.read_only", "this store was opened read-only", hint="open it to write")
 
     def _change(self, work: Callable[[Database], T]) -> T:
         """Run `work` in one transaction; it must be safe to repeat."""
@@ -643,19 +643,20 @@ class PostgresLeases:
             return {}
 
         def renew(db: Database) -> dict[Lease, LeaseLost]:
+            roots = [lease.root for lease in held]
             db.execute(
                 "UPDATE leases SET heartbeat_at = now_ms(), expires_at = now_ms() + %s"
                 " FROM unnest(%s::text[], %s::integer[]) AS x(name, number)"
                 " WHERE project = %s AND root = x.name AND epoch = x.number AND pid IS NOT NULL",
-                (self._expiry_ms, [one.root for one in held], [one.epoch for one in held], self._project),
+                (self._expiry_ms, roots, [lease.epoch for lease in held], self._project),
             )
             query = "SELECT root, epoch, pid IS NOT NULL FROM leases WHERE project = %s AND root = ANY(%s)"
-            rows = db.execute(query, (self._project, [one.root for one in held])).fetchall()
+            rows = db.execute(query, (self._project, roots)).fetchall()
             now = {root: (epoch, owned) for root, epoch, owned in rows}
             return {
-                one: leases.lost(one.root, one.epoch, now.get(one.root, (0, False))[0])
-                for one in held
-                if now.get(one.root) != (one.epoch, True)
+                lease: leases.lost(lease.root, lease.epoch, now.get(lease.root, (0, False))[0])
+                for lease in held
+                if now.get(lease.root) != (lease.epoch, True)
             }
 
         return self._change(renew)

@@ -95,7 +95,7 @@ def superseded(session: str, execution: int, current: int) -> SessionSuperseded:
 def check_of_session(batch: Batch) -> None:
     """Raise `BugError` if a batch without an epoch contains more than entries of sessions and blobs."""
     rest = (batch.heads, batch.outputs, batch.cache, batch.started, batch.requests_done, batch.unclaimed)
-    if any(rest) or batch.requires or any(one.tree_seq for one in batch.envelopes):
+    if any(rest) or batch.requires or any(envelope.tree_seq for envelope in batch.envelopes):
         raise BugError("store.not_owner", f"only the owner of {batch.root} writes more than a session's log")
 
 
@@ -108,7 +108,7 @@ def closed() -> AuthorError:
 def forked(process: int) -> AuthorError:
     """Return the error for a forked process that uses a project opened by its parent process."""
     message = f"the project was opened by process {process}, of which this one is a fork"
-    hint = "open it again in this process; what was opened before the fork stays with the other"
+    hint = "open it again in this process; the parent process keeps its own"
     return AuthorError("project.forked", message, hint=hint)
 
 

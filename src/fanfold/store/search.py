@@ -290,7 +290,7 @@ class Search:
         schema, searcher = index.schema, index.searcher()
         asked = [(wish, query_of(wish, searcher, schema)) for wish in wishes]
         clauses = [(Occur.Should, query) for _, query in asked]
-        kinds = [(Occur.Should, Query.term_query(schema, "kind", one, "basic")) for one in filters.kinds]
+        kinds = [(Occur.Should, Query.term_query(schema, "kind", kind, "basic")) for kind in filters.kinds]
         only = [Query.boolean_query(kinds)]
         only += [Query.term_query(schema, field, value, "basic") for field, value in filters.terms()]
         if filters.since is not None:
@@ -330,9 +330,9 @@ class Search:
             known = found.get(key := (root, hit.excerpt))
             if known is None:
                 inside = [one for one in found if one[0] == root]
-                if any(_hands_on(hit, text, found[one], texts[one]) for one in inside):
+                if any(_hands_on(hit, text, found[row], texts[row]) for row in inside):
                     continue
-                for one in [one for one in inside if _hands_on(found[one], texts[one], hit, text)]:
+                for one in [row for row in inside if _hands_on(found[row], texts[row], hit, text)]:
                     del found[one]
                 if len(found) == k:
                     break
@@ -466,10 +466,10 @@ class Search:
         with os.scandir(self._folder) as listing:  # the library would block on a pipe and follow a link
             odd = [entry.name for entry in listing if not entry.is_file(follow_symlinks=False)]
         if odd:
-            raise ValueError(f"the index holds what is no file: {odd[0]!r}")
+            raise ValueError(f"the index contains {odd[0]!r}, which is not a regular file")
         version = (self._folder / "version").read_text()
         if version != _version():
-            raise ValueError(f"the index is of version {version!r}")
+            raise ValueError(f"the index has another version: {version!r}")
         index = tantivy.Index.open(str(self._folder))
         index.config_reader("manual")
         index.register_tokenizer(WORDS, word_cutter())
@@ -490,7 +490,7 @@ class Search:
         self._index = None
         with self._writing(REPAIR_PATIENCE_S) as writable:
             if not writable:
-                raise TimeoutError(f"another process holds {self._lock_file}")
+                raise TimeoutError(f"another process has locked {self._lock_file}")
             try:
                 self._open()
                 if self._is_of_this_store():

@@ -167,7 +167,7 @@ def query_of(wish: SearchWish, searcher: tantivy.Searcher, schema: tantivy.Schem
     if not begun:
         return Query.empty_query()
     return Query.boolean_query(
-        [(Occur.Should, Query.term_query(schema, "text", one, "freq")) for one in begun]
+        [(Occur.Should, Query.term_query(schema, "text", term, "freq")) for term in begun]
     )
 
 

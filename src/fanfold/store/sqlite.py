@@ -155,7 +155,7 @@ class SqliteStore:
             # Named by their hash, so they cannot be cleaned here.
             unclean = [name for name, content in batch.blobs if self.clean(content) is not content]
             if unclean:
-                message = f"the content of {unclean[0]} was to be stored with a secret in it"
+                message = f"the content of {unclean[0]} contains a secret and is not stored"
                 raise BugError("store.secret", message)
             tables.write_values(db, batch)
         if batch.envelopes:
@@ -217,7 +217,7 @@ class SqliteStore:
     def blob(self, hash: str) -> bytes:
         content = self._one("SELECT content FROM blobs WHERE hash = ?", hash)
         if content is None:
-            raise NotFoundError("blob.not_found", f"the store holds nothing under {hash!r}")
+            raise NotFoundError("blob.not_found", f"the store has no blob {hash!r}")
         assert isinstance(content, bytes)
         return content
 

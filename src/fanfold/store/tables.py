@@ -221,11 +221,11 @@ def version(db: apsw.Connection) -> int:
     ours = application == APPLICATION_ID
     if application == BEFORE or (ours and tables and number < FIRST):
         message = f"{db.filename} has format {number}, and this Fanfold opens formats {FIRST} to {VERSION}"
-        hint = "move it away; Fanfold then starts a new one, without the runs of this one"
+        hint = "move it away; Fanfold then creates a new one, without the runs of this one"
         raise StoreFault("store.older", message, hint=hint)
     if not ours and (tables or number):
-        message = f"{db.filename} is a database of some other program"
-        raise StoreFault("store.foreign", message, hint="move it away; Fanfold then starts a new one")
+        message = f"{db.filename} is a database of another program"
+        raise StoreFault("store.foreign", message, hint="move it away; Fanfold then creates a new one")
     if number > VERSION:
         release = ""
         with suppress(apsw.SQLError):
@@ -245,7 +245,7 @@ def check_readable(db: apsw.Connection) -> None:
     """Raise `StoreFault` for a read-only database without tables."""
     if not version(db):
         hint = "open the project once where its .fanfold folder may be written"
-        raise StoreFault("store.read_only", "the database holds nothing yet and cannot be written", hint=hint)
+        raise StoreFault("store.read_only", "the database is empty and cannot be written", hint=hint)
 
 
 def prepare(db: apsw.Connection, *, make: bool = True, adopts: bool = True) -> None:
@@ -256,7 +256,7 @@ def prepare(db: apsw.Connection, *, make: bool = True, adopts: bool = True) -> N
     if found == VERSION or not (found or make):
         return
     if 0 < found < KEYED and not adopts:
-        message = f"{db.filename} has format {found}, but the database that Fanfold made here was a newer one"
+        message = f"{db.filename} has format {found}, but Fanfold made a newer one here"
         raise StoreFault("store.replaced", message, hint="if you put it there, fanfold state adopt keeps it")
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -407,8 +407,8 @@ def one_of(ids: Sequence[str], prefix: str) -> str:
     if len(ids) > 1 and ids[0] != prefix:
         raise AuthorError(
             "run.ambiguous",
-            f"{prefix!r} begins the ids of several runs: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}",
-            hint="give more letters of the id",
+            f"{prefix!r} is a prefix of several run ids: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}",
+            hint="use more characters of the id",
             details={"runs": ids[:5]},
         )
     return ids[0]

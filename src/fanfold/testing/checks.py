@@ -82,7 +82,7 @@ def _around(node: Node | None) -> Iterator[Node]:
 
 def check_acknowledged(store: SimulatedStore) -> None:
     if not store.kept_its_word():
-        raise InvariantError(2, "an acknowledged event is gone after a crash")
+        raise InvariantError(2, "an acknowledged event was lost in a crash")
 
 
 def check_replay(
@@ -97,7 +97,7 @@ def check_replay(
         if (wanted := sampled.get(place)) is not None and fingerprint(state) != wanted:
             raise InvariantError(3, f"the state after line {place + 1} differs from the live one")
     if fingerprint(state) != fingerprint(final):
-        raise InvariantError(3, "folding the stored log gives another state than the live one")
+        raise InvariantError(3, "the stored log folds to another state than the live one")
 
 
 def check_due(answered: Command | None, event: Event, state: State) -> None:
@@ -106,7 +106,9 @@ def check_due(answered: Command | None, event: Event, state: State) -> None:
     if isinstance(event.data, RunResumed):
         return  # an owner can die at any point of its agenda
     if due != answered:
-        raise InvariantError(17, f"the log answers {answered}; folding it again decides {due}")
+        raise InvariantError(
+            17, f"the log has an answer for {answered}, but the state from that log asks for {due}"
+        )
 
 
 def check_explained(state: State) -> None:
@@ -218,7 +220,7 @@ class Watch:
                     return
             elif status != COMPLETED and not inline:
                 return
-        raise InvariantError(4, f"{node.path} is skipped for a failure, but no dependency failed")
+        raise InvariantError(4, f"{node.path} was skipped because of a failure, but no dependency failed")
 
     def _check_outcome(self, run: Run, status: str) -> None:
         """Check the reported status of a run against the outcomes of its steps (10)."""
@@ -336,14 +338,14 @@ class SimulatedValues:
                     if scope is node.run.scope:
                         break
                 inner = scope
-            raise InvariantError(14, f"{node.path} refers to {name}, which is not in sight")
+            raise InvariantError(14, f"{node.path} refers to {name}, which is not visible there")
         if root == "item":
             return self.put(item_of(node), NOWHERE)
         raise InvariantError(14, f"{node.path} refers to {path}, which no recipe can write")
 
     def _output(self, run: Run, path: str, reader: Node) -> str | None:
         if (run.id, path) not in self.ended:
-            raise InvariantError(14, f"{reader.path} sees {path} before it ended")
+            raise InvariantError(14, f"{reader.path} sees {path} before its end")
         return self.ended[run.id, path]
 
     def origin(self, keys: Iterable[str]) -> Origin:

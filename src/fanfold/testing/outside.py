@@ -285,7 +285,7 @@ def _perhaps_wait(owner: Owner, execution: SimulatedExecution) -> None:
     if not (subject := provider_of(node)) or execution.stop:
         return
     wait = state.waits.get(subject)
-    reason = next((one for one in ("outage", "limit", "daily_cap") if world.faults.hits(one)), "")
+    reason = next((fault for fault in ("outage", "limit", "daily_cap") if world.faults.hits(fault)), "")
     if reason and (wait is None or wait.probe is node):
         count = 1 if wait is None else wait.count + 1
         until = world.now + world.rng.choice((0, 1, 40, 4_000))
@@ -498,7 +498,7 @@ def resume(owner: Owner, reason: str) -> bool:
     """Resume the run, with higher limits if limits paused it; return False if nothing would change."""
     world, state = owner.world, owner.state
     if not reason:
-        raise InvariantError(19, "the run is paused and does not say why")
+        raise InvariantError(19, "the run is paused without a reason")
     raised = None
     if world.faults.hits("raised for nothing"):
         tokens, agents = world.rng.choice((500, 100_000)), world.rng.randint(1, 600)

@@ -207,7 +207,7 @@ def _patience() -> Iterator[None]:
     """Report an endless loop in the kernel as a violation, by processor time, not by wall-clock time."""
 
     def give_up(_signal: int, _frame: object) -> None:
-        raise InvariantError(19, "a decision takes for ever")
+        raise InvariantError(19, "a decision does not end")
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -239,9 +239,9 @@ def live(owner: Owner) -> None:
     state = owner.state
     if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
         continues = tuple(
-            ExecutionRef(one.run, one.step, one.attempt, one.execution)
-            for one in owner.running
-            if one.type != "approval"
+            ExecutionRef(execution.run, execution.step, execution.attempt, execution.execution)
+            for execution in owner.running
+            if execution.type != "approval"
         )
         owner.world.reached["continued by another owner"] += len(continues)
         keep_waits = owner.world.rng.random() < 0.5
@@ -263,9 +263,11 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
     if store.crash(rng.randint(0, pending)):
         world.reached["torn tail"] += 1
     check_acknowledged(store)
-    left = [one for one in (*dead.running, *dead.reported) if one.type != "approval"]
-    survivors = [one for one in left if rng.random() < 0.7] if faults.hits("workers survive") else []
-    world.orphans += [one for one in left if one not in survivors and rng.random() < 0.5]
+    left = [execution for execution in (*dead.running, *dead.reported) if execution.type != "approval"]
+    survivors = (
+        [execution for execution in left if rng.random() < 0.7] if faults.hits("workers survive") else []
+    )
+    world.orphans += [execution for execution in left if execution not in survivors and rng.random() < 0.5]
     del world.orphans[:-8]
     world.forget_the_log()
     world.now += rng.choice((0, 5, 50_000))
@@ -277,7 +279,7 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
         # The old owner was only slow: everything that it still writes must be refused (invariant 11).
         with suppress(StaleEpochError):
             world.store.append(Event(ROOT, world.now, TimerFired()), dead.state.root, ROOT, dead.epoch)
-            raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
+            raise InvariantError(11, "the store accepted an append of an owner that had lost its lease")
     stored = world.store.read()
     state = create_state(stored[0][1])
     world.observe(*stored[0], state)
@@ -286,10 +288,16 @@ def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
         evolve(state, event)
         world.observe(envelope, event, state)
     owner = Owner(world, state, epoch)
-    for one in survivors:
-        node = owner.state.runs[one.run].nodes[one.step] if one.run in owner.state.runs else None
-        if node and is_executing(node) and (node.attempt, node.execution) == (one.attempt, one.execution):
-            owner.running.append(one)
+    for survivor in survivors:
+        node = (
+            owner.state.runs[survivor.run].nodes[survivor.step] if survivor.run in owner.state.runs else None
+        )
+        if (
+            node
+            and is_executing(node)
+            and (node.attempt, node.execution) == (survivor.attempt, survivor.execution)
+        ):
+            owner.running.append(survivor)
     owner.recall_people()
     return owner
 

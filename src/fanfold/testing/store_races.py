@@ -48,7 +48,7 @@ def at_once(*tasks: Callable[[], T]) -> list[T]:
         return task()
 
     with ThreadPoolExecutor(len(tasks)) as threads:
-        return [one.result() for one in [threads.submit(run, task) for task in tasks]]
+        return [future.result() for future in [threads.submit(run, task) for task in tasks]]
 
 
 class RaceTests:
@@ -105,7 +105,7 @@ class RaceTests:
                 return stores[number].claim(leases[number], Claim(root, root, f"s{file}", (f"{file}.md",)))
 
             found = at_once(*(partial(request, number) for number in range(WRITERS)))
-            assert [one is None for one in found].count(True) == 1, "all files, for one tree"
+            assert [result is None for result in found].count(True) == 1, "all files, for one tree"
 
     def test_a_lease_that_several_request_at_the_same_moment_has_one_owner(
         self, store: Store, open_store: Open

@@ -45,7 +45,7 @@ from fanfold.testing.store_races import SOMEBODY_DEAD, ClaimTests, Open, RaceTes
 
 
 def _decoded(envelopes: Sequence[Envelope]) -> list[Envelope]:
-    return [replace(one, data=json.loads(one.data)) for one in envelopes]
+    return [replace(envelope, data=json.loads(envelope.data)) for envelope in envelopes]
 
 
 class LogTests:
@@ -179,7 +179,7 @@ class LogTests:
         for opened in (store, open_store()):
             commits = [(_decoded(commit.envelopes), commit.state) for commit in opened.commits("r1")]
             assert commits == [(first, b"one"), (last[1:], b"two")]
-            assert [[one.log for one in commit.entries] for commit in opened.commits("r1")] == [
+            assert [[entry.log for entry in commit.entries] for commit in opened.commits("r1")] == [
                 [],
                 ["s1"] * 2,
             ]
@@ -631,12 +631,12 @@ class RecordTests:
         store.announce("one", "other")
         store.announce("two", "second")
         other = open_store()
-        assert [(one.name, one.text) for one in other.announced()] == [("one", "other"), ("two", "second")]
+        assert [(row.name, row.text) for row in other.announced()] == [("one", "other"), ("two", "second")]
         time.sleep(0.05)
-        assert all(50 <= one.age_ms < 30_000 for one in other.announced())
+        assert all(50 <= row.age_ms < 30_000 for row in other.announced())
         other.announce("two", "")
         other.announce("two", "")
-        assert [one.name for one in store.announced()] == ["one"]
+        assert [row.name for row in store.announced()] == ["one"]
 
     def test_updates_reach_the_listeners_of_their_tree_only(self, store: Store, open_store: Open) -> None:
         heard: list[str] = []
@@ -675,7 +675,7 @@ class StoreSuite(LogTests, RecordTests, OwnershipTests, ClaimTests, RaceTests):
 
     @pytest.fixture
     def address(self) -> StoreAddress:
-        raise NotImplementedError("say where the store is")
+        raise NotImplementedError("define the fixture `address` in the subclass")
 
     @pytest.fixture
     def open_store(self, address: StoreAddress) -> Iterator[Open]:

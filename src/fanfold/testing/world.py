@@ -144,7 +144,7 @@ class SimulatedWorld:
         if faults.calm:
             self.calm_events += 1
             if self.calm_events > 400 + 60 * state.instances:
-                raise InvariantError(19, "the faults have stopped long ago and the run does not end")
+                raise InvariantError(19, "the faults stopped long ago, but the run does not end")
         if self.rng.random() < 0.02:
             self.sampled[len(self.store.lines) - 1] = fingerprint(state)
 
@@ -398,7 +398,7 @@ class Owner:
                 grace = 500 if world.faults.hits("deaf to stop") else world.rng.choice((0, 1, 5))
                 execution.due = min(execution.due or world.now + grace, world.now + grace)
                 return
-        raise InvariantError(9, f"{command.step} is asked to stop, but nothing of it is executing")
+        raise InvariantError(9, f"{command.step} gets a stop command, but is not executing")
 
     def recall_people(self) -> None:
         """Show open approvals to users again after a crash."""

@@ -81,7 +81,7 @@ class PublishedNames:
             hint = "publish it under another name; a map can put {{index}} into it"
             message = f"artifacts/{path} is {owner}'s, and only to be read"
             raise WorldError("artifact.taken", message, hint=hint)
-        above = next((one for one in _folders_of(path) if one in self._files), "")
+        above = next((folder for folder in _folders_of(path) if folder in self._files), "")
         if above or path in self._folders:
             owner = self._files[above] if above else self._folders[path]
             what = f"artifacts/{above} is a file" if above else f"artifacts/{path} is a folder"
@@ -144,8 +144,8 @@ class ArtifactRoom:
             self._may_be_there = True
             for part in (*reversed(folder.parents[:3]), folder):
                 make_folder(part)
-            for one in self._view.seen:
-                _copy(self._published, folder, one.path, 0o400 if self.owner(one.path) else 0o600)
+            for file in self._view.seen:
+                _copy(self._published, folder, file.path, 0o400 if self.owner(file.path) else 0o600)
         return folder
 
     def owner(self, path: str) -> str:
@@ -156,7 +156,7 @@ class ArtifactRoom:
         """Return the new artifacts with their text; raises if one must not be published."""
         if not self.is_open:
             return {}
-        seen = {one.path: one.sha256 for one in self._view.seen}
+        seen = {file.path: file.sha256 for file in self._view.seen}
         names = PublishedNames()
         for path in (*seen, *self._view.taken):
             names.add(path, self.owner(path) or own)
@@ -170,10 +170,12 @@ class ArtifactRoom:
             total += len(data)
             if len(found) == MAX_FILES or total > MAX_BYTES:
                 message = f"a step publishes {MAX_FILES} files and {MAX_BYTES // 1024**2} MiB at most"
-                raise WorldError("artifact.too_large", message, hint="pack them, or leave some out")
+                raise WorldError(
+                    "artifact.too_large", message, hint="pack them into an archive, or publish fewer"
+                )
             if clean(data) != data:
                 message = f"artifacts/{path} holds a secret of yours, and is not published"
-                raise WorldError("artifact.secret", message, hint="leave the secret out of it")
+                raise WorldError("artifact.secret", message, hint="remove the secret from it")
             try:
                 text = "" if b"\0" in data else data.decode()
             except UnicodeDecodeError:

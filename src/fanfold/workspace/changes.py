@@ -413,7 +413,7 @@ def violations(
 def _never(
     change: Change, look: TreeLook, linked: Sequence[str]
 ) -> Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"] | None:
-    if is_protected(change.path) or any(f"{change.path}/".startswith(f"{one}/") for one in linked):
+    if is_protected(change.path) or any(f"{change.path}/".startswith(f"{target}/") for target in linked):
         return "protected"
     if change.kind != "deleted" and bare_repository(change.path, look) is not None:
         return "protected"

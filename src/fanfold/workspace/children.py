@@ -217,12 +217,12 @@ def _copy(folder: Path, base: Base, prepared: str) -> Method:
             for tree, paths in source.split(base.manifest.files):
                 _, gone = copy_files(tree, target, paths, copier)
                 if gone:
-                    raise WorldError("workspace.damaged", f'base {base.id} has lost "{gone[0]}"')
+                    raise WorldError("workspace.damaged", f'base {base.id} no longer contains "{gone[0]}"')
         if prepared:
             with Closing(open_top(Path(prepared))) as made:
                 ignored = Manifest()
                 _describe(made, "", ignored.files)
-                folders = {str(one) for path in ignored.files for one in Path(path).parents} - {"."}
+                folders = {str(parent) for path in ignored.files for parent in Path(path).parents} - {"."}
                 for path in sorted(folders):
                     with suppress(FileExistsError, PathProblem), spot_beneath(target, path) as spot:
                         os.mkdir(spot.name, 0o755, dir_fd=spot.folder)

@@ -136,7 +136,7 @@ class Commits:
     def list_new(self, base: str, known: Sequence[str]) -> str:
         """List the newest commits up to `base` that no known commit contains, one per line."""
         words = ["log", f"--max-count={MAX_LISTED}", "--format=%h %s", "--ignore-missing", "--stdin"]
-        asked = "\n".join([base, *(f"^{one}" for one in known), ""])
+        asked = "\n".join([base, *(f"^{commit}" for commit in known), ""])
         return self._git(words, stdin=asked.encode()).decode("utf-8", "replace")
 
     def publish(self, base: str, commit: str) -> None:
@@ -151,7 +151,7 @@ class Commits:
             oid, kind, size = batch[at:end].decode().split(" ")
             at = end + 1 + int(size)
             if target.put(kind, batch[end + 1 : at]) != oid:
-                raise WorldError("workspace.damaged", f"object {oid} does not hold what its name says")
+                raise WorldError("workspace.damaged", f"object {oid} does not match its name (its hash)")
             at += 1
 
     def identity(self) -> tuple[str, str]:
@@ -204,11 +204,11 @@ class Commits:
         """Return a change with the line endings of the repository, if the checkout had converted them."""
         if file.before is None or file.after is None or kept is None:
             return file
-        before, after, base = (self._objects.get(one.oid) for one in (file.before, file.after, kept))
+        before, after, base = (self._objects.get(side.oid) for side in (file.before, file.after, kept))
         wholly = 0 < before.count(b"\r\n") == before.count(b"\n")
         if not wholly or b"\r\n" in base or b"\0" in before:
             return file
-        ends = [self._objects.put("blob", one.replace(b"\r\n", b"\n")) for one in (before, after)]
+        ends = [self._objects.put("blob", side.replace(b"\r\n", b"\n")) for side in (before, after)]
         return PathRevision(file.path, file.before._replace(oid=ends[0]), file.after._replace(oid=ends[1]))
 
     def _recover(self, path: str, wanted: FileState) -> None:
@@ -222,7 +222,7 @@ class Commits:
                 if self._objects.put_file(handle) == wanted.oid:
                     return
         message = f"what was merged into {path} is not there any more"
-        raise WorldError("deliver.gone", message, hint="gc may have cleared it away")
+        raise WorldError("deliver.gone", message, hint="gc may have deleted it")
 
     def _git(
         self,
@@ -274,7 +274,7 @@ class Refs:
         commit = self.find(name) if name else head
         if not commit or not re.fullmatch(_OID, commit):
             message = "the repository has no commit yet" if name else "HEAD cannot be read"
-            raise WorldError("deliver.no_commit", message, hint="make a first commit; a branch begins there")
+            raise WorldError("deliver.no_commit", message, hint="make a first commit: a branch needs one")
         return name.removeprefix("refs/heads/"), commit
 
     def checked_out(self) -> set[str]:
@@ -357,7 +357,7 @@ class Refs:
     def _packed(self) -> dict[str, str]:
         packed = self._read(self._repository.common, "packed-refs", MAX_PACKED_BYTES + 1)
         if len(packed) > MAX_PACKED_BYTES:
-            raise WorldError("deliver.unsupported", "the repository has more refs than can be looked through")
+            raise WorldError("deliver.unsupported", "the repository has too many refs to search")
         rows = (line.partition(" ") for line in packed.splitlines())
         return {name: commit for commit, _, name in rows if re.fullmatch(_OID, commit)}
 
@@ -533,7 +533,7 @@ class Deliveries:
             message = (
                 f"{branch} is the base, the default or the checked-out branch, which is never delivered to"
             )
-            raise WorldError("deliver.bad_branch", message, hint="name a branch of its own")
+            raise WorldError("deliver.bad_branch", message, hint="choose another branch name")
 
     def _remote(self) -> Remote:
         return Remote(self._project, self._repository, self._layout.store)
@@ -573,14 +573,14 @@ class Deliveries:
         remote, branch = self._remote(), made.wish.branch
         if remote.address.shown != made.address:
             message = f"the remote is {remote.address.shown} now, and {made.address} was shown"
-            raise WorldError("deliver.changed", message, hint="put it back, or run the step anew")
+            raise WorldError("deliver.changed", message, hint="restore it, or run the step again")
         calls = ServerCalls(self._folder, made.commit, self._begin)
         there, default = remote.look(calls, branch)
         if there == made.commit:
             return
         if branch == default:
             message = f"{branch} is the default branch of {made.address}, which is never delivered to"
-            raise WorldError("deliver.protected", message, hint="name a branch of its own")
+            raise WorldError("deliver.protected", message, hint="choose another branch name")
         if there:
             message = f"{made.address} has a branch {branch} already, with other commits"
             raise WorldError("deliver.branch_taken", message, hint="remove it there, then resume")
@@ -609,7 +609,7 @@ def _check_text(wish: Wish) -> None:
     for name, text in texts.items():
         if not text.strip() or "\0" in text:
             message = f"{name} {'holds a NUL character' if text.strip() else 'is empty'}"
-            raise WorldError("deliver.bad_text", message, hint="say it in the recipe, or run the step anew")
+            raise WorldError("deliver.bad_text", message, hint="change the recipe, or run the step again")
 
 
 def _set_in(text: str) -> list[str]:

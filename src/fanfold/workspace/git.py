@@ -558,8 +558,10 @@ class PullRequests:
         except msgspec.DecodeError as error:
             message = f"gh did not say which pull requests there are: {error}"
             raise WorldError("deliver.gh_failed", message) from None
-        mine = [one for one in found if not one.is_cross_repository]
-        ours = [one for one in mine if one.head_ref_oid == commit or one.state.upper() == "OPEN"]
+        mine = [request for request in found if not request.is_cross_repository]
+        ours = [
+            request for request in mine if request.head_ref_oid == commit or request.state.upper() == "OPEN"
+        ]
         return ours[0].url if ours else ""
 
     def make(self, branch: str, text: PullRequestText) -> str:

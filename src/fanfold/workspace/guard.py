@@ -404,7 +404,9 @@ class WorkspaceWatch:
             found.clean()
         stripped = {path for path, _ in found.set_id}
         rows = [row for row in rows if row.path not in stripped]
-        appeared = [one.path for one in changes if one.kind == "added" and self._is_kept(one.path)]
+        appeared = [
+            change.path for change in changes if change.kind == "added" and self._is_kept(change.path)
+        ]
         appeared += [*sorted(bare), *found.bare]
         return sorted({*rows, *(WriteViolation(path, "set_id") for path in stripped)}), [
             *appeared,
@@ -424,7 +426,7 @@ class WorkspaceWatch:
 
     def _is_kept(self, path: str) -> bool:
         """Return whether a path is protected by its name, or is the target of a protected link."""
-        return is_protected(path) or f"{path}/".startswith(tuple(f"{one}/" for one in self._linked))
+        return is_protected(path) or f"{path}/".startswith(tuple(f"{target}/" for target in self._linked))
 
     def arrived(self) -> NewArrivals:
         """Return the paths that merges of any process wrote since; call it after `settle`."""

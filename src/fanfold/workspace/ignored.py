@@ -95,7 +95,9 @@ class Ignoring:
         with suppress(OSError):  # no file is tracked yet
             if not stat.S_ISREG(os.lstat(found.index_file).st_mode):  # it would block git, or is a link
                 message = f"{found.index_file} is no regular file"
-                raise WorldError("workspace.not_a_file", message, hint="remove it; git reset makes it anew")
+                raise WorldError(
+                    "workspace.not_a_file", message, hint="remove it; git reset creates it again"
+                )
         patterns = _read(found.exclude_file)
         own = self._asked_in(found) / "info" / "exclude"
         if patterns != _read(own):

@@ -63,7 +63,7 @@ class Layout:
     def prepare(self) -> None:
         """Create the folders; refuses a `.fanfold` that is a link."""
         if not self.project.is_dir():
-            raise WorldError("workspace.no_project", f"{self.project} is no folder")
+            raise WorldError("workspace.no_project", f"{self.project} is not a folder")
         try:
             records = (self.journal, self.proposals, self.receipts)
             files = (self.bases, self.store, self.trash, self.scratch, self.homes, self.prepared)
@@ -81,7 +81,7 @@ class Layout:
     def child(self, session_id: str) -> Path:
         """Return the folder of a step workspace; refuses ids that are not plain names."""
         if not re.fullmatch(_SESSION, session_id):
-            raise AuthorError("workspace.bad_id", f"{session_id!r:.80} cannot name a workspace")
+            raise AuthorError("workspace.bad_id", f"{session_id!r:.80} cannot be the name of a workspace")
         return self.children / session_id
 
     @contextmanager

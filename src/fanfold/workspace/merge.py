@@ -122,7 +122,7 @@ class Objects:
         except (OSError, zlib.error) as error:
             raise WorldError("workspace.damaged", f"object {oid} cannot be read: {error}") from error
         if hashlib.sha1(whole, usedforsecurity=False).hexdigest() != oid:
-            raise WorldError("workspace.damaged", f"object {oid} does not hold what its name says")
+            raise WorldError("workspace.damaged", f"object {oid} does not match its name (its hash)")
         return whole.partition(b"\0")[2]
 
     def put_tree(self, files: Mapping[str, FileState]) -> str:
@@ -592,7 +592,7 @@ def read_conflicts(output: bytes) -> tuple[MergeConflict, ...]:
     ]
     found += [MergeConflict(path, kind) for path, kind in why.items() if path not in sides]
     if not found:
-        raise BugError("workspace.merge", f"git reported a conflict and named none: {output[:200]!r}")
+        raise BugError("workspace.merge", f"git reported a conflict but named no file: {output[:200]!r}")
     return tuple(sorted(found, key=lambda conflict: conflict.path))
 
 

@@ -195,7 +195,7 @@ class ProjectTree:
                         {step.path: stored for step in reversal.steps},
                         reversal.folders_made,
                         reversal.folders_gone,
-                        tuple(self._receipts.undone_note(one) for one in receipts),
+                        tuple(self._receipts.undone_note(receipt) for receipt in receipts),
                         reversal.modes,
                     )
                 except ProjectMoved as signal:

@@ -163,7 +163,7 @@ class Receipts:
             return msgspec.json.decode(read_kept(self._file(receipt_id)), type=Receipt)
         except FileNotFoundError:
             message = "the record of what was there before this merge is gone"
-            raise NotFoundError("changes.gone", message, hint="gc may have cleared it away") from None
+            raise NotFoundError("changes.gone", message, hint="gc may have deleted it") from None
         except msgspec.DecodeError as error:
             raise WorldError("workspace.damaged", f"receipt {receipt_id} is damaged: {error}") from error
 
@@ -216,7 +216,7 @@ class Receipts:
             blocked: list[BlockedPath] = []
             for path in broken:
                 left = (path, state_at(parent, path))
-                by = [one.id for one in others for file in one.files if (file.path, file.after) == left]
+                by = [other.id for other in others for file in other.files if (file.path, file.after) == left]
                 blocked.append(BlockedPath(path, by[-1] if by else ""))
             return Reversal(blocked=tuple(blocked))
         return Reversal(
@@ -228,7 +228,7 @@ class Receipts:
 
     def _file(self, receipt_id: str) -> Path:
         if not re.fullmatch(_ID, receipt_id):
-            raise NotFoundError("changes.gone", f"{receipt_id!r:.80} names no merge")
+            raise NotFoundError("changes.gone", f"there is no merge {receipt_id!r:.80}")
         return self._layout.receipts / f"{receipt_id}.json"
 
     def _undone(self, receipt_id: str) -> Path:
@@ -305,7 +305,7 @@ class Proposals:
 
     def _file(self, proposal_id: str) -> Path:
         if not re.fullmatch(_PROPOSAL_ID, proposal_id):
-            raise NotFoundError("workspace.no_proposal", f"{proposal_id!r:.80} names no proposal")
+            raise NotFoundError("workspace.no_proposal", f"there is no proposal {proposal_id!r:.80}")
         return self._layout.proposals / f"{proposal_id}.json"
 
 
@@ -384,7 +384,7 @@ def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
         if not conflicts:
             return Dispute()
         if not can_be_settled(conflicts):
-            raise WorldError("workspace.conflict", "the conflict cannot be laid out as files")
+            raise WorldError("workspace.conflict", "the conflict cannot be presented as files")
         result = objects.list_tree(merged)
         own, disputed = sides[1], {conflict.path for conflict in conflicts}
         changed = {path for path in own.keys() | result.keys() if own.get(path) != result.get(path)}

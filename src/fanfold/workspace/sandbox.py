@@ -263,7 +263,9 @@ def make_scratch(policy: Policy) -> Path:
 
 def abandoned(scratches: Path) -> list[Path]:
     """Return the private folders whose process died before it removed them."""
-    makers = ((one, ProcessIdentity.parse(one.name.rpartition("_")[0])) for one in scratches.iterdir())
+    makers = (
+        (folder, ProcessIdentity.parse(folder.name.rpartition("_")[0])) for folder in scratches.iterdir()
+    )
     return [one for one, maker in makers if maker is None or not maker.is_alive()]
 
 
@@ -471,7 +473,7 @@ def choose_level(levels: Levels, *, unsafe: bool = False) -> LevelName:
 def check_reach(levels: Levels, *, unsafe: bool = False) -> None:
     """Raise if this machine cannot restrict an agent that is a program to its provider."""
     if choose_level(levels, unsafe=unsafe) == "landlock" and not levels.landlock.keeps_agents and not unsafe:
-        message = "an agent cannot be kept to its provider here: Landlock has no network for it alone"
+        message = "an agent cannot be limited to its provider here: Landlock cannot restrict its network"
         hint = f"{levels.bubblewrap.fix}; or write network = true into the role"
         raise WorldError("sandbox.insufficient", message, hint=hint, exit_status=EXIT_PERMISSION)
 

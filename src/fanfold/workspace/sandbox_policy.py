@@ -214,7 +214,7 @@ class Outside(msgspec.Struct, frozen=True):
 
     def around(self, project: Path) -> list[str]:
         """Return the visible paths without the project."""
-        return [path for one in self.seen for path in around(one, [str(project)])]
+        return [path for folder in self.seen for path in around(folder, [str(project)])]
 
 
 def look_outside(home: Path) -> Outside:

@@ -331,7 +331,9 @@ def _make_secret(home: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         message = f"{file} cannot be made: {error.strerror}"
-        raise WorldError("state.no_secret", message, hint="set FANFOLD_HOME to a folder of yours") from error
+        raise WorldError(
+            "state.no_secret", message, hint="set FANFOLD_HOME to a folder that you own"
+        ) from error
 
 
 # State in commits
@@ -437,7 +439,7 @@ def list_adopted(project: Path, list_runs: Callable[[], Iterable[str]]) -> None:
             return
         with _locked(project):
             if EVERY in _read(project):
-                known = [one for one in _read(project) if one.startswith(PERMITTED)]
+                known = [line for line in _read(project) if line.startswith(PERMITTED)]
                 runs = [root for root in list_runs() if PERMITTED + root not in known]
                 _write(project, sorted((*known, *runs)))
 
@@ -489,7 +491,7 @@ def _read(project: Path) -> list[str]:
         return []
     try:
         listed = json.loads(data)
-        return [str(one) for one in listed] if isinstance(listed, list) else [EVERY]
+        return [str(root) for root in listed] if isinstance(listed, list) else [EVERY]
     except (ValueError, RecursionError):
         return [EVERY]
 
@@ -540,7 +542,7 @@ class ProjectGrants:
         with open(self._home / f"{GRANTS}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = self._read()
-            commands = [one for one in _granted_commands(known, key) if one != command]
+            commands = [granted for granted in _granted_commands(known, key) if granted != command]
             known[key] = [*commands, command][-MAX_COMMANDS:]
             write_whole(self._home / GRANTS, json.dumps(known, indent=1).encode(), mode=0o600)
 
@@ -561,4 +563,4 @@ class ProjectGrants:
 
 def _granted_commands(known: dict[str, Any], key: str) -> list[str]:
     found = known.get(key)
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+    return [value for value in found if isinstance(value, str)] if isinstance(found, list) else []

@@ -92,7 +92,7 @@ class TreeObjects(Objects):
             self.git(command, stdin=pack)
             files = self.files(tree)  # raises if the pack does not contain the tree
         except WorldError as error:
-            raise WorldError("workspace.bad_pack", f"a pack is refused: {error.message}") from error
+            raise WorldError("workspace.bad_pack", f"the pack was refused: {error.message}") from error
         self._complete(tree, files)
 
     def write_index(self, tree: str, file: Path) -> None:
@@ -147,7 +147,7 @@ class TreeObjects(Objects):
             return self.target(there) if there is not None and there.mode == LINK else None
 
         def exists(path: str) -> bool:
-            return path in files or any(one.startswith(f"{path}/") for one in files)
+            return path in files or any(file.startswith(f"{path}/") for file in files)
 
         return TreeLook(link_at, exists)
 

@@ -188,7 +188,9 @@ class Workspaces:
         if changes:
             names = ", ".join(change.path for change in changes[:5])
             message = f"the setup command changed files that git does not ignore: {names}"
-            raise WorldError("workspace.setup", message, hint="let it make ignored files only")
+            raise WorldError(
+                "workspace.setup", message, hint="the command may only create files that git ignores"
+            )
         target = self._layout.prepared / self._setup_key(child.base)
         with self._layout.lock():
             child.require_held()
@@ -360,7 +362,7 @@ class Workspaces:
         changes = tuple(child.changes())
         with Closing(open_top(child.path)) as tree, child.base.opened() as base:
             never = {row.path for row in violations(changes, None, tree)}
-            revision = revise([one for one in changes if one.path not in never], base, tree)
+            revision = revise([change for change in changes if change.path not in never], base, tree)
             keep_content(revision, LayeredContent(base), TreeContent(tree), self._objects)
         return revision
 

@@ -122,7 +122,7 @@ def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, pr
 @suggested(
     "cli/recipes.py: fanfold capture",
     "cli/recipes.py: fanfold run {} runs it",
-    "api/authoring.py: fanfold inspect {} shows who worked",
+    "api/authoring.py: fanfold inspect {} lists its agents",
     "api/authoring.py: fanfold capture {}",
     "api/subagents.py: fanfold agents lists",
     "cli/agents.py: no subagent is running",

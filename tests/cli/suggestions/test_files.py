@@ -79,7 +79,7 @@ def test_of_a_run_of_which_somebody_changed_a_part(fanfold: Fanfold, follow: Fol
 
 
 @pytest.mark.full
-@suggested("api/changes.py: fanfold fork", "api/changes.py: shows what was merged; put it right")
+@suggested("api/changes.py: fanfold fork", "api/changes.py: shows what was merged; correct it")
 def test_of_changes_that_are_gone_or_were_changed_since(
     fanfold: Fanfold, follow: Follow, project: Path
 ) -> None:
@@ -123,8 +123,8 @@ def test_of_what_waits_for_a_word(fanfold: Fanfold, follow: Follow, project: Pat
 @pytest.mark.full
 @suggested(
     "api/run_handle.py: name one",
-    "cli/control.py: put it behind this",
-    "steps/ask.py: put it behind this",
+    "cli/control.py: add it to the command",
+    "steps/ask.py: add it to the command",
 )
 def test_of_questions(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     (project / "r.yaml").write_text(
@@ -134,7 +134,7 @@ def test_of_questions(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     which = fanfold("approve", "last")
     assert which.status == USAGE
     for asked in (fanfold("answer", "last", "c"), fanfold("approve", "last", "c")):
-        hint = next(line for line in asked.err.splitlines() if "put it behind this" in line)
+        hint = next(line for line in asked.err.splitlines() if "add it to the command" in line)
         assert follow(f"{hint} 'the answer'", may=(0, 2)) == ["answer"]
     assert follow(which) == ["approve"]
     assert fanfold("inspect", "last", "--json").json()["steps"]["c"]["output"] == "the answer"

@@ -167,7 +167,7 @@ def test_a_model_that_does_not_exist_is_corrected_and_what_failed_runs_again(
     monkeypatch.setenv("FANFOLD_MODEL", "openai-chat:gtp-5")
     failed = fanfold("run", "r.yaml", "--yes")
     assert (failed.status, "model.unknown" in failed.err) == (1, True), failed
-    assert "a retry takes" in failed.err
+    assert "choose another one with --model" in failed.err
     (retry,) = commands(failed.err)
     again = fanfold(*retry, "--model", "openai-chat:gpt-5")
     assert again.status == 0, again

@@ -53,7 +53,7 @@ def test_of_what_cannot_be_converted(fanfold: Fanfold, follow: Follow, project: 
     assert (refused.status, "graph.py is a program" in refused.err) == (USAGE, True)
     assert follow(refused, may=(0,)) == ["list"]
     (project / "crew").mkdir()
-    assert "hint: name the file of the workflow in it" in fanfold("convert", "crew").err
+    assert "hint: name the workflow file in the folder" in fanfold("convert", "crew").err
     (project / "tasks.yaml").write_text("t: {description: Look., expected_output: words, agent: a}\n")
     for folder in (".", "crew", str(project.parent)):
         told = fanfold("convert", "tasks.yaml", "-o", folder)

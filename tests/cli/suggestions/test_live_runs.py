@@ -111,7 +111,7 @@ def test_when_its_process_was_killed(
 
 
 @suggested(
-    "api/ownership.py: says why",
+    "api/ownership.py: has the reason",
     "api/run_handle.py: the request stays",
     "store/leases.py: fanfold watch",
 )
@@ -119,7 +119,7 @@ def test_when_a_process_does_not_do_what_it_was_asked(fanfold: Fanfold, follow: 
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     run = run_id(fanfold)
     assert follow(filled("api/run_handle.py: the request stays", run)) == ["resume"]
-    assert follow(filled("api/ownership.py: says why", "detached.log", run)) == ["resume"]
+    assert follow(filled("api/ownership.py: has the reason", "detached.log", run)) == ["resume"]
     assert follow(filled("store/leases.py: fanfold watch", run)) == ["watch"]
 
 

@@ -206,7 +206,7 @@ def test_when_a_run_goes_on_in_the_background(fanfold: Fanfold, agents: Path, fo
 @suggested(
     "cli/run.py: proposes to change",
     "api/changes.py: name one of them",
-    "api/changes.py: what waits is not merged yet",
+    "api/changes.py: pending proposals are not merged",
     "api/report.py: proposed, not applied",
     "api/report.py: Details",
     "cli/control.py: take them back",
@@ -235,7 +235,7 @@ def test_from_a_proposal_to_its_merge_and_back(fanfold: Fanfold, project: Path, 
 @pytest.mark.full
 @suggested(
     "api/changes.py: =fanfold undo {} {}",
-    "api/changes.py: take that back first",
+    "api/changes.py: revert that first",
 )
 def test_when_a_later_merge_is_in_the_way(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "p.yaml").write_text(
@@ -335,7 +335,7 @@ def test_where_a_permission_or_an_input_is_missing(fanfold: Fanfold, project: Pa
     "cli/history.py: its transcript",
     "api/transcripts.py: fanfold transcript",
     "cli/history.py: fanfold transcript",
-    "api/fork.py: run it again from a step on",
+    "api/fork.py: to run it again from a step",
 )
 def test_where_there_is_nothing_to_retry_or_no_such_turn(
     fanfold: Fanfold, agents: Path, follow: Follow

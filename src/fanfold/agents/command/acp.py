@@ -287,7 +287,7 @@ class AgentTurn:
         except RequestError as error:
             await self._put_down(TurnEnd(failed=True, why=_words(error)))
         except ValueError as error:  # errors that the library finds in a response
-            why = shorten_line(f"it does not keep to the protocol: {error}", MAX_WHY_CHARS)
+            why = shorten_line(f"it violates the protocol: {error}", MAX_WHY_CHARS)
             await self._put_down(TurnEnd(failed=True, why=why))
         except (ConnectionError, OSError):
             pass  # it has ended; its outcome is judged from its output

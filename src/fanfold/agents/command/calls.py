@@ -83,7 +83,7 @@ def hand(profile: Profile, request: SessionRequest, servers: Sequence[Server]) -
     chosen = {server.name: _chosen(server, request.role.tools) for server in servers}
     for server in servers if way not in ("codex", "claude") else ():
         if chosen[server.name] is not None or server.disabled_tools:
-            why = f"{profile.title or profile.name} cannot be kept to some of its tools"
+            why = f"{profile.title or profile.name} cannot be limited to some of its tools"
             raise unavailable(server.name, why, "let the role have all tools of the server")
     setup = ServerSetup(servers=tuple(servers))
     match way:
@@ -119,10 +119,10 @@ def hand(profile: Profile, request: SessionRequest, servers: Sequence[Server]) -
 
 
 def _not_given(profile: Profile, server: Server) -> SessionFailed:
-    why = f"{profile.title or profile.name} is not given servers from here"
-    hint = f'write backend = "{profile.name}-acp" into the role, which takes them'
+    why = f"{profile.title or profile.name} cannot receive MCP servers"
+    hint = f'write backend = "{profile.name}-acp" into the role: it can receive them'
     if profile.servers == "none":
-        hint = "let another back end do the work of this role"
+        hint = "use another back end for this role"
     elif profile.name in OF_ROLES:
         hint = "put {servers_file} into the role's command, a file in the form of .mcp.json"
     return unavailable(server.name, why, hint)
@@ -136,10 +136,10 @@ def _chosen(server: Server, listed: Sequence[str] | None) -> frozenset[str] | No
         whole = {*names, *(f"{name}__*" for name in names)}
         if not whole & set(listed):
             by_role = frozenset(
-                one.removeprefix(f"{name}__")
-                for one in listed
+                tool.removeprefix(f"{name}__")
+                for tool in listed
                 for name in names
-                if one.startswith(f"{name}__")
+                if tool.startswith(f"{name}__")
             )
     if server.enabled_tools is None or by_role is None:
         return by_role if server.enabled_tools is None else server.enabled_tools
@@ -166,7 +166,7 @@ def _codex(servers: Sequence[Server], chosen: Mapping[str, frozenset[str] | None
             settings = {"url": server.url, "env_http_headers": names}
         for name, text in given.items():
             if variables.setdefault(name, text) != text:
-                why = f"two servers want different values of {name}, which Codex cannot give"
+                why = f"two servers need different values of {name}, which Codex does not support"
                 raise unavailable(server.name, why, "call one of the variables otherwise")
         tools = chosen[server.name]
         settings |= {} if tools is None else {"enabled_tools": sorted(tools)}
@@ -298,7 +298,7 @@ def make_call(
         if word == "<servers>" and handed.words:
             found += handed.words  # unchanged: a server's words may look like placeholders
         elif word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
-            found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
+            found += [_filled(part, values) for part in groups.get(word[1:-1], ())]
         else:
             found.append(_filled(word, values))
     if not found or not found[0]:
@@ -501,13 +501,11 @@ class AgentCredentials:
             value = msgspec.json.decode(data)
         except msgspec.DecodeError:
             hint = f"log in again with {self._profile.program}"
-            raise WorldError(
-                "agent.bad_login", f"{source} is no login that is known here", hint=hint
-            ) from None
+            raise WorldError("agent.bad_login", f"{source} is not a known login", hint=hint) from None
         expires = next(iter(found_at(value, state.expires)), None) if state.expires else None
         if isinstance(expires, int | float) and expires < time.time() * 1_000:
-            message = f"the login of {self._profile.title} has run out"
-            hint = f"start {self._profile.program} once by yourself, which renews it; then try again"
+            message = f"the login of {self._profile.title} has expired"
+            hint = f"start {self._profile.program} once yourself to renew it; then try again"
             raise WorldError("agent.login_expired", message, hint=hint)
         for path in state.withheld:
             _put(value, path.split("."), "")
@@ -538,7 +536,7 @@ class AgentCredentials:
                 found += _texts(msgspec.json.decode(data))
             except ValueError:  # another format: any long word may be a secret
                 found += re.split(r"[\s\"':,=]+", data.decode(errors="replace"))
-        return [one for one in found if len(one) >= MIN_SECRET_CHARS]
+        return [value for value in found if len(value) >= MIN_SECRET_CHARS]
 
     def offered(self) -> list[str]:
         """Return the credentials on this machine that the user could name."""

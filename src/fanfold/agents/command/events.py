@@ -173,8 +173,8 @@ def facts_in(line: Mapping[str, JSON], rules: Sequence[Rule]) -> Iterator[Fact]:
     """Yield the facts of one decoded line."""
     for rule in rules:
         elements = _at(line, rule.each) if rule.each else [None]
-        for one in elements if isinstance(elements, list) else ():
-            view = {**line, "each": one} if rule.each else line
+        for element in elements if isinstance(elements, list) else ():
+            view = {**line, "each": element} if rule.each else line
             if all(_fits(_at(view, path), wanted) for path, wanted in rule.when.items()):
                 taken = {name: _take(view, path) for name, path in rule.take.items()}
                 fact = _make(rule.means, taken)
@@ -186,7 +186,9 @@ def _at(value: JSON, path: str) -> JSON:
     for at, name in enumerate(names := path.split(".")):
         if name == "*":
             rest = ".".join(names[at + 1 :])
-            return sum(_amount(_at(one, rest)) for one in value.values()) if isinstance(value, dict) else None
+            return (
+                sum(_amount(_at(item, rest)) for item in value.values()) if isinstance(value, dict) else None
+            )
         if isinstance(value, dict):
             value = value.get(name)
         elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
@@ -293,8 +295,8 @@ def _words(value: JSON) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "text" in one for one in value):
-        return "\n".join(str(one["text"]) for one in value if isinstance(one, dict))
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "text" in item for item in value):
+        return "\n".join(str(item["text"]) for item in value if isinstance(item, dict))
     return msgspec.json.encode(value).decode()
 
 
@@ -324,7 +326,7 @@ def check_profile(profile: Profile) -> None:
     if not program:
         raise ValueError("it names no program")
     if "/" in program and not PurePosixPath(program).is_absolute():
-        raise ValueError(f"the program {program!r} must be a name on PATH or a whole path")
+        raise ValueError(f"the program {program!r} must be a name on PATH or a full path")
     _check_words(profile)
     _check_events(profile)
     for key, seconds in (("idle_s", profile.idle_s), ("patience_s", profile.patience_s)):
@@ -366,7 +368,9 @@ def _check_words(profile: Profile) -> None:
             _one_of(word[1:-1], GROUPS, f"the word {word!r}")
     place = _PLACES.get(profile.prompt, "")
     if not profile.acp and place and not any(place in word for word in words):
-        raise ValueError(f'prompt = "{profile.prompt}", and no word of call says {place}: it gets no task')
+        raise ValueError(
+            f'prompt = "{profile.prompt}", but call has no {place}: the program would get no task'
+        )
 
 
 def _check_events(profile: Profile) -> None:
@@ -376,12 +380,12 @@ def _check_events(profile: Profile) -> None:
     if profile.acp or profile.output != "json_lines":
         return
     if not {"said", "finished"} & {rule.means for rule in profile.events}:
-        raise ValueError('output = "json_lines" needs events: without a rule nothing of it is heard')
+        raise ValueError('output = "json_lines" needs events: without a rule its output is ignored')
 
 
 def _one_of(name: str, known: Iterable[str], where: str) -> None:
     if name not in known:
-        raise ValueError(f'"{name}" means nothing in {where}; there are {", ".join(sorted(known))}')
+        raise ValueError(f'"{name}" is unknown in {where}; there are {", ".join(sorted(known))}')
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def read_own(file: Path, limit: int) -> bytes:
     handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError(f"{file} is no plain file")
+            raise ValueError(f"{file} is not a regular file")
         with open(handle, "rb", closefd=False) as opened:
             data = opened.read(limit + 1)
     finally:
@@ -101,7 +101,9 @@ def _load(name: str, home: Path, after: Collection[str] = ()) -> Profile | None:
         return _own(file, ours, home, after)
     except (OSError, ValueError) as error:  # includes errors of decoding and validation
         message = f"{file} cannot be used: {error}"
-        raise AuthorError("backend.bad_profile", message, hint="docs/agents.md lists its keys") from None
+        raise AuthorError(
+            "backend.bad_profile", message, hint="docs/appendix/agent-programs.md lists the keys"
+        ) from None
 
 
 def _own(file: Path, ours: Profile | None, home: Path, after: Collection[str]) -> Profile:
@@ -110,16 +112,16 @@ def _own(file: Path, ours: Profile | None, home: Path, after: Collection[str]) -
 
     name = file.stem
     if name in TAKEN:
-        raise ValueError(f'"{name}" is a back end that comes with Fanfold; call the file otherwise')
+        raise ValueError(f'"{name}" is a built-in back end; choose another file name')
     settings = _read(file)
     below: dict[str, Any] = {} if ours is None else msgspec.to_builtins(ours)
     if ours is None and (like := settings.get("like")):
         if like in (*after, name):
-            raise ValueError(f'"{like}" would be like itself')
+            raise ValueError(f'"{like}" cannot be like itself')
         is_named = isinstance(like, str) and like not in TAKEN
         other = _load(like, home, (*after, name)) if is_named else None
         if other is None:
-            raise ValueError(f'there is no profile "{like}" that it could be like')
+            raise ValueError(f'there is no profile "{like}" to be like')
         below = _alike(msgspec.to_builtins(other))
     merged = {**_over(below, settings), "name": name, "named": "credentials" in settings, "file": str(file)}
     merged["title"] = merged.get("title") or name

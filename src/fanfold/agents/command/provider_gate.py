@@ -127,7 +127,7 @@ class ProviderGate:
             far = await asyncio.wait_for(asyncio.open_connection(name, int(port)), CONNECT_S)
         except (OSError, TimeoutError):
             self.is_failing = True
-            self.unreached = [*(one for one in self.unreached if one != host), host][-MAX_REFUSED:]
+            self.unreached = [*(other for other in self.unreached if other != host), host][-MAX_REFUSED:]
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             await writer.drain()
             return
@@ -159,7 +159,9 @@ def plain_host(host: str) -> str:
 def loopback_ports(hosts: Iterable[str]) -> tuple[int, ...]:
     """Return the ports of those hosts that are this machine's loopback."""
     plain = map(plain_host, hosts)
-    return tuple(sorted({int(one.rpartition(":")[2]) for one in plain if one.startswith("127.0.0.1:")}))
+    return tuple(
+        sorted({int(address.rpartition(":")[2]) for address in plain if address.startswith("127.0.0.1:")})
+    )
 
 
 def _one_request(method: bytes, target: str, head: bytes) -> bytes:

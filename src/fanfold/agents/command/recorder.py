@@ -183,7 +183,7 @@ class TranscriptRecorder:
         if self.spent is not None or not self._by_message:
             return self.spent
         used = list(self._by_message.values())
-        prices = [one.micro_usd for one in used if one.micro_usd is not None]
+        prices = [usage.micro_usd for usage in used if usage.micro_usd is not None]
         return structs.replace(sum(used, NOTHING_SPENT), micro_usd=sum(prices) if prices else None).bounded()
 
     async def _consumed(self, fact: UsageEvent) -> None:

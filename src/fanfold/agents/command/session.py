@@ -229,7 +229,7 @@ class CommandSession:
             complaints += not judgement.final
             if complaints > MAX_COMPLAINTS:
                 message = f"no valid answer after {MAX_COMPLAINTS} corrections: {complaint}"
-                hint = "loosen the step's output schema, or use another agent"
+                hint = "relax the step's output schema, or use another agent"
                 raise self._failed(Failure("invalid_output", "output.invalid", message, hint))
             await self._record(ToolResult(id="", tool=tool, complaint=complaint))
             turn = self._corrected(transcript, complaint)
@@ -333,7 +333,7 @@ class CommandSession:
         except WorldError as error:
             if error.code != "command.not_startable":
                 raise
-            hint = "say {prompt_file} for {prompt} among its words, or neither: then it reads standard input"
+            hint = "say {prompt_file} for {prompt} in the command, or neither: then it reads standard input"
             raise WorldError(error.code, error.message, hint=hint) from None
 
     def _prepare(self, home: Path, call: ProgramCall) -> None:
@@ -480,8 +480,8 @@ class CommandBackend:
                 Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
             )
         if key := unkept(self.profile, request.role):
-            message = f'role "{request.role.name}" says {key}, which {self.name} would not keep to'
-            hint = "let a model do its work, or use another role"
+            message = f'role "{request.role.name}" says {key}, which {self.name} does not enforce'
+            hint = "use a model for this role, or another role"
             raise SessionFailed(Failure("permission", "role.refused", message, hint, retryable=False))
         return await CommandSession(request, self, record, progress).run()
 
@@ -532,5 +532,5 @@ def check(machine: Machine, name: str, command: Sequence[str]) -> None:
     if offered:
         words = ", ".join(f'"{credential}"' for credential in offered)
         hint = f"write into {machine.home}/backends/{name}.toml: credentials = [{words}], or [] for none"
-        message = f"you did not say which of your credentials {profile.title or name} may have"
+        message = f"no credentials are configured for {profile.title or name}"
         raise WorldError("backend.credentials", message, hint=hint)

@@ -149,7 +149,7 @@ _CODES = {
     "agent": "agent.failed",
 }
 _HINTS = {
-    "quota": "top the account up or raise its limit, then resume the run",
+    "quota": "top up the account or raise its limit, then resume the run",
     "rate_limit": "lower the concurrency, or try again later",
     "permission": "renew its login",
     "transport": "check the network, and which hosts its profile lets it reach (fanfold doctor)",
@@ -208,7 +208,7 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
         if profile.reasons[finished.reason] == "budget":
             hint = "resume the run with a higher budget (--budget-usd), or split the task"
             return Failure("budget", "agent.budget", f"{profile.title}: {why}", hint, retryable=False)
-        hint = "look at its transcript; then split the task into smaller steps, or make the prompt more exact"
+        hint = "read its transcript; then split the task into smaller steps, or make the prompt more precise"
         return Failure("agent", "session.max_turns", f"{profile.title}: {why}", hint, retryable=False)
     if finished is not None and finished.failed:
         return _sorted(profile, ending, "it failed")
@@ -219,8 +219,8 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
         return _sorted(profile, ending, f"it ended with {how}")
     if not read_only and (denied := ending.calls.still_denied()):
         tools = shorten_line(", ".join(denied), MAX_WORDS_CHARS)
-        message = f"{profile.title} was not allowed to use {tools}, and says that it is done"
-        hint = "its own permissions refuse it: look at its configuration, or its profile"
+        message = f"{profile.title} was denied {tools}, but reports that it is done"
+        hint = "its own permissions deny it: check its configuration, or its profile"
         return Failure("permission", "agent.denied", message, hint, retryable=False)
     if finished is None and (profile.acp or any(rule.means == "finished" for rule in profile.events)):
         why = "ended without a final message"
@@ -246,7 +246,7 @@ def _stopped(profile: Profile, ending: CallEnd) -> Failure:
         return structs.replace(ending.loop, message=f"{profile.title}: {ending.loop.message}")
     if ending.stopped == "idle":
         message = f"{profile.title} wrote nothing for {ending.silent_s or profile.idle_s:g} s"
-        hint = "it may wait for a person; raise idle_s in its profile if it needs longer"
+        hint = "it may wait for input; raise idle_s in its profile if it needs longer"
         return Failure("timeout", "agent.silent", message, hint)
     if ending.stopped == "limit" and ending.limited is not None:
         return _at_limit(profile, ending.limited.words or "it is at its usage limit", ending.limited.until)
@@ -278,7 +278,7 @@ def _sorted(profile: Profile, ending: CallEnd, otherwise: str, kind: str = "") -
     message = f"{profile.title}: {shorten_line(words, MAX_WORDS_CHARS)}"
     hint = _HINTS[kind]
     if kind == "permission" and profile.file:  # a role's command has no profile to change
-        hint = f'say what of yours it may have in {profile.file}: credentials = ["login"]; or {hint}'
+        hint = f'list the credentials that it may use in {profile.file}: credentials = ["login"]; or {hint}'
     return Failure(kind, _CODES[kind], message, hint, retryable=kind in _AGAIN)
 
 

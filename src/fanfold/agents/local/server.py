@@ -188,7 +188,7 @@ class LocalServers:
         if is_weights_file(model) and model != self._chosen:
             # Recipes and roles come with a checkout, and native code loads the weights.
             hint = f"if you trust the file: FANFOLD_MODEL={model}"
-            message = f"{request.step} names weights by path, which only the user may do"
+            message = f"{request.step} names weights by path; only the user may do that"
             raise SessionFailed(Failure("permission", "model.not_here", message, hint, retryable=False))
         progress(Preparing("starts the local model"))
         try:

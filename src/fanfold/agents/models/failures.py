@@ -211,12 +211,12 @@ def _no_stream(address: str, kind: str, body: bytes) -> WrongResponse:
         value = json.loads(body)
     except ValueError:
         text = " ".join(body[:MAX_MESSAGE_CHARS].decode("utf-8", "replace").split())[:200]
-        reason = f"{address} answered with {kind or 'no content type'} in place of a stream of events: {text}"
+        reason = f"{address} answered with {kind or 'no content type'} instead of a stream of events: {text}"
         return WrongResponse(reason, "model.garbled", passes=True)
     if isinstance(value, dict) and (error := value.get("error")):
         reason = str(error.get("message") if isinstance(error, dict) else error)
         return WrongResponse(f"{address} answered with an error: {reason}", "model.unavailable", passes=True)
-    return WrongResponse(f"{address} answered with one JSON document in place of a stream of events")
+    return WrongResponse(f"{address} answered with one JSON document instead of a stream of events")
 
 
 def _page(address: str, status: int, body: bytes) -> WrongResponse:
@@ -283,7 +283,7 @@ def _of_refusal(error: Exception, model: str, variable: str, reason: str) -> Pro
     assert isinstance(error, e.ModelAPIError)
     match error:
         case e.ModelQuotaExceededError():
-            hint = "top the account up or raise its limit, then resume the run"
+            hint = "top up the account or raise its limit, then resume the run"
             return Problem(failure=_failure("quota", "model.quota", model, reason, hint), terminal=True)
         case e.ModelAuthenticationError():
             hint = _KEY_HINT.format(variable=variable)
@@ -292,7 +292,7 @@ def _of_refusal(error: Exception, model: str, variable: str, reason: str) -> Pro
         case e.ModelNotFoundError():
             near = error.suggested_model_id if isinstance(error, e.ModelHTTPError) else None
             hint = (
-                f'did you mean "{near}"? a retry takes another one with --model'
+                f'did you mean "{near}"? choose another one with --model and retry'
                 if near
                 else "check the model's name, and the base URL if you set one; a retry takes --model"
             )
@@ -363,7 +363,9 @@ def _silence(error: BaseException) -> str:
 
 
 def _request(error: BaseException) -> httpx2.Request | None:
-    requests = (getattr(one, "_request", None) or getattr(one, "request", None) for one in _chain(error))
+    requests = (
+        getattr(cause, "_request", None) or getattr(cause, "request", None) for cause in _chain(error)
+    )
     return next((request for request in requests if hasattr(request, "url")), None)
 
 

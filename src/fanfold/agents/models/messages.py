@@ -255,7 +255,7 @@ def _whole(value: Any) -> Any:
     if isinstance(value, str):
         return whole_text(value)
     if isinstance(value, list | tuple):
-        return [_whole(one) for one in value]
+        return [_whole(item) for item in value]
     if isinstance(value, dict):
         return {_whole(key): _whole(one) for key, one in value.items()}
     return value

@@ -149,7 +149,7 @@ ASK_SCHEMA: dict[str, Any] = {
 }
 MAX_QUESTION_CHARS = 8_000
 FROM_PERSON = "Message from {by}, who watches your work:"
-SPLIT_TASK = "look at its transcript; then split the task into smaller steps, or make the prompt more exact"
+SPLIT_TASK = "read its transcript; then split the task into smaller steps, or make the prompt more precise"
 NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
 
 
@@ -373,9 +373,9 @@ class ModelSession:
             message = f"no valid answer after {MAX_COMPLAINTS} corrections: {judgement.complaint}"
             if judgement.complaint == EMPTY:
                 message = f"the answer is empty, also after {MAX_COMPLAINTS} corrections"
-            hint = "loosen the step's output schema, or use a stronger model"
+            hint = "relax the step's output schema, or use a stronger model"
             if not self._contract.typed:
-                hint = "look at its transcript; then use another model, or make the prompt more exact"
+                hint = "read its transcript; then use another model, or make the prompt more precise"
             raise self._failed("invalid_output", "output.invalid", self._redactor.text(message), hint, True)
         await self._record(
             ToolResult(id=judgement.call_id or "", tool=OUTPUT_TOOL, complaint=judgement.complaint)
@@ -409,7 +409,7 @@ class ModelSession:
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            error = ToolError("tool.broken_off", "the connection broke; what was asked may have happened")
+            error = ToolError("tool.broken_off", "the connection broke; the tool may have done its work")
             return ToolResult(id=name, tool=tool, error=error)
         return redacted(result, partial(self._redactor.json, shapes=False))
 
@@ -446,7 +446,7 @@ class ModelSession:
                 return
         if too_long is not None:
             raise SessionFailed(too_long.problem.failure) from too_long
-        message = "the work so far hardly fits the model any more, and it would not sum it up"
+        message = "the conversation is too long for the model, and it did not summarize it"
         raise self._failed(
             "agent", "session.no_summary", message, "use another model, or split the task", True
         )

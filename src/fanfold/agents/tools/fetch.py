@@ -122,7 +122,7 @@ def is_public(address: str) -> bool:
         if inner is None:  # `is_global` only knows exceptions, and calls everything else global
             return ip in _EVERYBODY_S and ip.is_global and ip not in _EXAMPLES
         ip = inner
-    return ip.is_global and not ip.is_multicast and not any(ip in one for one in _SPECIAL)
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _SPECIAL)
 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -171,7 +171,7 @@ class FetchTools:
             try:
                 url = urljoin(url, target)
             except ValueError:
-                message = f"{url} leads to what is no address: {target[:200]!a}"
+                message = f"{url} redirects to an invalid address: {target[:200]!a}"
                 raise ToolFailed("tool", "tool.bad_url", message) from None
         raise ToolFailed("tool", "tool.redirects", f"more than {MAX_REDIRECTS} redirects")
 

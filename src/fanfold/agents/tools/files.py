@@ -185,7 +185,7 @@ class FileTools:
         if count == 0:
             raise ToolFailed("tool", "tool.no_match", f'"{path}" does not hold that text', _why(text, old))
         if count > 1 and not args.get("all"):
-            hint = "take more lines around it, or set `all`"
+            hint = "include more lines around it, or set `all`"
             raise ToolFailed("tool", "tool.ambiguous", f'"{path}" holds that text {count} times', hint)
         if old == new:
             raise ToolFailed("tool", "tool.no_change", "old and new are the same")
@@ -207,7 +207,7 @@ class FileTools:
                 if change.new is not None:
                     after[change.new] = result
         except PatchError as error:
-            hint = "read the file again and make the patch from what it holds now"
+            hint = "read the file again and make the patch from its current content"
             raise ToolFailed("tool", "tool.patch_failed", str(error), hint) from None
         changes: dict[str, str] = {}
         try:

@@ -300,7 +300,7 @@ class Connection:
             if not limit.expired():  # the server's own timeout, not ours
                 raise self._call_failed(error) from None
             why = f"did not answer within {self.server.tool_timeout_s:g} s"
-            hint = "what it was asked to do may have happened; tool_timeout_sec in the role sets the time"
+            hint = "the tool may have done its work; tool_timeout_sec in the role sets the limit"
             raise self._failed("timeout", why, hint) from None
         except Exception as error:  # noqa: BLE001 - whatever a server causes is news for the agent
             if life is not None and self._is_over(error, session):
@@ -443,7 +443,7 @@ class Connection:
 
     def _gone(self) -> ToolFailed:
         then = "the next call tries it again" if self.server.url else "its tools are gone for this session"
-        hint = f"what it was asked to do may have happened; {then}"
+        hint = f"the tool may have done its work; {then}"
         return self._failed("gone", f"cannot be reached: {self._because(self._ended_because)}", hint)
 
     def _failed(self, code: str, why: str, hint: str = "") -> ToolFailed:
@@ -465,7 +465,7 @@ class Connection:
                 return error
             case TimeoutError():
                 why = f"it did not answer within {server.startup_timeout_s:g} s"
-                hint = "set a longer startup_timeout_sec: a server that is fetched first takes its time"
+                hint = "set a longer startup_timeout_sec: a server that is downloaded first needs longer"
             case FileNotFoundError() if server.argv:
                 why, again = f'there is no program "{server.argv[0]}"', False
                 hint = "install it, or correct its command in the role's mcp_servers"
@@ -621,4 +621,4 @@ class ServedTools:
     async def _close_servers(self, keeping: frozenset[str] | set[str] = frozenset()) -> None:
         leaving = [one for name, one in self._connections.items() if name not in keeping]
         self._connections = {name: one for name, one in self._connections.items() if name in keeping}
-        await asyncio.gather(*(one.aclose() for one in leaving))
+        await asyncio.gather(*(server.aclose() for server in leaving))

@@ -232,7 +232,7 @@ class _ServerReader:
     def argv(self) -> tuple[str, ...]:
         command, args = self._settings.get("command"), self._settings.get("args")
         if "cwd" in self._settings and str(self._settings["cwd"]) not in ("", "."):
-            hint = "leave cwd out, and give paths from the top of the workspace"
+            hint = "omit cwd, and write paths relative to the workspace"
             raise self._refused('"cwd" is not supported, servers start in the workspace', hint)
         words = [command] if isinstance(command, str) else command
         if args is None and isinstance(command, str) and not os.path.exists(command):
@@ -307,8 +307,8 @@ class _ServerReader:
     def _map(self, key: str) -> dict[str, object]:
         """Return a map of texts; some files have a list of `NAME=text` instead."""
         given = self._settings.get(key) or {}
-        if isinstance(given, list) and all(isinstance(one, str) for one in given):
-            given = dict(one.partition("=")[::2] for one in given)
+        if isinstance(given, list) and all(isinstance(entry, str) for entry in given):
+            given = dict(entry.partition("=")[::2] for entry in given)
         if not isinstance(given, Mapping):
             raise self._refused(f'"{key}" must be a map of names and texts', "write NAME: text")
         return {str(name): text for name, text in given.items()}

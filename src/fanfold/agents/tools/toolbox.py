@@ -117,7 +117,7 @@ class ToolsAround:
 
 def wrong_call(tools: Tools, name: str, args: JSON) -> str:
     """Return the problem with a call before it runs: an unknown tool or invalid arguments; empty if none."""
-    offered = {one.name: one for one in tools.offered()}
+    offered = {offered_tool.name: offered_tool for offered_tool in tools.offered()}
     if name not in offered and name in ROOT_TOOLS:
         return ""  # the tool exists, and the call reports who can use it
     if name not in offered:
@@ -222,7 +222,7 @@ class SessionTools:
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         try:
             if name in ROOT_TOOLS:
-                message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
+                message = f"{name} is only for the session of the user; a subagent cannot delegate"
                 raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
             leaves = self._leaves is not None and name == LEAVES_ARTIFACTS.name and self._leaves.has(args)
             if name not in self._names and not leaves:
@@ -348,8 +348,8 @@ def is_guarded(guard: CallGuard, tool: str) -> bool:
     names = {named(tool), tool, *(("MultiEdit",) if tool in ("edit_file", "apply_patch") else ())}
     if tool in ("apply_patch", "delete_file"):  # these two have the same effects as both tools
         names |= {"Edit", "Write"}
-    for one in guard.matcher.split("|"):
-        pattern = one.replace(".*", "*").lower()
+    for part in guard.matcher.split("|"):
+        pattern = part.replace(".*", "*").lower()
         if any(fnmatchcase(name.lower(), pattern) for name in names):
             return True
     return False
@@ -372,25 +372,25 @@ def why_denied(ended: CommandResult) -> str:
     try:
         answer = read_json(output)
     except ValueError:
-        return "its answer cannot be understood"
+        return "its answer is not valid"
     own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(own, dict):
-        return "its answer cannot be understood"
+        return "its answer is not valid"
     # A hook for permission requests responds with a decision that is an object.
     asked = own["decision"] if isinstance(own.get("decision"), dict) else {"behavior": own.get("decision")}
-    decisions = (*(one.get("permissionDecision") for one in (own, answer)), answer.get("decision"))
-    agrees = all(one in (None, "allow", "approve") for one in (*decisions, asked.get("behavior")))
+    decisions = (*(source.get("permissionDecision") for source in (own, answer)), answer.get("decision"))
+    agrees = all(decision in (None, "allow", "approve") for decision in (*decisions, asked.get("behavior")))
     if agrees and answer.get("continue") in (None, True):
-        changed = any(one.get("updatedInput") is not None for one in (own, asked))
+        changed = any(source.get("updatedInput") is not None for source in (own, asked))
         return "it wants another call, and may only deny this one" if changed else ""
     reasons = (own.get("permissionDecisionReason"), asked.get("message"), answer.get("reason"))
-    reason = next((one for one in (*reasons, answer.get("stopReason")) if one), "it denied the call")
+    reason = next((text for text in (*reasons, answer.get("stopReason")) if text), "it denied the call")
     return shorten(str(reason), MAX_WHY_CHARS)
 
 
 def _denied(guard: CallGuard, name: str, why: str) -> ToolFailed:
     message = f"a guard of this role denied {name}: {why}"
-    hint = f"the guard is `{shorten(guard.command, 80)}`; find another way, or say why it is needed"
+    hint = f"the guard is `{shorten(guard.command, 80)}`; find another way, or explain why it is needed"
     return ToolFailed("permission", "guard_denied", message, hint)
 
 
@@ -488,7 +488,7 @@ class CommandTools:
         if why := why_not(request.role.allowed_commands, argv):
             message = f"{shlex.join(argv)[:MAX_DENIED_CHARS]} is not allowed: {why}"
             raise ToolFailed(
-                "permission", "command_not_allowed", message, "find another way, or say why it is needed"
+                "permission", "command_not_allowed", message, "find another way, or explain why it is needed"
             )
         await self._permissions.check(Action("command", shlex.join(argv), request.session_id, request.step))
         timeout_s = float(args.get("timeout_s", TIMEOUT_S))

@@ -185,7 +185,7 @@ def find_over_objects(prompts: Mapping[int, str], first: int, output: JSON) -> O
 
 def _lists(value: JSON, path: ValuePath) -> Iterator[tuple[ValuePath, list[Object]]]:
     if isinstance(value, list):
-        objects = [one for one in value if isinstance(one, dict) and one]
+        objects = [item for item in value if isinstance(item, dict) and item]
         if 2 <= len(value) == len(objects) <= MAX_OBJECTS:
             yield path, objects
     elif isinstance(value, dict):
@@ -273,7 +273,7 @@ def find_literals(request: str, prompts: Sequence[Pieces]) -> list[Literal]:
             break
         if value in taken or not any(_holds(prompt, value) for prompt in left):
             continue
-        literal = Literal(free_name(kind, {one.name for one in taken.values()}), value)
+        literal = Literal(free_name(kind, {field.name for field in taken.values()}), value)
         taken[value] = literal
         left = [replace_words(prompt, value, InputPiece(literal.name)) for prompt in left]
     return sorted(taken.values(), key=lambda one: request.find(one.value))

@@ -73,7 +73,7 @@ class Triggers:
             name = new.pop()
             if name not in self._skippable:
                 self._skippable.add(name)
-                new += [one for one in after.get(name, ()) if self._is_skipped(self._nodes[one])]
+                new += [later for later in after.get(name, ()) if self._is_skipped(self._nodes[later])]
         self.fields: dict[str, list[str]] = {}
         """The fields of each node that conditions use."""
         for node in nodes:
@@ -111,7 +111,7 @@ class Triggers:
         if not node.needs or not self._is_skipped(node):
             return ""
         doubtful = [need for need in node.needs if need in self._skippable]
-        there = [f'steps.{in_expression(step_id(one))}.status != "skipped"' for one in doubtful]
+        there = [f'steps.{in_expression(step_id(step))}.status != "skipped"' for step in doubtful]
         if node.rule in _ONE_WILL_DO and len(there) > 1:
             return f"({' || '.join(there)})"
         return " && ".join(there)
@@ -392,7 +392,7 @@ class ArchonWorkflow:
         if reader.value("output_format") is not None:
             step["output_schema"] = reader.value("output_format")
         elif asked:  # Archon parses JSON if fields are used
-            step["output_schema"] = {"type": "object", "properties": {one: {} for one in asked}}
+            step["output_schema"] = {"type": "object", "properties": {field: {} for field in asked}}
         if (timeout := reader.whole("timeout")) is not None:
             step["timeout_ms"] = timeout
         self._retry(reader, step)
@@ -447,7 +447,7 @@ class ArchonWorkflow:
         for word in named:
             if word not in _TOOLS:
                 what = f"{reader.what}: allowed_tools: {word}"
-                self.source.lose_inside(allowed or reader.node, word, what, "it does without that tool")
+                self.source.lose_inside(allowed or reader.node, word, what, "it works without that tool")
         step["tools"] = [word for word in named if word in _TOOLS and word not in taken]
 
     def _asked(self, name: str) -> list[str]:
@@ -471,12 +471,12 @@ class ArchonWorkflow:
 
     def _tolerate(self, steps: list[dict[str, Any]]) -> None:
         """Accept failures of a step if all its dependents also run after a failure."""
-        strict = {one for step in steps if step["id"] not in map(step_id, self.tolerant)
-                  for one in step.get("depends_on", [])}  # fmt: skip
+        strict = {dep for step in steps if step["id"] not in map(step_id, self.tolerant)
+                  for dep in step.get("depends_on", [])}  # fmt: skip
         by_id = {step["id"]: step for step in steps}
         for name, (rule, reader) in self.tolerant.items():
             step = by_id.get(step_id(name))
-            needed = [] if step is None else [one for one in step.get("depends_on", []) if one in by_id]
+            needed = [] if step is None else [dep for dep in step.get("depends_on", []) if dep in by_id]
             if step is None or strict & set(needed):
                 reader.lose("trigger_rule", "steps before it that may fail need `on_failure: inline`")
                 if step is not None:
@@ -557,7 +557,7 @@ class ArchonWorkflow:
     def _approval(self, reader: Reader, approval: Reader, step: dict[str, Any]) -> None:
         captured = approval.flag("capture_response")
         step["ask" if captured else "approve"] = self._text(approval.text("message") or "Continue?", reader)
-        before = [f"{{{{steps.{one}.output}}}}" for one in step.get("depends_on", ())]
+        before = [f"{{{{steps.{dep}.output}}}}" for dep in step.get("depends_on", ())]
         if before:  # people see the outputs of the nodes before it
             step["show"] = "\n\n".join(before)
         if approval.get("on_reject") is not None:
@@ -762,7 +762,7 @@ def _is_fresh(reader: Reader) -> bool:
 def _layers(steps: list[dict[str, Any]]) -> list[list[int]]:
     """Return the steps by layer: a layer depends on earlier layers only. Steps of a cycle are left out."""
     numbers = {step["id"]: number for number, step in enumerate(steps)}
-    needs = [{numbers[one] for one in step.get("depends_on", ()) if one in numbers} for step in steps]
+    needs = [{numbers[dep] for dep in step.get("depends_on", ()) if dep in numbers} for step in steps]
     done: set[int] = set()
     layers: list[list[int]] = []
     while layer := [at for at, needed in enumerate(needs) if at not in done and needed <= done]:

@@ -767,7 +767,7 @@ class Calls:
                 script.lose(first, written, "an option is a name and a value, once")
                 step[UNWRITTEN] = ""
             elif not self._option(key, (first + 2 if last > first + 1 else first, last), step):
-                script.lose(first, written, _HINTS.get(key, "recipes have nothing like it"))
+                script.lose(first, written, _HINTS.get(key, "recipes have no counterpart"))
                 if key in _DECIDES and (key != "agentType" or "agent" not in step):
                     step[UNWRITTEN] = ""
             seen.add(key)

@@ -128,11 +128,11 @@ class ConductorWorkflow:
                 continue
             text = value.text
             if re.search(_DEFAULT, text) and text.count("{{") == 1 and re.fullmatch(_ALONE, text.strip()):
-                why = "it is null where nothing was given"
+                why = "it is null if no value was given"
                 self.source.lose_inside(value, re.findall(_DEFAULT, text)[0], f"output: {word.text}", why)
                 text = re.sub(_DEFAULT, "", text)
             text = self.kinds.text(text, value)
-            if any(one not in known for one in referred(text)):
+            if any(reference not in known for reference in referred(text)):
                 self.source.lose(word, f"output: {word.text}", "nothing leads to what it names")
             else:
                 texts[word.text] = text if is_whole(text) else f"{{{{{UNWRITTEN}}}}}"
@@ -207,7 +207,7 @@ class ConductorWorkflow:
         """Return whether failures are treated as answers."""
         mode = reader.text("failure_mode")
         if mode == "continue_on_error":
-            why = "the outputs hold the error text of what failed; there it is left out, and one must succeed"
+            why = "the outputs contain errors of failed steps; the original omits them, and needs one success"
             reader.lose("failure_mode", why)
         elif mode not in ("", "fail_fast", "all_or_nothing"):
             reader.lose("failure_mode", "say `on_failure` in the steps")
@@ -331,10 +331,10 @@ class ConductorWorkflow:
         found: list[FoundLoop] = []
         for to, ways in backs.items():
             inner = order[order.index(to) : max(order.index(name) for name, _, _ in ways) + 1]
-            ids = tuple(step["id"] for one in inner for step in self._of(one))
-            apart = all(one not in loop.inside for loop in found for one in ids)
+            ids = tuple(step["id"] for member in inner for step in self._of(member))
+            apart = all(member not in loop.inside for loop in found for member in ids)
             conditions = [until for _, _, until in ways]
-            if all(conditions) and apart and all(one not in self.members for one in inner):
+            if all(conditions) and apart and all(member not in self.members for member in inner):
                 several = " && ".join(f"({condition})" for condition in conditions)
                 found.append(FoundLoop(ids, several if len(ways) > 1 else conditions[0], self.rounds))
                 for name, route, _ in ways:
@@ -359,7 +359,7 @@ class ConductorWorkflow:
             return ""  # an earlier route is always taken
         leaves = any(route.when for one in inner[:-1] for route in self.routes.get(one, []))
         ends = [f'steps.{in_expression(self.steps[name]["id"])}.status == "skipped"'] if leaves else []
-        ends += [f"({one})" for one in before]
+        ends += [f"({condition})" for condition in before]
         if back.when:
             ends.append(f"!({back.when})")
         return " || ".join(ends)
@@ -370,7 +370,9 @@ class ConductorWorkflow:
         for other in order:
             earlier: list[str] = []
             for route in self._open_routes(other):
-                parts = [f"!({one})" for one in earlier] + ([f"({route.when})"] if route.when else [])
+                parts = [f"!({condition})" for condition in earlier] + (
+                    [f"({route.when})"] if route.when else []
+                )
                 ways.setdefault(route.to, []).append((other, " && ".join(parts)))
                 if route.when:
                     earlier.append(route.when)
@@ -381,7 +383,7 @@ class ConductorWorkflow:
         conditions = []
         for other, when in ways:
             ids = [in_expression(step["id"]) for step in self._of(other)]
-            lived = " && ".join(f'steps.{one}.status != "skipped"' for one in ids)
+            lived = " && ".join(f'steps.{member}.status != "skipped"' for member in ids)
             conditions.append(f"({lived} && {when})" if when else f"({lived})")
         for step in self._of(name):
             step["depends_on"] = list(dict.fromkeys(needed))
@@ -578,9 +580,9 @@ class StepKinds:
         """Return a text with our names, and with the defaults of environment variables."""
 
         def variable(found: re.Match[str]) -> str:
-            why = "the environment is not read; its default stands there"
+            why = "the environment is not read; the default was used"
             if found["given"] is None:
-                why = "the environment is not read; write what it holds"
+                why = "the environment is not read; write its value"
             self._source.lose_inside(at, found[0], found[0], why)
             return found[0] if found["given"] is None else found["given"]
 
@@ -653,7 +655,7 @@ class StepKinds:
         if type(value) in (int, float) and value > 0:
             step["timeout_ms"] = min(step.get("timeout_ms", value * 1000), int(value * 1000))
         elif value is not None:
-            agent.lose(key, "it is no number of seconds")
+            agent.lose(key, "it is not a number of seconds")
 
     def _retry(self, agent: Reader, step: dict[str, Any]) -> None:
         if (inner := agent.inner("retry")) is None:
@@ -663,7 +665,7 @@ class StepKinds:
         if type(pause) in (int, float) and pause >= 0:
             step["retry"]["backoff_ms"] = int(pause * 1000)
         elif pause is not None:
-            inner.lose("delay_seconds", "it is no number of seconds")
+            inner.lose("delay_seconds", "it is not a number of seconds")
         if inner.text("backoff") not in ("", "exponential"):
             inner.lose("backoff", "the pause doubles with each try")
         inner.lose("retry_on", "say `on`, with the classes of errors that recipes have")
@@ -765,7 +767,7 @@ class StepKinds:
 
     def _stand_in(self, agent: Reader, step: dict[str, Any], name: str, kind: str) -> None:
         """Write a failing step in place of one without a counterpart, so that nothing is invented."""
-        why = f"{kind} steps are to be written anew"
+        why = f"{kind} steps must be written again"
         if file := agent.text("workflow") if kind == "workflow" else "":
             step["workflow"] = file if file.startswith(("./", "../")) else f"./{file}"
             agent.lose("workflow", f"convert {file} too, to {step['workflow']}")

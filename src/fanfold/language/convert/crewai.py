@@ -87,7 +87,7 @@ def convert(source: ForeignFile) -> ConversionResult:
     whole = isinstance(tasks, Mapping)
     for word, _ in tree.entries if whole else []:
         if word.text not in ("tasks", "agents"):
-            source.lose(word, f"crew: {word.text}", "recipes have nothing like it")
+            source.lose(word, f"crew: {word.text}", "recipes have no counterpart")
     before: list[str] = []
     gates: list[str] = []
     """The last question for a person."""
@@ -121,7 +121,7 @@ def convert(source: ForeignFile) -> ConversionResult:
         reader.done()
     _lose_unused(source, wired, agents)
     folder = source.file.replace("\\", "/").rpartition("/")[0].split("/")
-    named = [one for one in folder if one not in ("", ".", "config", "src")]
+    named = [part for part in folder if part not in ("", ".", "config", "src")]
     recipe: dict[str, Any] = {"name": slug(named[-1] if named else "crew")}
     if inputs:
         recipe["inputs"] = inputs
@@ -130,7 +130,7 @@ def convert(source: ForeignFile) -> ConversionResult:
 
 
 def _lose_unused(source: ForeignFile, wired: dict[str, _TaskSettings], agents: dict[str, _Agent]) -> None:
-    why = "the program of the crew runs it, and it is not in this file"
+    why = "the program of the crew defines it, outside this file"
     source.lost += [Loss(1, f"task {name}", why) for name in wired]
     why = "no task names it; write its instructions into a prompt"
     unused = [(name, one) for name, one in agents.items() if not one.used]
@@ -171,7 +171,7 @@ def _wired(source: ForeignFile) -> dict[str, _TaskSettings] | None:
             return _read_program(source, tree, file)
     if source.file.replace("\\", "/").split("/")[-2:-1] != ["config"]:
         return {}
-    why = "it was not found: the tools, models and contexts that it sets are not known"
+    why = "it was not found: its tools, models and contexts are unknown"
     source.lost.append(Loss(1, "the program of the crew", why))
     return None
 
@@ -225,7 +225,7 @@ class _Program:
                 self._lose(value, f"{method.name}: {word}", "Python computes it")
                 self.equipped.add(name)
                 continue
-            why = {**_WHY, **_AGENT_WHY, **_CREW_WHY}.get(word, "recipes have nothing like it")
+            why = {**_WHY, **_AGENT_WHY, **_CREW_WHY}.get(word, "recipes have no counterpart")
             self._lose(value, f"{method.name}: {word}", why)
             if word in _DECIDES:
                 self.equipped.add("" if kind == "Crew" else name)
@@ -233,14 +233,16 @@ class _Program:
 
 def _read_program(source: ForeignFile, program: ast.Module, file: str) -> dict[str, _TaskSettings]:
     read = _Program(source, file)
-    managed = any(isinstance(one, ast.Attribute) and one.attr == "hierarchical" for one in ast.walk(program))
+    managed = any(
+        isinstance(node, ast.Attribute) and node.attr == "hierarchical" for node in ast.walk(program)
+    )
     for method in ast.walk(program):
         if isinstance(method, ast.FunctionDef):
             read.read(method)
     names, made = read.names, read.made
     listed = [names.get(method, method) for method in read.listed] or [*made]
     found: dict[str, _TaskSettings] = {}
-    for task in (one for one in listed if one in made):
+    for task in (name for name in listed if name in made):
         given = made[task]
         output = given.get("output_file")
         found[task] = _TaskSettings(
@@ -261,17 +263,17 @@ def _is_true(value: ast.expr | None) -> bool:
 
 def _methods(value: ast.expr | None) -> list[str]:
     """Return the methods of the crew that an expression calls: `self.name()`."""
-    found = [] if value is None else [one for one in ast.walk(value) if isinstance(one, ast.Call)]
-    return [one.func.attr for one in found if isinstance(one.func, ast.Attribute)]
+    found = [] if value is None else [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+    return [call.func.attr for call in found if isinstance(call.func, ast.Attribute)]
 
 
 def _context(reader: Reader, before: list[str], wired: tuple[str, ...], *, alone: bool) -> list[str]:
     """Return the tasks whose results a task gets."""
-    named = [step_id(one) for one in reader.texts("context") or wired]
-    for missing in (one for one in named if one not in before):
+    named = [step_id(title) for title in reader.texts("context") or wired]
+    for missing in (title for title in named if title not in before):
         reader.lose("context", f"there is no task {missing} before it")
     if named:
-        return [one for one in named if one in before]
+        return [title for title in named if title in before]
     return [] if alone else list(before)
 
 
@@ -293,7 +295,7 @@ def _agents(source: ForeignFile, top: Mapping) -> dict[str, _Agent]:
     if (data := None if isinstance(own, Mapping) else source.beside("agents.yaml")) is not None:
         other = ForeignFile(data, "agents.yaml", lambda _: None)
         found = _read_agents(other, other.tree(), other.file)
-        source.lost += [structs.replace(one, file=other.file) for one in other.lost]
+        source.lost += [structs.replace(loss, file=other.file) for loss in other.lost]
         return found
     return _read_agents(source, own, "") if isinstance(own, Mapping) else {}
 
@@ -353,7 +355,7 @@ def _task(
 def _unwritten(reader: Reader, name: str, agents: dict[str, _Agent], wired: _TaskSettings, who: str) -> str:
     """Return what is not known about a task; empty if everything is."""
     if wired.managed:
-        return "a manager hands out the tasks: say who does what"
+        return "a manager assigns the tasks: name the agent of each"
     if reader.texts("tools") or wired.equipped & {who, name, ""} or (who in agents and agents[who].equipped):
         return "a role with its tools and its knowledge"
     if wired.absent:

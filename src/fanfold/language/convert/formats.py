@@ -63,4 +63,4 @@ def detect(source: ForeignFile) -> str:
             "convert.unknown", message, hint="convert the tasks.yaml beside it, which reads it too"
         )
     message = f"the system of {source.file} cannot be recognised"
-    raise AuthorError("convert.unknown", message, hint=f"name it: --from {'|'.join(SYSTEMS)}")
+    raise AuthorError("convert.unknown", message, hint=f"choose one: --from {'|'.join(SYSTEMS)}")

@@ -51,7 +51,7 @@ def words_of(text: str, start: int = 0, *, inside: int = 0) -> list[JsWord]:
         at = space.end() if space is not None else at
         if at >= len(text):
             if inside:
-                raise ValueError(start, "a hole of a template is not closed")
+                raise ValueError(start, "a placeholder of a template has no end")
             return found
         word = _word(text, at, found[-1] if found else None, inside)
         found.append(word)
@@ -71,7 +71,7 @@ def _word(text: str, at: int, last: JsWord | None, inside: int) -> JsWord:
     if char == "`":
         return _template(text, at, inside)
     if text.startswith("/*", at):
-        raise ValueError(at, "a comment is not closed")
+        raise ValueError(at, "a comment has no end")
     for kind, pattern in (("name", _NAME), ("number", _NUMBER)):
         if (found := pattern.match(text, at)) is not None:
             return JsWord(kind, at, found.end(), found[0])
@@ -91,13 +91,13 @@ def _may_begin(last: JsWord | None) -> bool:
 
 def _template(text: str, start: int, inside: int) -> JsWord:
     if inside >= MAX_NESTING:
-        raise ValueError(start, "templates stand in templates too deep")
+        raise ValueError(start, "templates are nested too deeply")
     at = start + 1
     while True:
         plain = _TEMPLATE.match(text, at)
         at = plain.end() if plain is not None else at
         if at >= len(text) or text[at] == "\\":
-            raise ValueError(start, "a template is not closed")
+            raise ValueError(start, "a template has no end")
         if text[at] == "`":
             return JsWord("template", start, at + 1, text[start : at + 1])
         at = words_of(text, at + 2, inside=inside + 1)[-1].end
@@ -140,9 +140,9 @@ def literal(
     `constant` returns the value of a name and its fields. Texts joined with `+` are one text.
     """
     value, end = _one_literal(text, words, at, constant, depth)
-    if isinstance(value, list) and [one.text for one in words[end : end + 3]] == [".", "join", "("]:
+    if isinstance(value, list) and [word.text for word in words[end : end + 3]] == [".", "join", "("]:
         sign, behind = _one_literal(text, words, end + 3, constant, depth)
-        if not isinstance(sign, str) or not all(isinstance(one, str) for one in value):
+        if not isinstance(sign, str) or not all(isinstance(item, str) for item in value):
             return NO_LITERAL, at
         value, end = sign.join(value), behind + 1
     while isinstance(value, str) and end + 1 < len(words) and words[end].text == "+":

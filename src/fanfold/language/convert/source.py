@@ -104,7 +104,7 @@ class ForeignFile:
             message = f"{self.file}:{first.range.start.line}: {first.message}"
             raise AuthorError("convert.unreadable", message, hint=first.help)
         if not isinstance(found, Mapping):
-            raise AuthorError("convert.unreadable", f"{self.file}: it is not a map of keys")
+            raise AuthorError("convert.unreadable", f"{self.file}: the file is not a map of keys")
         return found
 
     def _named_file(self, tag: re.Match[str]) -> str:
@@ -156,7 +156,7 @@ class Reader:
     def whole(self, name: str) -> int | None:
         """Return a whole number."""
         if (value := self.value(name)) is not None and type(value) is not int:
-            self.lose(name, "it is no whole number")
+            self.lose(name, "it is not an integer")
         return value if type(value) is int else None
 
     def bounded(self, name: str, low: int, high: int, why: str) -> int | None:
@@ -228,7 +228,7 @@ class Reader:
         """Report all keys that were not read as lost."""
         for word, _ in self.node.entries:
             if word.text not in self.taken:
-                self.source.lose(word, f"{self.what}: {word.text}", "recipes have nothing like it")
+                self.source.lose(word, f"{self.what}: {word.text}", "recipes have no counterpart")
 
 
 def step_id(name: str) -> str:
@@ -324,12 +324,12 @@ def _requested(words: str, prompt: str) -> str:
 def not_for_programs(step: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the same for a command, which sees neither the user's folder nor environment variables."""
     command = " ".join((step.get("shell", ""), *step.get("run", ())))
-    why = "commands see no login of yours: name `GH_TOKEN` in `env_vars`"
+    why = "commands cannot use your login: name `GH_TOKEN` in `env_vars`"
     found = [("gh", why)] if re.search(r"\bgh\s+[a-z]", re.sub(_LISTED, " ", command)) else []
     code = re.sub(r"'[^']*'", "''", command)
     own = {*re.findall(_ASSIGNED, code), *step.get("inputs", ()), *step.get("env", ())}
     read = dict.fromkeys(name for name in re.findall(_VARIABLE, code) if not re.fullmatch(_USUAL, name))
-    return found + [(f"${name}", f"commands see no variables of yours: name `{name}` in `env_vars`")
+    return found + [(f"${name}", f"commands do not get your variables: name `{name}` in `env_vars`")
                     for name in read if name not in own]  # fmt: skip
 
 
@@ -598,7 +598,7 @@ def looking_back(value: Any, later: list[str], inside: Collection[str], lose: Ca
     if isinstance(value, dict):
         return {key: looking_back(one, later, inside, lose) for key, one in value.items()}
     if isinstance(value, list):
-        return [looking_back(one, later, inside, lose) for one in value]
+        return [looking_back(item, later, inside, lose) for item in value]
     if not isinstance(value, str):
         return value
 
@@ -616,17 +616,17 @@ def looking_back(value: Any, later: list[str], inside: Collection[str], lose: Ca
 def _renamed(value: Any, inside: set[str], group: str) -> Any:
     if isinstance(value, dict):
         renamed: dict[str, Any] = {
-            key: list(dict.fromkeys(group if one in inside else one for one in inner))
+            key: list(dict.fromkeys(group if word in inside else word for word in inner))
             if key == "depends_on" and isinstance(inner, list)
             else _renamed(inner, inside, group)
             for key, inner in value.items()
         }
         return renamed
     if isinstance(value, list):
-        return [_renamed(one, inside, group) for one in value]
+        return [_renamed(item, inside, group) for item in value]
     if isinstance(value, str):
-        for one in sorted(inside, key=len, reverse=True):
-            for spelled, named in ((one, group), (in_expression(one), in_expression(group))):
+        for name in sorted(inside, key=len, reverse=True):
+            for spelled, named in ((name, group), (in_expression(name), in_expression(group))):
                 value = value.replace(f"steps.{spelled}.output", f"steps.{named}.output.{spelled}")
                 value = value.replace(f"steps.{spelled}.status", f"steps.{named}.status")
     return value
