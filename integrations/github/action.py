@@ -47,7 +47,7 @@ def main() -> int:
     if option("comment") == "true":
         try:
             post_comment(comment_text(document, status))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             sys.stdout.write(f"::error::fanfold: the comment was not posted: {reason(error)}\n")
             return done.returncode or 1
     return done.returncode
