@@ -653,10 +653,9 @@ class PostgresLeases:
             query = "SELECT root, epoch, pid IS NOT NULL FROM leases WHERE project = %s AND root = ANY(%s)"
             rows = db.execute(query, (self._project, roots)).fetchall()
             now = {root: (epoch, owned) for root, epoch, owned in rows}
+            gone = [lease for lease in held if now.get(lease.root) != (lease.epoch, True)]
             return {
-                lease: leases.lost(lease.root, lease.epoch, now.get(lease.root, (0, False))[0])
-                for lease in held
-                if now.get(lease.root) != (lease.epoch, True)
+                lease: leases.lost(lease.root, lease.epoch, now.get(lease.root, (0,))[0]) for lease in gone
             }
 
         return self._change(renew)
