@@ -49,8 +49,8 @@ def test_a_retry_says_what_it_would_do_before_it_begins(console: Console, folder
     fails = {"fail": {"class": "agent", "message": "it broke"}}
     run = console.start("breaks", {"default": "ok", "steps": {"writes": fails}})
     page = console.go(f"/runs/{run}")
-    page.get_by_role("button", name="View writes").click()
-    expect(page.get_by_label("Step writes")).to_contain_text("it broke")
+    expect(page.get_by_role("region", name="Failure")).to_contain_text("it broke")
+    expect(page.get_by_role("complementary", name="Step writes")).to_be_visible()
     page.get_by_role("button", name="Retry what failed …").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".figures")).to_contain_text("Reused1")
