@@ -122,6 +122,6 @@ def test_a_delivery_that_cannot_be_done_is_no_question(console: Console, folder:
         pass
     page = console.go(f"/runs/{run}")
     expect(page.locator('.node[data-path="send"]')).to_have_attribute("aria-label", re.compile("interrupted"))
-    expect(page.get_by_role("button", name="View send")).to_be_visible()
+    expect(page.get_by_role("complementary", name="Step send")).to_be_visible()
     expect(page.get_by_label("Question of send")).to_have_count(0)
     console.server.post(f"/api/runs/{run}/cancel", {})
