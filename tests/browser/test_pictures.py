@@ -68,7 +68,13 @@ STEPS: dict[str, Any] = {
     },
     "summary": {"output": SUMMARY, "usage": USAGE},
 }
-BROKEN = {"fail": {"class": "agent", "message": "The module prices cannot be parsed: unexpected indent"}}
+BROKEN = {
+    "tool_calls": [
+        {"tool": "read_file", "args": {"path": "src/prices.py"}},
+        {"tool": "search_files", "args": {"pattern": "price"}},
+    ],
+    "fail": {"class": "agent", "message": "The module prices cannot be parsed: unexpected indent"},
+}
 
 
 class Picture(NamedTuple):
@@ -195,7 +201,9 @@ def test_pictures_are_taken(browser: Browser, gallery: Server) -> None:
             console = Console(browser, gallery, **options)
             console.page.set_viewport_size({"width": width, "height": height})
             if (theme, width) == (THEMES[0], 1440):
-                console.start("slow", SLOW_SCRIPT)
+                slow = console.start("slow", SLOW_SCRIPT)
+                while console.status_of(slow) != "running":
+                    pass
             shots = [(one.name, taken(console.go(one.path.format(**known)), one)) for one in PAGES]
             drawer = console.context.new_page()
             sheets = {

@@ -235,6 +235,8 @@ def test_a_cause_is_shown_once_and_a_failed_loop_opens_with_its_last_message(
     page = console.go(f"/runs/{newest(shop, 'chain')}?step=third")
     expect(page.get_by_label("Step third").locator(".turn")).to_have_count(1)
     expect(page.get_by_text("it broke")).to_have_count(1)
+    console.page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.get_by_label("Step third")).to_contain_text("it broke")  # it covers the top of the page
     console.context.close()
     assert console.watch.wrong == []
 

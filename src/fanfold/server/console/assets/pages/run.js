@@ -76,7 +76,7 @@ export function Run({ first: id }) {
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${reload} />
     <${Trouble} error=${head.error} />
     <${Outcome} run=${run} id=${id} at=${at} rows=${rows} view=${view} step=${picked} choose=${choose} concerns=${concerns} reload=${reload} />
-    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} caused=${run.error ? pathOf(run) : ""} resting=${run.status === "paused"} until=${at ? run.at : null} onClose=${() => choose(null)} />`} />
+    <${Split} left=${views} right=${picked && html`<${StepDrawer} key=${picked} run=${id} path=${picked} at=${at} concerns=${concerns} caused=${run.error && wide ? pathOf(run) : ""} resting=${run.status === "paused"} until=${at ? run.at : null} onClose=${() => choose(null)} />`} />
   </div>`;
 }
 
