@@ -60,6 +60,19 @@ def test_a_run_of_a_workflow_gives_its_own_recipe_also_when_the_file_is_gone(fan
     assert fanfold("show", "kept").status == 0
 
 
+def test_a_kept_recipe_finds_the_files_beside_the_recipe_of_its_run(fanfold, project):
+    (project / "team").mkdir()
+    (project / "team" / "one.yaml").write_text("name: one\nsteps: [{id: a, prompt: x}]\n")
+    text = "name: r # here\nsteps: [{id: a, workflow: ./one.yaml}, {id: b, prompt: 'workflow: ./one.yaml'}]\n"
+    (project / "team" / "r.yaml").write_text(text)
+    (project / "s.yaml").write_text("default: ok\n")
+    fanfold("run", "team/r.yaml", "--script", "s.yaml", "--yes")
+    assert fanfold("capture", "last", "--name", "kept").status == 0
+    kept = (project / ".fanfold" / "workflows" / "kept.yaml").read_text()
+    assert "{id: a, workflow: \"../../team/one.yaml\"}, {id: b, prompt: 'workflow: ./one.yaml'}" in kept
+    assert fanfold("run", "kept", "--script", "s.yaml", "--yes").status == 0
+
+
 def test_a_run_in_which_nothing_succeeded_has_no_recipe(fanfold, project):
     (project / "bad.yaml").write_text("default: {fail: {class: agent, message: it broke}}\n")
     fanfold("spawn", "explorer", "look", "--script", "bad.yaml", "--wait")

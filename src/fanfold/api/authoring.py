@@ -28,6 +28,7 @@ from fanfold.api.recipes import (
     EditorSetUp,
     SuggestedSet,
     check_found,
+    in_folder,
     renamed,
     save_recipe,
 )
@@ -177,7 +178,8 @@ def capture(
     found = find_run(project, run)
     if not found.run.plan.open:  # its own recipe, unchanged except for its name
         name = name or found.run.plan.name
-        text = renamed(recipe_of_run(project, run), name)
+        origin = (project.folder / (found.run.plan.source_file or "<run>")).parent
+        text = in_folder(renamed(recipe_of_run(project, run), name), origin, project.folder)
         file = str(project.folder / "<run>")
         compiled = compile_recipe(text.encode(), file, project.compile_context(scripted=True))
         unchanged = [f"the recipe of run {found.run.id}, unchanged"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from fanfold.api.workers import missing_workers
 from fanfold.engine.dry_run import Agents, Cost
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.plan import JSON, GroupAction, Limits, Plan, Step
-from fanfold.language import yaml_text
+from fanfold.language import tree, yaml_text
 from fanfold.language.diagnostics import Diagnostic, FileRefused, Position, Range, Source, render_text
 from fanfold.language.draft import FoundRecipe
 from fanfold.language.leaf_steps import AgentBody, find_body
@@ -203,11 +204,13 @@ def _misnamed(recipe: FoundRecipe, plan: Plan) -> Iterator[Diagnostic]:
 def save_recipe(project: Project, name: str, text: str, *, replace: bool = False) -> Path:
     """Save a recipe as `name` (or `name@2`) in this project. The name in the text is changed to match.
 
+    Paths in it are relative to the project's folder, and are changed to lead to the same files.
+
     Raises `FileRefused` for a recipe with errors, and `recipe.exists` instead of replacing another one.
     """
     require_savable(project, name, replace=replace)  # before the name becomes a path
-    text = renamed(text, name)
     file = project.memory / "workflows" / f"{name}.yaml"
+    text = in_folder(renamed(text, name), project.folder, file.parent)
     check_found(project, name, FoundRecipe(text.encode("utf-8", "replace"), str(file))).runnable()
     return project.library.save(name, text)
 
@@ -222,6 +225,28 @@ def require_savable(project: Project, name: str, *, replace: bool = False) -> No
     if kept:  # built-in and user recipes would only be shadowed
         hint = "choose another name, or NAME@2 for a second version; --replace overwrites it"
         raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
+
+
+def in_folder(text: str, origin: Path, folder: Path) -> str:
+    """Return the text of a recipe for another folder: paths of files beside it lead to the same files."""
+    found, source, _ = yaml_text.parse_yaml(text.encode("utf-8", "replace"), "recipe.yaml")
+    text = text if found is None else source.text
+    for scalar in sorted(_paths_in(found), key=lambda one: one.start, reverse=True):
+        path = os.path.relpath(origin / scalar.text, folder)
+        path = path if path.startswith("../") else f"./{path}"
+        text = f"{text[: scalar.start]}{json.dumps(path, ensure_ascii=False)}{text[scalar.end :]}"
+    return text
+
+
+def _paths_in(node: tree.Node | None) -> Iterator[tree.Scalar]:
+    """Yield the paths relative to a recipe that its steps name."""
+    for word, value in node.entries if isinstance(node, tree.Mapping) else ():
+        is_path = word.text in ("workflow", "prompt_file") and isinstance(value, tree.Scalar)
+        if is_path and isinstance(value, tree.Scalar) and value.text.startswith(("./", "../")):
+            yield value
+        yield from _paths_in(value)
+    for value in node.items if isinstance(node, tree.Sequence) else ():
+        yield from _paths_in(value)
 
 
 def renamed(text: str, name: str | None) -> str:
