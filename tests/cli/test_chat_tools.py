@@ -222,7 +222,7 @@ def test_a_workflow_in_a_chat_is_visible_costed_and_undone(
     screen.resize(150, 60)
     screen.until("leaves\n>")
     screen.type(f"CALL {json.dumps(calls)}\r")
-    (question, *_) = screen.until("about 3 agents, at most", "a.txt", "[y/N]")
+    screen.until("about 3 agents, at most", "a.txt", "[y/N]")
     screen.type("y\r")
     screen.until("All done.")
     (run,) = [one for one in fanfold("runs", "--json").json() if one["recipe"] == "pair"]
@@ -236,5 +236,9 @@ def test_a_workflow_in_a_chat_is_visible_costed_and_undone(
     screen.type(f"/undo {run['run_id']}\r")
     screen.until("removed a.txt")
     assert not (project / "a.txt").exists()
+    screen.until_prompt()
+    screen.type("/save kept\r")
+    screen.until("saved as", "fanfold run kept runs it")
     leave(screen)
-    assert question is not None
+    kept = (project / ".fanfold" / "workflows" / "kept.yaml").read_text()
+    assert kept == spec.replace("name: pair", "name: kept")
