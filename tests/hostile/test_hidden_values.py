@@ -125,6 +125,26 @@ VALUES = [
     Hidden(
         "an uncertain value by its key", use(late(f"'{EVIL}'", "k"), late("steps['k'].output.x")), (EVIL,)
     ),
+    # A person chooses among texts of the recipe.
+    Hidden(
+        "a choice of a question",
+        use({"id": "s", "ask": "Which?", "choices": ["safe", EVIL]}, path="steps.s.output"),
+        (EVIL,),
+    ),
+    Hidden(
+        "a choice of an approval",
+        use({"id": "s", "approve": "Which?", "choices": ["safe", EVIL]}, path="steps.s.output.decision"),
+        (EVIL,),
+    ),
+    Hidden(
+        "a choice of a list in another step",
+        use(
+            late(f"['safe', '{EVIL}']", "k"),
+            {"id": "s", "ask": "Which?", "choices": "steps.k.output.x"},
+            path="steps.s.output",
+        ),
+        (EVIL,),
+    ),
     # A definition is in a called recipe.
     Hidden(
         "a default in the output of a called recipe",

@@ -17,7 +17,8 @@ Rules of the effects
 * The items of a map are listed with each effect that names them. A call that passes an item on is followed
   for each item.
 * A path may stand for a value that the recipe itself defines: a list, a `set`, the output of a group or a
-  called recipe, a default answer. Then a row shows the definition, and further rows those of names in it.
+  called recipe, a choice, a default answer. Then a row shows the definition, and further rows those of names
+  in it.
 * A role's effects are those of the role in its session: its program, network, MCP servers, guards, the fixed
   calls of its pipeline.
 * More than `MAX_EFFECTS` are refused: no person reads them.
@@ -417,10 +418,14 @@ class _Effects:
         if (values := find_body(SetBody, step)) is not None:
             for name, value in values.set.items():
                 rows.append(_Definition(f"where {who} gives {name} = {value}", _names_in(value)))
-        elif (asked := find_body(AskBody, step)) is not None and asked.has_default:
-            rows.append(_Definition(f"where {who} gives {shown(asked.default)} if no person answers"))
-        elif (approval := find_body(ApprovalBody, step)) is not None and approval.default is not None:
-            rows.append(_Definition(f"where {who} gives {shown(approval.default)} if no person answers"))
+        elif (asked := find_body(AskBody, step)) is not None:
+            if asked.choose_from:
+                row = f"where {who} gives a choice of {asked.choose_from}"
+                rows.append(_Definition(row, _names_in(asked.choose_from)))
+            rows += _answers(who, asked.choices, asked.default, has_default=asked.has_default)
+        elif (approval := find_body(ApprovalBody, step)) is not None:
+            has_default = approval.default is not None
+            rows += _answers(who, approval.choices, approval.default, has_default=has_default)
         elif isinstance(action, GroupAction):
             rows += self._output_sources(action.output, action.steps, f"{who}/", who, called)
         elif isinstance(action, WorkflowAction):
@@ -470,6 +475,14 @@ class _Effects:
             if len(self._called) > MAX_CALLS:
                 raise _too_many(self._plan, f"calls of {MAX_CALLS:,} recipes")
             self.visit(_Scope(plan, f"{plan.name}: ", {"inputs": bound}, partly), plan.steps)
+
+
+def _answers(who: str, choices: Sequence[str], default: JSON, *, has_default: bool) -> Iterator[_Definition]:
+    """Yield the answers of a person that a recipe defines."""
+    if choices:
+        yield _Definition(f"where {who} gives a choice of {shown(list(choices))}")
+    if has_default:
+        yield _Definition(f"where {who} gives {shown(default)} if no person answers")
 
 
 def _call_inputs(step: Step, plan: Plan) -> Iterator[_Definition]:
