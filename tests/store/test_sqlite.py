@@ -426,3 +426,17 @@ def test_a_child_without_its_parents_head_is_a_bug(folder: Path):
 # These two wait for a lease or a signal by their nature.
 pytest.mark.full(StoreSuite.test_a_wake_up_follows_its_commit)
 pytest.mark.full(StoreSuite.test_an_owner_on_another_machine_is_alive_until_its_lease_ran_out)
+
+
+def test_pipes_of_dead_listeners_are_removed_by_the_next_listener_and_the_next_sender(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / ".fanfold")) as store:
+        pipes = tmp_path / ".fanfold" / "wake" / "updates"
+        pipes.mkdir(parents=True)
+        os.mkfifo(pipes / "r1.dead")
+        os.mkfifo(pipes / "r2.dead")
+        (pipes / "r1.file").write_text("no pipe")
+        store.publish("r1", "text")
+        assert sorted(one.name for one in pipes.iterdir()) == ["r1.file", "r2.dead"]
+        with store.updates("r1", print):
+            assert [one.name.partition(".")[0] for one in sorted(pipes.iterdir())] == ["r1", "r1"]
+        assert (pipes / "r1.file").read_text() == "no pipe"

@@ -446,7 +446,8 @@ class SqliteStore:
 # * A signal is a read of a file below `wake/`. Waiters watch the file (inotify, kqueue). So the sender need
 #   not know the waiters and pays one system call. Any number of processes can wait, also in other
 #   containers. Nothing is written to the disk, and a process that dies leaves nothing behind.
-# * A live update is a line in the pipe of each listener. The next sender removes the pipe of a dead process.
+# * A live update is a line in the pipe of each listener. The next sender or listener removes those of
+#   dead processes.
 # * There are `FILES` files for each topic, for any number of runs. Two roots may share a file, so a waiter
 #   sometimes gets a spurious wake-up.
 
@@ -532,19 +533,11 @@ class Signals:
         data = text.encode() + b"\n"
         if len(data) > select.PIPE_BUF:
             return  # a longer one could be mixed with those of other threads
-        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         for pipe in self._folder.glob(f"{UPDATES}/{root}.*"):
-            try:
-                handle = os.open(pipe, flags)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # its process has died
-                    with suppress(OSError):
-                        pipe.unlink()
-                continue
-            with suppress(OSError):
-                if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            if (handle := _open_pipe(pipe)) is not None:
+                with suppress(OSError):
                     os.write(handle, data)
-            os.close(handle)
+                os.close(handle)
 
     @contextmanager
     def hear(self, root: str, heard: Callable[[str], None]) -> Iterator[None]:
@@ -552,6 +545,9 @@ class Signals:
         pipe = self._folder / UPDATES / f"{root}.{os.urandom(6).hex()}"
         try:
             pipe.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for other in pipe.parent.iterdir():
+                if (handle := _open_pipe(other)) is not None:
+                    os.close(handle)
             os.mkfifo(pipe, 0o600)
             incoming = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # a file system without pipes
@@ -591,6 +587,21 @@ class Signals:
         file = _regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600))
         os.pwrite(file, b"\n", 0)  # the file must have content to read
         return file
+
+
+def _open_pipe(pipe: Path) -> int | None:
+    """Open the pipe of a listener to write; None if there is none. The pipe of a dead process is removed."""
+    try:
+        handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            with suppress(OSError):
+                pipe.unlink()
+        return None
+    if stat.S_ISFIFO(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    return None
 
 
 def _read_lines(incoming: int, end: int, heard: Callable[[str], None]) -> None:
