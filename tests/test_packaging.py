@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 import fanfold
 from fanfold.workspace.sandbox import how_to_allow
+from tools import release
 from tools.agents import check_installed
 from tools.audit import SOUND, UNKNOWN, VULNERABLE, judge
 from tools.release import MAX_PACKAGES, build, sbom
@@ -202,6 +203,17 @@ def test_the_sbom_lists_every_package_that_is_installed():
 @pytest.mark.full
 def test_two_builds_of_the_packages_have_the_same_bytes():
     assert build("first") == build("second")
+
+
+@pytest.mark.full
+def test_a_commit_is_not_tagged_for_packages_that_were_built_from_another(
+    tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.setattr(release, "DIST", tmp_path)
+    assert release.tag() == 1
+    (tmp_path / f"fanfold-{fanfold.__version__}-py3-none-any.whl").write_bytes(b"of another commit")
+    assert release.tag() == 1
+    assert capsys.readouterr().err.count("dist was not built from this commit") == 2
 
 
 def test_the_entries_for_agents_and_registries_name_this_version_and_their_owner():

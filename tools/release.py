@@ -193,14 +193,20 @@ def installed_size(library: Path) -> tuple[int, float, float]:
 
 
 def tag() -> int:
-    """Tag the commit with the version of the package, if the checkout has no changes."""
-    if _git("status", "--porcelain"):
-        print("release: the checkout has changes: commit them first", file=sys.stderr)
-        return 1
-    version = next(file.name.split("-")[1] for file in DIST.glob("*.whl"))
-    _git("tag", f"v{version}")
-    print(f"tagged v{version}; publish dist with the tag")
-    return 0
+    """Tag the commit with the version of the package, if `dist` was built from exactly this commit."""
+    wheel = next(DIST.glob("*.whl"), None)
+    if wheel is None or build("of the commit").get(wheel.name) != wheel.read_bytes():
+        problem = "dist was not built from this commit: make dist"
+    elif _git("status", "--porcelain"):
+        problem = "the checkout has changes: commit them first"
+    elif _git("tag", "--list", version := f"v{wheel.name.split('-')[1]}"):
+        problem = f"the tag {version} exists already: raise the version"
+    else:
+        _git("tag", version)
+        print(f"tagged {version}; publish dist with the tag")
+        return 0
+    print(f"release: {problem}", file=sys.stderr)
+    return 1
 
 
 def _git(*arguments: str) -> str:
